@@ -20,6 +20,7 @@ ANSWERS = {
     "get_history_entry_request": "get_history_entry_response",
     "list_custom_prompts": "list_custom_prompts_response",
     "list_mcp_tools": "mcp_list_tools_response",
+    "list_models": "list_models_response",
     "list_skills": "list_skills_response",
 }
 """The event that answers each op."""
@@ -53,7 +54,7 @@ class SimLibrary(NoFiles):
 
 def a_lookup(rng: Random, text: str) -> ops.Op:
     """An op that a person looks something up with."""
-    return rng.choice(
+    chosen: ops.Op = rng.choice(
         (
             ops.AddToHistory(text=text),
             ops.GetHistoryEntryRequest(offset=0, log_id=1),
@@ -62,6 +63,8 @@ def a_lookup(rng: Random, text: str) -> ops.Op:
             ops.ListSkills(),
         )
     )
+    # Not drawn, so that nobody else does something else for it.
+    return ops.ListModels() if chosen.type == "list_mcp_tools" and text[-1] in "02468" else chosen
 
 
 def check_lookups(watch: Watch, session: str, seen: Seen) -> None:

@@ -57,15 +57,17 @@ from orchestrator.wiring.open_deployment import Opened, new_session
 IDLE = "/help shows words; Ctrl-D leaves"
 MOST_TYPED = 32 << 10
 STOP = "/stop"
-TO_AN_AGENT = f"{STOP} stops what it does, !TEXT stops it and says TEXT, //TEXT says /TEXT"
+TO_AN_AGENT = f"{STOP} stops what it does, {STOP} TEXT stops it and says TEXT, //TEXT says /TEXT"
+COMMANDS_AT_ROOT = "!COMMAND runs in the root of the tree alone: dendro run --resume, or attach to agent 0"
+WOULD_STOP = f"the agent works, and a command of yours would stop it: {STOP} first, or wait"
 PAST = 20
 """Events that a conversation which goes on shows first."""
 WORDS: Mapping[str, str] = {
     "/help": "shows these words",
-    "/stop": "stops what the agent does",
+    "/stop": "stops what the agent does; /stop TEXT stops it, and says TEXT",
     "/name TEXT": "names the session",
     "/quit": "leaves, as Ctrl-D does; a worker of the session's pool goes on with what runs",
-    "!TEXT": "stops what the agent does, and says TEXT",
+    "!COMMAND": "runs COMMAND in the session's folder and sandbox; the agent reads what came of it",
     "//TEXT": "says /TEXT",
 }
 
@@ -119,7 +121,7 @@ class Chat(Conversation):
                 return await self._asked_next()
             self._put_question(request)
         elif request is not None and not line.startswith(("/", "!")):
-            self.seat.view.note(f"answer the question first: {APPROVAL_WORDS}; or /stop, !TEXT")
+            self.seat.view.note(f"answer the question first: {APPROVAL_WORDS}; or {STOP}")
         elif line:
             await self.say(line)
         return None
@@ -127,14 +129,25 @@ class Chat(Conversation):
     async def say(self, line: str) -> None:
         """Executes a line that answers no question."""
         word, _, rest = line.partition(" ")
-        if word == "/stop":
+        if line.startswith("!"):
+            await self._run_command(line[1:])
+        elif word == STOP and rest.strip():
+            await self._tell(rest.strip(), interrupt=True)
+        elif word == STOP:
             await self.submit(ops.Interrupt())
         elif word == "/name":
             await self.submit(ops.SetThreadName(name=rest))
         elif is_word(line):
             show_words(self.seat.view, word)
-        elif text := line.removeprefix("!").strip():
-            await self._tell(text.removeprefix("/"), interrupt=line.startswith("!"))
+        else:
+            await self._tell(line.removeprefix("/"), interrupt=False)
+
+    async def _run_command(self, command: str) -> None:
+        """Runs a command of the person's own; the agent is not stopped for it."""
+        if self._busy:
+            self.seat.view.note(WOULD_STOP)
+        elif command.strip():
+            await self.submit(ops.RunUserShellCommand(command=command.strip()))
 
     async def _tell(self, text: str, *, interrupt: bool) -> None:
         """A message to an agent at work waits until its turn is over, or stops it first."""
@@ -289,7 +302,7 @@ async def _hold(
                 await chat.submit(opening.override)
         if first is not None:
             images = [LocalImageInput(path=str(image.resolve())) for image in opening.images]
-            await chat.start(first, images)
+            await (chat.say(first) if first.startswith("!") else chat.start(first.removeprefix("/"), images))
         at_rest = head is not None and head.status in ("idle", "closed") and head.sq_tip == head.cursor
         if not chat.left.is_set():
             await chat.begin(busy=not at_rest)
@@ -313,9 +326,9 @@ async def _first_line(editor: Editor, view: View) -> str | None:
             return None
         if is_word(line):
             show_words(view, line.split()[0])
-        elif text := line.removeprefix("!").removeprefix("/").strip():
+        elif line.removeprefix("!").removeprefix("/").strip():
             view.note(f"{PROMPT}{line}")
-            return text
+            return line
 
 
 async def _to_resume(found: Opened, id: str) -> SessionHead:
@@ -428,14 +441,28 @@ class Attachment:
         if request is not None and self._asking(request).answers(line):
             await self._take(self._asking(request), line)
         else:
-            text, interrupt = (line[1:].strip(), True) if line.startswith("!") else (line, False)
-            if text.startswith("/") and not text.startswith("//"):
-                await self._word(text)
-                return
-            op = ops.MessageAgent(
-                agent_id=self.target.agent_id, text=text.removeprefix("/"), interrupt=interrupt
-            )
+            await self._say(line)
+
+    async def _say(self, line: str) -> None:
+        """Executes a line that answers no request."""
+        word, _, rest = line.partition(" ")
+        if line.startswith("!"):
+            await self._run_command(line[1:].strip())
+        elif is_word(line) and not (word == STOP and rest.strip()):
+            await self._word(line)
+        else:
+            text, interrupt = (rest.strip(), True) if word == STOP else (line.removeprefix("/"), False)
+            op = ops.MessageAgent(agent_id=self.target.agent_id, text=text, interrupt=interrupt)
             await self._submit(self.target.root, op)
+
+    async def _run_command(self, command: str) -> None:
+        head = await self.client.head(self.target.session)
+        if self.target.agent_id != ROOT:
+            self.view.note(COMMANDS_AT_ROOT)
+        elif head is not None and head.status not in ("idle", "closed"):
+            self.view.note(WOULD_STOP)
+        elif command:
+            await self._submit(self.target.session, ops.RunUserShellCommand(command=command))
 
     async def _take(self, prompt: Prompt, line: str) -> None:
         """Takes a line that is for the open request."""

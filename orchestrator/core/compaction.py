@@ -10,6 +10,7 @@ from orchestrator.core.history import INHERITED, Item, message_text, user_messag
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.modes import is_of_modes, standing_modes, told_settings
 from orchestrator.core.state import Branch, State, Task
+from orchestrator.core.user_shell import USER_SHELL_TAG
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
 SUMMARY_PROMPT = (
@@ -41,6 +42,8 @@ _MARKER = "<turn_aborted>"
 _BRIDGE_OPENING = "This conversation was compacted."
 _OWN = (*CONTEXT_TAGS, _MARKER, _BRIDGE_OPENING)
 """The beginnings of user messages that no user wrote."""
+_NOT_SAID = (*_OWN, SKILL_TAG, USER_SHELL_TAG)
+"""The same, and of those that tell of a file or of a command."""
 
 
 def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
@@ -109,7 +112,7 @@ def user_turns(history: Iterable[Item]) -> list[int]:
     for place, item in enumerate(history):
         if _is_bridge(item):
             places.clear()
-        elif _is_of_user(item) and not message_text(item).startswith((*_OWN, SKILL_TAG)):
+        elif _is_of_user(item) and not message_text(item).startswith(_NOT_SAID):
             places.append(place)
     return places
 
@@ -146,7 +149,7 @@ def _user_texts(history: Iterable[Item], shown: Collection[int]) -> Iterator[str
         elif _is_of_user(item):
             text = message_text(item)
             named = [PICTURE] * len(_pictures(item)) if place not in shown else []
-            if (text or named) and not text.startswith((*_OWN, SKILL_TAG)):
+            if (text or named) and not text.startswith(_NOT_SAID):
                 yield " ".join([text, *named] if text else named)
 
 

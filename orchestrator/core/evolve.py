@@ -35,6 +35,7 @@ from orchestrator.core.state import (
 )
 from orchestrator.core.tagged import proposal
 from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
+from orchestrator.core.user_shell import shell_call
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
@@ -244,6 +245,8 @@ def _task_begun(state: State, fact: f.TaskBegun) -> State:
     branch = _branch(state, fact)
     schema = fact.output_schema
     task = Task(fact.id, fact.task, fact.settings, client=fact.client, output_schema=schema, branch=branch)
+    if fact.command is not None:
+        task = replace(task, calls=Calls((shell_call(fact.id, fact.command),)))
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
@@ -259,7 +262,7 @@ def _branch(state: State, fact: f.TaskBegun) -> Branch | None:
             items = _joined(state.history, fact.opening)
             kept, opening = state.kept_user_texts, fact.opening
             return Branch(state.settings, items, opening, kept, state.compacted, last)
-        case "user" | "compact":
+        case "user" | "compact" | "shell":
             return None
         case _:
             assert_never(fact.task)

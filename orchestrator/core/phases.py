@@ -26,7 +26,9 @@ class TaskPhase(StrEnum):
     CALLING = "calling"
     """No request is in flight, and calls are to be decided, wait or run."""
     TURN_OVER = "turn_over"
-    """The response is complete and its calls are done: the task goes on with a request, or is over."""
+    """The response is complete and its calls are done: the task goes on with a request, or is over.
+
+    A person's command is over with its call."""
     STOPPING = "stopping"
     """The work is being stopped; nothing new begins."""
     ENDING = "ending"
@@ -42,13 +44,13 @@ def task_phase(task: Task) -> TaskPhase:
         return TaskPhase.REQUESTING
     if task.calls.any_open:
         return TaskPhase.CALLING
-    if task.response_complete:
+    if task.response_complete or task.kind == "shell":
         return TaskPhase.TURN_OVER
     return TaskPhase.DELAYED if task.wait else TaskPhase.OWING
 
 
 TASK: Mapping[TaskPhase | None, frozenset[TaskPhase | None]] = {
-    None: frozenset({TaskPhase.OWING}),
+    None: frozenset({TaskPhase.OWING, TaskPhase.CALLING}),
     TaskPhase.OWING: frozenset({TaskPhase.REQUESTING, TaskPhase.STOPPING, None}),
     TaskPhase.REQUESTING: frozenset(
         {

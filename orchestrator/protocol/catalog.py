@@ -1,4 +1,4 @@
-"""Catalogues that a client may read: history entries, custom prompts, skills."""
+"""Catalogues that a client may read: history entries, custom prompts, models, skills."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ class CustomPrompt(WireModel):
     content: str
     description: Maybe[str] = None
     argument_hint: Maybe[str] = None
+
+
+class ListedModel(WireModel):
+    """A model that the worker's settings or the session name.
+
+    Without `model_provider` it is known for its price alone, whoever serves it.
+    """
+
+    stated_in = Source.DENDRO
+    model: str
+    model_provider: Maybe[str] = None
+    is_default: Flag
+    context_window: Maybe[Uint] = None
 
 
 class SkillScope(StrEnum):

@@ -10,17 +10,20 @@ from pathlib import Path
 
 from orchestrator.core import commands as c
 from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import LookUp, State
+from orchestrator.core.windows import context_window
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
-from orchestrator.protocol.catalog import HistoryEntry
+from orchestrator.protocol.catalog import HistoryEntry, ListedModel
 from orchestrator.protocol.wire import EventModel
 from orchestrator.runtime.library import PATIENCE_S
 from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.tables import ModelSettings
 
 NOISE_BYTES = 8
 MOST_LISTED = 2_000
-"""Skills and errors of one answer, in all of its folders."""
+"""Skills and errors of one answer, in all of its folders; models of one."""
 
 Answer = EventModel | None
 
@@ -54,6 +57,8 @@ async def _answer(context: RunnerContext, asked: LookUp, state: State) -> Answer
             return await _skills(context, op, state.settings.cwd)
         case ops.ListMcpTools():
             return ev.McpListToolsResponse(tools=await context.ports.tools.of_servers(state))
+        case ops.ListModels():
+            return ev.ListModelsResponse(models=_models(context.ports.model_settings, state.settings))
         case _:
             raise ValueError("this version does not look that up")
 
@@ -74,6 +79,23 @@ async def _history_entry(context: RunnerContext, who: str, op: ops.GetHistoryEnt
         HistoryEntry(conversation_id=kept.session, ts=kept.at_ms // 1000, text=kept.text) if kept else None
     )
     return ev.GetHistoryEntryResponse(offset=op.offset, log_id=op.log_id, entry=entry)
+
+
+def _models(known: ModelSettings, session: TurnSettings) -> tuple[ListedModel, ...]:
+    """The default model, the session's, and those that have a price."""
+    default = (known.model, known.provider)
+    found = dict.fromkeys((default, (session.model, session.model_provider)))
+    priced = sorted(known.prices.keys() - {model for model, _ in found})[: MOST_LISTED - len(found)]
+    named: list[tuple[str, str | None]] = [*found, *((model, None) for model in priced)]
+    return tuple(
+        ListedModel(
+            model=model,
+            model_provider=provider,
+            is_default=(model, provider) == default,
+            context_window=context_window(model, known.context_window if model == known.model else None),
+        )
+        for model, provider in named
+    )
 
 
 async def _skills(context: RunnerContext, op: ops.ListSkills, cwd: str) -> Answer:

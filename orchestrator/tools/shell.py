@@ -141,7 +141,7 @@ class Shell(Tool):
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         if isinstance(call.work, ExecWork):
             _keep_rule(call, call.work, site, self._config)
-            return await _run(call, call.work, site, self._config, self._supervisor)
+            return await run_command(call, call.work, site, self._config, self._supervisor)
         return await self._patches.run(call, site)
 
     async def judge(self, call: Call, claim: str) -> Judgement:
@@ -167,7 +167,7 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         dangerous=is_dangerous(request.command),
         escalated=request.escalated,
         justification=request.justification,
-        confinable=_confinable(state, config),
+        confinable=is_confinable(state, config),
         timeout_ms=request.timeout_ms,
         env=request.env,
         segments=_segments(request, rules, state, config),
@@ -190,7 +190,7 @@ def _is_out_of_reach(program: str, state: State, config: ToolConfig) -> bool:
         return False
     if "\0" in program:
         return False
-    path = shutil.which(program, path=_search_path(config))
+    path = shutil.which(program, path=search_path(config))
     roots = writable_roots(state, config)
     if path is None or roots is None:
         # A shell's own command; or nothing is confined anyway.
@@ -217,10 +217,10 @@ def _is_safe(request: ShellRequest, cwd: str, task: Task, config: ToolConfig) ->
 
 def _finds_programs_of_the_system(config: ToolConfig) -> bool:
     """Whether `ls` is never a file of the command's folder: a relative part of PATH would make it one."""
-    return all(folder.startswith("/") for folder in _search_path(config).split(":"))
+    return all(folder.startswith("/") for folder in search_path(config).split(":"))
 
 
-def _search_path(config: ToolConfig) -> str:
+def search_path(config: ToolConfig) -> str:
     return config.sandbox.environment.set.get("PATH", config.environ.get("PATH", os.defpath))
 
 
@@ -241,7 +241,7 @@ def _inside(cwd: str, workspace: str) -> bool:
         return False
 
 
-def _confinable(state: State, config: ToolConfig) -> bool:
+def is_confinable(state: State, config: ToolConfig) -> bool:
     try:
         choose(config.support, confinement_of(state, config, sandboxed=True), config.sandbox.mechanism)
     except NoConfinement:
@@ -264,7 +264,7 @@ def _keep_rule(call: Call, work: ExecWork, site: CallSite, config: ToolConfig) -
         site.deltas(written(WarningEvent(message=why)))
 
 
-async def _run(
+async def run_command(
     call: Call, work: ExecWork, site: CallSite, config: ToolConfig, supervisor: Supervisor
 ) -> CallFinished:
     """Runs the command that was recorded as decided, and publishes its output while it runs."""
@@ -299,6 +299,7 @@ def _command(
 def _result(call: Call, work: ExecWork, finished: Finished) -> CallFinished:
     end = ExecCommandEnd(
         call_id=CallId(call.call_id),
+        source=work.source,
         stdout=_text(finished.stdout),
         stderr=_text(finished.stderr),
         aggregated_output=_text(finished.aggregated),

@@ -24,6 +24,7 @@ from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, unsupported
 from orchestrator.tools.update_plan import UpdatePlan
 from orchestrator.tools.user_input import RequestUserInputTool
+from orchestrator.tools.user_shell import UserShell
 from orchestrator.tools.view_image import ViewImage
 from orchestrator.tools.web_search import WebSearch
 
@@ -33,7 +34,8 @@ def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
     patches = ApplyPatchTool(config, supervisor)
     shell = Shell(config, supervisor, patches)
     plain = (shell, LocalShell(config, shell), patches, UpdatePlan(), ViewImage(config), WebSearch())
-    return (*plain, *AGENT_TOOLS, AskUserQuestionTool(), RequestUserInputTool())
+    asks = (AskUserQuestionTool(), RequestUserInputTool())
+    return (*plain, *AGENT_TOOLS, *asks, UserShell(config, supervisor))
 
 
 def all_tools(config: ToolConfig, supervisor: Supervisor, own: Sequence[CustomTool]) -> tuple[Tool, ...]:

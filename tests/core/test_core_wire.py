@@ -42,6 +42,8 @@ SERVED: dict[str, dict[str, Any]] = {
     "list_custom_prompts": {},
     "list_skills": {},
     "list_mcp_tools": {},
+    "list_models": {},
+    "run_user_shell_command": {"command": "ls"},
     "resolve_ask_user_question": {"id": "q", "response": {"type": "cancelled"}},
     "user_input_answer": {"id": "u1", "response": {"answers": {}}},
     "thread_rollback": {"num_turns": 1},
@@ -56,9 +58,7 @@ NEVER: dict[str, dict[str, Any]] = {
 NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
     "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
-    "list_models": {},
     "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},
-    "run_user_shell_command": {"command": "ls"},
 }
 
 

@@ -15,7 +15,7 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.commands import ParsedCommand
 from orchestrator.protocol.events import ExecApprovalRequest, ExecCommandBegin, ExecCommandEnd
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.scalars import Duration, LargeText
+from orchestrator.protocol.scalars import Duration, ExecCommandSource, LargeText
 from orchestrator.protocol.wire import JsonObject, written
 
 UNSANDBOXED_REASON = "command failed; retry without sandbox?"
@@ -63,12 +63,16 @@ class Exec:
     segments: tuple[Segment, ...] = ()
     """The commands that it certainly consists of; none if that cannot be told."""
     strict_rule: StrictRule | None = None
+    by_person: bool = False
+    """Whether a person typed it: then nobody is asked, and the session's sandbox confines it."""
 
     def judged(self, settings: TurnSettings, approved: frozenset[str], *, may_leave: bool = True) -> Verdict:
         """The verdict on the command under the task's settings and the owner's rules.
 
         `may_leave`: a rule that allows the command lets it leave the sandbox, too.
         """
+        if self.by_person:
+            return Run(sandboxed=not settings.full_access)
         if self.strict_rule is not None and self.strict_rule.decision == "forbidden":
             why = self.strict_rule.justification or "no reason is given"
             return Refuse(f"forbidden by a rule of this worker's owner: {why}; do not try it in another way")
@@ -188,6 +192,7 @@ class Exec:
             timeout_ms=self.timeout_ms,
             env=self.env,
             sandboxed=sandboxed,
+            by_person=self.by_person,
         )
 
 
@@ -208,6 +213,13 @@ class ExecWork:
     """The generation of the timer of its approval."""
     proposed: Words = field(default=(), metadata=LIST)
     """The prefix that its approval may allow from now on; empty for none."""
+    by_person: bool = False
+    """Whether a person typed it."""
+
+    @property
+    def source(self) -> ExecCommandSource | None:
+        """The origin of the command as events name it; they name no model."""
+        return ExecCommandSource.USER_SHELL if self.by_person else None
 
     def asked(self, timer: int) -> ExecWork:
         return replace(self, timer=timer)
@@ -251,13 +263,20 @@ class ExecWork:
 
     def begin(self, call_id: CallId, *, auto_approved: bool) -> ExecCommandBegin:
         return ExecCommandBegin.model_validate(
-            {"call_id": call_id, "command": self.command, "cwd": self.cwd, "parsed_cmd": self.parsed_cmd}
+            {
+                "call_id": call_id,
+                "command": self.command,
+                "cwd": self.cwd,
+                "parsed_cmd": self.parsed_cmd,
+                "source": self.source,
+            }
         )
 
     def broken_off(self, call_id: CallId, text: str, after_s: float = 0.0) -> ExecCommandEnd:
         """The end of a command of which only `text` is known: never started, killed, or in doubt."""
         return ExecCommandEnd(
             call_id=call_id,
+            source=self.source,
             stdout="",
             stderr=text,
             aggregated_output=text,

@@ -45,7 +45,7 @@ def leave(draft: Draft, outcome: Outcome, message: str | None = None) -> Exit:
     match task.kind:
         case "plan":
             left = plan_task.exit(task, task.branch, outcome, message)
-        case "user" | "compact":
+        case "user" | "compact" | "shell":
             left = Exit(message)
         case _:
             assert_never(task.kind)

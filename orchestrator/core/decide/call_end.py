@@ -5,8 +5,8 @@ from __future__ import annotations
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.draft import Draft
-from orchestrator.core.history import call_output
 from orchestrator.core.state import Call, Phase
+from orchestrator.core.user_shell import answer_item
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.wire import EventModel, JsonObject
 
@@ -28,6 +28,6 @@ def close(
     """
     for event in events:
         draft.event(event)
-    draft.add(e.item(call_output(call.item, output)))
+    draft.add(e.item(answer_item(call.item, output)))
     if not with_task:
         draft.add(f.CallMoved(call.call_id, Phase.DONE, baselines=baselines or None, sent=sent))

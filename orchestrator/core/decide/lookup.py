@@ -15,7 +15,12 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
 
 LookUpOp = (
-    ops.AddToHistory | ops.GetHistoryEntryRequest | ops.ListCustomPrompts | ops.ListSkills | ops.ListMcpTools
+    ops.AddToHistory
+    | ops.GetHistoryEntryRequest
+    | ops.ListCustomPrompts
+    | ops.ListSkills
+    | ops.ListMcpTools
+    | ops.ListModels
 )
 
 MOST_LOOKUPS = 100

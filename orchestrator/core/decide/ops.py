@@ -28,6 +28,7 @@ from orchestrator.core.input_items import fault, input_messages, user_message_ev
 from orchestrator.core.modes import mode_fault, with_mode
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued
+from orchestrator.core.user_shell import command_fault
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -58,6 +59,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() | ops.Compact() | ops.Plan():
             _user_turn(draft, command, UserTurn.asked(op, command.items))
+        case ops.RunUserShellCommand():
+            _run_command(draft, command, op)
         case ops.Interrupt():
             if op.tree:
                 interrupt_below(draft, f"interrupt:{command.client}:{command.id}")
@@ -87,6 +90,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
             | ops.ListCustomPrompts()
             | ops.ListSkills()
             | ops.ListMcpTools()
+            | ops.ListModels()
         ):
             ask(draft, command, op)
         case ops.Shutdown():
@@ -132,6 +136,17 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         return
     draft.add(f.InputQueued(command.id, turn, command.client or None))
     stop(draft, "replaced", command.id)
+
+
+def _run_command(draft: Draft, command: Submitted, op: ops.RunUserShellCommand) -> None:
+    """Runs a person's command as a task of its own."""
+    if not draft.state.facts.is_root:
+        why = "people run commands in the root of a tree; message_agent speaks to its agents"
+        error(draft, command.id, f"{op.type} is not served here: {why}")
+    elif (why_not := command_fault(op.command)) is not None:
+        error(draft, command.id, why_not)
+    else:
+        _user_turn(draft, command, UserTurn(op))
 
 
 def _no_such_turn(draft: Draft, bookmark: str) -> str:

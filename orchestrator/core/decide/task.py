@@ -88,14 +88,19 @@ def close(draft: Draft, by: str) -> None:
 
 
 def begin_task(draft: Draft, waiting: Queued) -> None:
-    """A user turn (or a compaction) takes the session."""
+    """A user turn (a compaction, or a person's command) takes the session."""
     turn = waiting.turn
     if turn.bookmark:
         _rewind(draft, turn.bookmark)
     if isinstance(turn.op, ops.UserTurn):
         change_settings(draft, _turn_changes(turn.op))
     kind: TaskKind = "compact" if isinstance(turn.op, ops.Compact) else "user"
-    if (branch := beginning(draft, turn.op)) is not None:
+    if isinstance(turn.op, ops.RunUserShellCommand):
+        kind = "shell"
+        # Not the settings of a mode: that is about what the model does.
+        settings, command = draft.state.settings, turn.op.command
+        _task_begins(draft, f.TaskBegun(waiting.id, kind, settings, client=waiting.client, command=command))
+    elif (branch := beginning(draft, turn.op)) is not None:
         kind = branch.kind
         _branch_begins(draft, waiting, branch)
     else:
@@ -214,6 +219,9 @@ def end_turn(draft: Draft) -> None:
     """A response is complete and its calls are done: the turn is over. Is the task?"""
     task = draft.state.task
     if task is None or not _turn_over(task) or _turn_over(draft.before.task):
+        return
+    if task.kind == "shell":
+        complete(draft, None)
         return
     token_count(draft, task.response_id if task.branch is None else None)
     tokens_used(draft)

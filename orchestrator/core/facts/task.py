@@ -28,6 +28,8 @@ class TaskBegun:
     """The client that submitted the task; None if none did."""
     opening: tuple[JsonMapping, ...] = field(default=(), metadata=LIST)
     """The first items of a task with a conversation of its own."""
+    command: str | None = None
+    """The command that a person runs, where that is all of the task."""
 
 
 @record

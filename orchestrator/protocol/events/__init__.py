@@ -26,6 +26,7 @@ from orchestrator.protocol.events.session import (
     ExitedReviewMode,
     GetHistoryEntryResponse,
     ListCustomPromptsResponse,
+    ListModelsResponse,
     ListSkillsResponse,
     SessionConfigured,
     SkillsUpdateAvailable,
@@ -142,6 +143,7 @@ EventMsg: TypeAlias = (
     | ConversationPath
     | GetHistoryEntryResponse
     | ListCustomPromptsResponse
+    | ListModelsResponse
     | ListSkillsResponse
     | SkillsUpdateAvailable
     | EnteredReviewMode
@@ -239,6 +241,7 @@ __all__ = [
     "ItemCompleted",
     "ItemStarted",
     "ListCustomPromptsResponse",
+    "ListModelsResponse",
     "ListSkillsResponse",
     "McpListToolsResponse",
     "McpStartupComplete",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from orchestrator.protocol.catalog import CustomPrompt, HistoryEntry, SkillsListEntry
+from orchestrator.protocol.catalog import CustomPrompt, HistoryEntry, ListedModel, SkillsListEntry
 from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.review import ReviewOutputEvent, ReviewTargetField
 from orchestrator.protocol.scalars import ReasoningEffort
@@ -67,6 +67,14 @@ class ListCustomPromptsResponse(EventModel):
 
     type: Literal["list_custom_prompts_response"] = "list_custom_prompts_response"
     custom_prompts: tuple[CustomPrompt, ...]
+
+
+class ListModelsResponse(EventModel):
+    """The models that are known, the default first; no document gives `list_models` an answer."""
+
+    stated_in = Source.DENDRO
+    type: Literal["list_models_response"] = "list_models_response"
+    models: tuple[ListedModel, ...]
 
 
 class ListSkillsResponse(EventModel):
