@@ -62,7 +62,9 @@ TASK: Mapping[TaskPhase | None, frozenset[TaskPhase | None]] = {
         }
     ),
     TaskPhase.DELAYED: frozenset({TaskPhase.OWING, TaskPhase.STOPPING, None}),
-    TaskPhase.CALLING: frozenset({TaskPhase.OWING, TaskPhase.TURN_OVER, TaskPhase.STOPPING, None}),
+    TaskPhase.CALLING: frozenset(
+        {TaskPhase.OWING, TaskPhase.DELAYED, TaskPhase.TURN_OVER, TaskPhase.STOPPING, None}
+    ),
     TaskPhase.TURN_OVER: frozenset({TaskPhase.REQUESTING, TaskPhase.OWING, TaskPhase.STOPPING, None}),
     TaskPhase.STOPPING: frozenset({TaskPhase.ENDING, None}),
     TaskPhase.ENDING: frozenset({None}),

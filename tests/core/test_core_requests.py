@@ -291,3 +291,16 @@ def test_task_that_is_being_stopped_does_not_wait_for_the_fleet() -> None:
     session.breaks("unsent", delay_ms=60_000)
     assert session.timers == {}
     assert session.stopped().types == ["turn_aborted"]
+
+
+def test_call_that_ends_while_its_broken_response_waits_for_a_long_retry_leaves_the_retry_waiting() -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.begin()
+    session.calls("c1")
+    session.runs("c1", "ls")
+    session.breaks("stream", delay_ms=60_000)
+    session.finishes("c1")
+    assert (session.owes(), session.status) == ((), "retrying")
+    session.fires("retry")
+    assert session.owes() == (OweRequest(session.task.not_before_ms),)
