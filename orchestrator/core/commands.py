@@ -14,10 +14,19 @@ from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.ops import ExecApproval, Op, PatchApproval, ResolveAskUserQuestion, UserInputAnswer
+from orchestrator.protocol.ops import (
+    ExecApproval,
+    Op,
+    PatchApproval,
+    ResolveAskUserQuestion,
+    ResolvePlanApproval,
+    UserInputAnswer,
+)
 from orchestrator.protocol.wire import EventModel, JsonMapping
 
-AnswerOp: TypeAlias = ExecApproval | PatchApproval | ResolveAskUserQuestion | UserInputAnswer
+AnswerOp: TypeAlias = (
+    ExecApproval | PatchApproval | ResolveAskUserQuestion | UserInputAnswer | ResolvePlanApproval
+)
 """Ops that answer a request to people."""
 
 

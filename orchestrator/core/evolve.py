@@ -21,6 +21,7 @@ from orchestrator.core.state import (
     ANSWERS_KEPT,
     FOLDERS,
     LOOKUPS,
+    PINNED,
     THREAD_NAME,
     Answer,
     Branch,
@@ -90,6 +91,8 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
         task = replace(state.task, branch=branch, response_complete=False, summary=None, rescue=0)
         return replace(state, task=task)
     # Lengths of the old history mean nothing in the new one.
+    if state.pinned is not None:
+        state = _kept(state, PINNED, {"plan": state.pinned, "length": 0})
     state = replace(
         state,
         history=Log.of(items),
@@ -188,6 +191,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return _noted(state, LOOKUPS, left)
         case f.FoldersTold(folders):
             return _noted(state, FOLDERS, folders)
+        case f.PlanPinned(plan):
+            return _kept(state, PINNED, {"plan": plan, "length": len(state.history)})
         case f.Forked(_, content, texts, instructions):
             # The parent's conversation, whole and unread: only a request that shows it to a model opens it.
             inherited: JsonObject = {"type": INHERITED, "content": content}
@@ -202,13 +207,21 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
 
 def _noted(state: State, name: str, values: Sequence[JsonValue]) -> State:
     """The state with a list that only some sessions have; without it if it is empty."""
-    if not values:
+    return _kept(state, name, list(values) or None)
+
+
+def _kept(state: State, name: str, value: JsonValue) -> State:
+    """The state with something that only some sessions have; without it if it is None."""
+    if value is None:
         return replace(state, meta={k: v for k, v in state.meta.items() if k != name})
-    return replace(state, meta={**state.meta, name: list(values)})
+    return replace(state, meta={**state.meta, name: value})
 
 
 def _rewound(state: State, length: int) -> State:
     kept = Log.of(mark for mark in state.bookmarks if mark[1] <= length)
+    if (pinned := state.meta.get(PINNED)) and length < pinned["length"]:
+        # The plan was talked about in what is left behind.
+        state = _kept(state, PINNED, None)
     # The provider's copy of the conversation goes on from the turn that was left.
     return replace(state, history=state.history.prefix(length), bookmarks=kept, last_response=None)
 
@@ -237,6 +250,8 @@ def _of_task(state: State, fact: f.TaskFact) -> State:
         case f.SteeredJoined(count):
             task = _task(state)
             return replace(state, task=replace(task, steered=task.steered[count:]))
+        case f.PlanDecided(_, plan):
+            return replace(state, task=replace(_task(state), result={"plan": plan}))
         case _:
             assert_never(fact)
 
@@ -247,6 +262,9 @@ def _task_begun(state: State, fact: f.TaskBegun) -> State:
     task = Task(fact.id, fact.task, fact.settings, client=fact.client, output_schema=schema, branch=branch)
     if fact.command is not None:
         task = replace(task, calls=Calls((shell_call(fact.id, fact.command),)))
+    if fact.takes_plan:
+        task = replace(task, pinned=state.pinned)
+        state = _kept(state, PINNED, None)
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
@@ -340,14 +358,17 @@ def _request_completed(state: State, fact: f.RequestCompleted) -> State:
     )
     if ended.branch is not None:
         # No provider goes on from what is said beside the session's conversation.
-        answered = replace(ended.branch, compacted=ended.branch.compacted and not turn)
+        branch = replace(ended.branch, compacted=ended.branch.compacted and not turn)
         tokens = counted(state.tokens, usage) if usage else state.tokens
-        return replace(state, task=replace(ended, branch=answered), tokens=tokens)
+        return replace(state, task=replace(ended, branch=branch), tokens=tokens)
+    # A copy of the conversation at the provider would hold a pinned plan for ever.
+    known = turn and ended.pinned is None
+    answered = _response(task, ended.response_id, len(state.history)) if known else state.last_response
     return replace(
         state,
         task=ended,
         compacted=state.compacted and not turn,
-        last_response=_response(task, ended.response_id, len(state.history)) if turn else state.last_response,
+        last_response=answered,
         tokens=counted(state.tokens, usage) if usage else state.tokens,
     )
 

@@ -90,7 +90,7 @@ def plans(settings: TurnSettings) -> bool:
 
 
 def asks_by_input(settings: TurnSettings) -> bool:
-    """Whether a task under these settings is offered `request_user_input`, and not `ask_user_question`."""
+    """Whether a turn under these settings is offered `request_user_input`, and not `ask_user_question`."""
     return mode_kind(settings) in (ModeKind.PLAN, ModeKind.PAIR_PROGRAMMING)
 
 

@@ -44,6 +44,8 @@ THREAD_NAME = "thread_name"
 """The key of the name in `State.meta`: snapshots of sessions without a name stay what they were."""
 LOOKUPS, FOLDERS = "lookups", "told_folders"
 """The same of the look-ups that are not answered, and of the folders whose instructions were told."""
+PINNED = "pinned_plan"
+"""The same of an approved plan, with the length of the conversation that knows of it."""
 
 
 class Phase(StrEnum):
@@ -289,6 +291,10 @@ class Task:
     """A turn of the task did not fit before: a task is rescued once."""
     branch: Branch | None = None
     """The conversation of a task that works beside the session's own; None: it is the session's."""
+    result: JsonMapping | None = None
+    """The decision that ends a planning session: `plan`, null for one that was rejected."""
+    pinned: JsonMapping | None = None
+    """The approved plan that every request of the task shows."""
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -367,7 +373,11 @@ class LookUp:
         return self.op["type"] in HISTORY_OPS
 
 
-USUAL_TASK: Mapping[str, object] = {"rescue": 0, "rescued": False, "branch": None}
+USUAL_TASK: Mapping[str, object] = {
+    "rescue": 0,
+    "rescued": False,
+    **dict.fromkeys(("branch", "result", "pinned")),
+}
 """Fields of a task that only some tasks have."""
 
 UNCONFIGURED = TurnSettings(
@@ -428,6 +438,12 @@ class State:
     def told_folders(self) -> tuple[str, ...]:
         """The folders whose instructions the conversation holds; at first the one that it began in."""
         return tuple(self.meta.get(FOLDERS) or (str(self.meta.get("cwd") or self.settings.cwd),))
+
+    @property
+    def pinned(self) -> JsonMapping | None:
+        """The approved plan that the next task of a person is shown; None for none."""
+        kept = self.meta.get(PINNED)
+        return kept["plan"] if kept else None
 
     def lookup(self, key: str) -> LookUp | None:
         return next((lookup for lookup in self.lookups if lookup.key == key), None)

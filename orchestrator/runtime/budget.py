@@ -68,7 +68,8 @@ class Accounting:
         is not read.
         """
         if state.facts.tree_rules.budgets.keys() & _ESTIMATED:
-            tokens = sum(map(_size, state.conversation)) // BYTES_PER_TOKEN
+            pinned = [state.task.pinned] if state.task is not None and state.task.pinned else []
+            tokens = sum(map(_size, (*state.conversation, *pinned))) // BYTES_PER_TOKEN
         else:
             tokens = state.tokens.last.total_tokens if state.tokens is not None else 0
         most = self.settings.max_output_tokens

@@ -14,6 +14,7 @@ from orchestrator.core.compaction import compaction_input
 from orchestrator.core.history import for_model, since
 from orchestrator.core.ids import TreeId
 from orchestrator.core.inheritance import needed, opened, whole
+from orchestrator.core.plans import with_plan
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.instructions import BASE_INSTRUCTIONS
@@ -29,7 +30,10 @@ def known_response(state: State, request: Request) -> Response | None:
     """
     task, last = _task(state), state.last_response
     settings = task.settings
-    if last is None or task.branch is not None or request.purpose == "compact" or task.stream_retries:
+    if last is None or request.purpose == "compact" or task.stream_retries:
+        return None
+    if task.branch is not None or task.pinned is not None:
+        # What the provider keeps would hold more than the session's conversation.
         return None
     same = (last.provider, last.model) == (settings.model_provider, settings.model)
     return last if same else None
@@ -51,9 +55,11 @@ def build_prompt(
 ) -> Prompt:
     """The prompt of `request`. `text_of` gives a stored text by its hash."""
     compact = request.purpose == "compact"
-    settings = _task(state).settings
+    settings, plan = _task(state).settings, _task(state).pinned
     said = conversation(state, known)
     shown = said if whole(said) else list(opened(said, text_of))
+    if plan is not None and not compact:
+        shown = with_plan(shown, plan)
     return Prompt(
         model=settings.model,
         instructions=resolve(state.facts.base_instructions, text_of) or BASE_INSTRUCTIONS,

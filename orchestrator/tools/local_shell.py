@@ -38,6 +38,7 @@ class LocalShell(Tool):
     """Commands that a model gives as an action; they run as those of `shell` do."""
 
     names = ("local_shell",)
+    beside = frozenset({"plan"})
 
     def __init__(self, config: ToolConfig, shell: Shell) -> None:
         self._config = config

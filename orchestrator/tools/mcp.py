@@ -108,8 +108,9 @@ def _folder(state: State) -> Path:
 
 
 def _may_use(state: State, tool: ServerTool) -> bool:
-    """Helpers only read."""
-    return tool.read_only or state.facts.helper_call is None
+    """Whether the tool may be used: helpers, and tasks beside the conversation, only read."""
+    beside = state.task is not None and state.task.branch is not None
+    return tool.read_only or not (beside or state.facts.helper_call)
 
 
 def _spec(offered: OfferedTool) -> JsonObject:

@@ -81,9 +81,10 @@ class AskUserQuestionTool(Tool):
 
     names = ("ask_user_question",)
     parallel_safe = True
+    beside = frozenset({"plan"})
 
     def offered(self, state: State) -> JsonObject | None:
-        return None if state.facts.helper_call or asks_by_input(state.in_force) else ASK_USER_QUESTION
+        return None if state.facts.helper_call or by_input(state) else ASK_USER_QUESTION
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":
@@ -96,6 +97,12 @@ class AskUserQuestionTool(Tool):
         if len(set(headers)) < len(headers):
             raise BadArguments("questions: each needs a header of its own")
         return QuestionWork(tuple(_checked(question, n) for n, question in enumerate(given, 1)))
+
+
+def by_input(state: State) -> bool:
+    """Whether the model asks with `request_user_input`; a planning session has the tool with options."""
+    beside = state.task is not None and state.task.branch is not None
+    return asks_by_input(state.in_force) and not beside
 
 
 def refuse_helper(state: State) -> None:

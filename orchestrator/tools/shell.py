@@ -109,6 +109,7 @@ class Shell(Tool):
     """The tool of commands; what is a patch in a command's clothes goes to the tool of patches."""
 
     names = ("shell", "container.exec", "exec")
+    beside = frozenset({"plan"})
 
     def __init__(self, config: ToolConfig, supervisor: Supervisor, patches: ApplyPatchTool) -> None:
         self._config = config

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import Call, State, Task, TaskKind
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.site import CallSite
 
@@ -29,6 +29,9 @@ class Tool:
     """Whether its calls may run together with others of one response."""
     repeatable = False
     """Whether its calls may run again after a crash, because they only read."""
+
+    beside: frozenset[TaskKind] = frozenset()
+    """The kinds of tasks with a conversation of their own that have the tool, too."""
 
     def offered(self, state: State) -> JsonObject | None:
         """The tool as the model of this session is offered it; None: it is not."""

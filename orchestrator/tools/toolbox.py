@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.core.calls import McpWork, RunnableWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.tools.agent_tools import AGENT_TOOLS
+from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
 from orchestrator.tools.apply_patch import ApplyPatchTool
+from orchestrator.tools.approve_plan import ApprovePlanTool
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.custom import CustomTool, custom_tools
 from orchestrator.tools.exec.supervisor import Supervisor
@@ -21,8 +23,8 @@ from orchestrator.tools.rules.library import CommandRules
 from orchestrator.tools.rules.warnings import RuleWarnings
 from orchestrator.tools.shell import Shell
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
-from orchestrator.tools.tool import Judgement, Tool, unsupported
-from orchestrator.tools.update_plan import UpdatePlan
+from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
+from orchestrator.tools.update_plan import NOT_IN_PLAN_MODE, UpdatePlan
 from orchestrator.tools.user_input import RequestUserInputTool
 from orchestrator.tools.user_shell import UserShell
 from orchestrator.tools.view_image import ViewImage
@@ -34,7 +36,7 @@ def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
     patches = ApplyPatchTool(config, supervisor)
     shell = Shell(config, supervisor, patches)
     plain = (shell, LocalShell(config, shell), patches, UpdatePlan(), ViewImage(config), WebSearch())
-    asks = (AskUserQuestionTool(), RequestUserInputTool())
+    asks = (AskUserQuestionTool(), RequestUserInputTool(), ApprovePlanTool())
     return (*plain, *AGENT_TOOLS, *asks, UserShell(config, supervisor))
 
 
@@ -84,7 +86,7 @@ class Toolbox:
 
     def specs(self, state: State) -> Sequence[Mapping[str, JsonValue]]:
         """The tools that the model is offered."""
-        offers = (tool.offered(state) for tool in self._tools)
+        offers = (tool.offered(state) for tool in self._tools if _serves(tool, state))
         offered = [offer for offer in offers if offer is not None]
         # Last, so that a new server leaves the beginning of every request as it was.
         return [*offered, *self._mcp.specs(state)] if self._mcp is not None else offered
@@ -98,6 +100,8 @@ class Toolbox:
 
     async def _assess(self, call: Call, site: CallSite) -> Assessment:
         tool = self._by_name.get(call.name)
+        if tool is not None and not _serves(tool, site.state):
+            return _not_here(call, task_of(site.state))
         if tool is not None:
             return await tool.assess(call, site)
         if self._mcp is not None and is_mcp(call.name) and call.item["type"] == "function_call":
@@ -121,6 +125,22 @@ class Toolbox:
         """Judges what a lost worker's call left; in doubt where nobody here knows the tool."""
         tool = self._by_name.get(call.name)
         return "in_doubt" if tool is None else await tool.judge(call, claim)
+
+
+def _serves(tool: Tool, state: State) -> bool:
+    """Whether the session's task has the tool: those beside the conversation have few."""
+    task = state.task
+    return task is None or task.branch is None or task.kind in tool.beside
+
+
+def _not_here(call: Call, task: Task) -> Immediate:
+    match call.name:
+        case "update_plan" if task.kind == "plan":
+            return Immediate(NOT_IN_PLAN_MODE)
+        case "apply_patch" if task.kind == "plan":
+            return Immediate(NO_PATCH)
+        case _:
+            return Immediate(f"unsupported call: {call.name} ({task.kind} mode)")
 
 
 def _missing(call: Call) -> CallFinished:

@@ -16,23 +16,21 @@ from orchestrator.tools.site import CallSite
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Tool, task_of
 
+STEP = {
+    "type": "object",
+    "properties": {
+        "step": string("A few words."),
+        "status": {"type": "string", "enum": ["pending", "in_progress", "completed"]},
+    },
+    "required": ["step", "status"],
+    "additionalProperties": False,
+}
 UPDATE_PLAN = function(
     "update_plan",
     "Shows the person the steps of the work and where it stands. At most one step is in_progress.",
     {
         "explanation": string("Why the plan changed, if it did."),
-        "plan": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {
-                    "step": string("A few words."),
-                    "status": {"type": "string", "enum": ["pending", "in_progress", "completed"]},
-                },
-                "required": ["step", "status"],
-                "additionalProperties": False,
-            },
-        },
+        "plan": {"type": "array", "items": STEP},
     },
     ["plan"],
 )

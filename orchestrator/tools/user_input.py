@@ -12,7 +12,6 @@ from pydantic import Field
 
 from orchestrator.core.calls import UserInputWork
 from orchestrator.core.commands import Assessment
-from orchestrator.core.modes import asks_by_input
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.plans import QuestionOption, RequestUserInputQuestion
 from orchestrator.protocol.wire import JsonObject, written
@@ -21,6 +20,7 @@ from orchestrator.tools.question import (
     MOST_HEADER,
     OPTION,
     Option,
+    by_input,
     check_option,
     check_words,
     refuse_helper,
@@ -79,9 +79,10 @@ class RequestUserInputTool(Tool):
 
     names = ("request_user_input",)
     parallel_safe = True
+    beside = frozenset({"plan"})
 
     def offered(self, state: State) -> JsonObject | None:
-        return REQUEST_USER_INPUT if state.facts.is_root and asks_by_input(state.in_force) else None
+        return REQUEST_USER_INPUT if state.facts.is_root and by_input(state) else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":

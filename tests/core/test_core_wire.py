@@ -34,6 +34,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "patch_approval": {"id": "c1", "decision": "denied"},
     "get_path": {},
     "compact": {},
+    "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
     "plan": {"plan_request": {"goal": "g"}},
     "message_agent": {"agent_id": 0, "text": "hi"},
     "cancel_agent": {"agent_id": 1},
@@ -57,7 +58,6 @@ NEVER: dict[str, dict[str, Any]] = {
 """Operations that no session will ever carry out."""
 NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
-    "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
     "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},
 }
 

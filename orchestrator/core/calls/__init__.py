@@ -3,7 +3,7 @@
     exec     a command             patch    a patch            custom   a tool of the program's own
     wait     a wait for agents     helper   an agent whose answer is the output
     mcp      a tool of an MCP server
-    question, user_input   questions to a person; `ask` has what they share
+    question, user_input, plan   questions to a person, and plans; `ask` has what they share
 
 The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
 ways. A new kind is a module here, a case of `CallWork`, and a reader and a writer below.
@@ -19,6 +19,7 @@ from orchestrator.core.calls.exec import Exec, ExecWork
 from orchestrator.core.calls.helper import HelperWork
 from orchestrator.core.calls.mcp import Mcp, McpWork
 from orchestrator.core.calls.patch import ApplyPatch, PatchWork
+from orchestrator.core.calls.plan import PlanWork
 from orchestrator.core.calls.question import QuestionWork
 from orchestrator.core.calls.user_input import UserInputWork
 from orchestrator.core.calls.wait import Await, AwaitWork
@@ -40,6 +41,7 @@ __all__ = [
     "Mcp",
     "McpWork",
     "PatchWork",
+    "PlanWork",
     "QuestionWork",
     "Runnable",
     "RunnableWork",
@@ -65,7 +67,7 @@ Runnable: TypeAlias = Exec | ApplyPatch | Custom | Mcp
 """Assessments of calls that have to be run, and perhaps to be approved."""
 RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork
 Waiting: TypeAlias = AwaitWork | HelperWork
-AskWork: TypeAlias = QuestionWork | UserInputWork
+AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork
 """Calls that wait for a person's words. An assessment of such a call is its work."""
 CallWork: TypeAlias = RunnableWork | Waiting | AskWork | UnknownWork
 
@@ -77,6 +79,7 @@ _CUSTOM = writer_of(CustomWork, CustomWork.kind)
 _MCP = writer_of(McpWork, McpWork.kind)
 _QUESTION = writer_of(QuestionWork, QuestionWork.kind)
 _USER_INPUT = writer_of(UserInputWork, UserInputWork.kind)
+_PLAN = writer_of(PlanWork, PlanWork.kind)
 _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     ExecWork.kind: reader_of(ExecWork),
     PatchWork.kind: reader_of(PatchWork),
@@ -86,6 +89,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     McpWork.kind: reader_of(McpWork),
     QuestionWork.kind: reader_of(QuestionWork),
     UserInputWork.kind: reader_of(UserInputWork),
+    PlanWork.kind: reader_of(PlanWork),
 }
 
 
@@ -119,6 +123,8 @@ def spec_of(work: CallWork) -> JsonObject:
             return _QUESTION(work)
         case UserInputWork():
             return _USER_INPUT(work)
+        case PlanWork():
+            return _PLAN(work)
         case UnknownWork():
             return dict(work.spec)
         case _:
@@ -137,7 +143,7 @@ def timer_of(work: CallWork | None) -> int | None:
 
 
 _ANSWERED_BY: Mapping[str, tuple[str, str]] = {
-    **{work.kind: (work.noun, work.answered_by) for work in (QuestionWork, UserInputWork)},
+    **{work.kind: (work.noun, work.answered_by) for work in (QuestionWork, UserInputWork, PlanWork)},
     ExecWork.kind: ("a command", "exec_approval"),
     CustomWork.kind: ("a call of a tool", "exec_approval"),
     McpWork.kind: ("a call of a tool", "exec_approval"),

@@ -13,7 +13,7 @@ from typing import Final
 import orjson
 
 from orchestrator.core.frozen import record
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import EventModel, JsonObject
 
 MOST_TEXT_BYTES: Final = 32 << 10
 """Bytes of one text of an answer."""
@@ -33,6 +33,8 @@ class Settled:
 
     decision: str
     output: str
+    events: tuple[EventModel, ...] = ()
+    """The events before the output."""
 
 
 def digest_of(response: JsonObject) -> str:

@@ -54,7 +54,7 @@ def reply_of(op: AnswerOp) -> Reply:
     match op:
         case ops.ExecApproval() | ops.PatchApproval():
             return Reply(op.id, agent_id, op.type, _word(op.decision))
-        case ops.ResolveAskUserQuestion():
+        case ops.ResolveAskUserQuestion() | ops.ResolvePlanApproval():
             return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
         case ops.UserInputAnswer():
             decision = "answered" if op.response.answers else "cancelled"

@@ -15,6 +15,7 @@ from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
     AskUserQuestionRequest,
     ExecApprovalRequest,
+    PlanApprovalRequest,
     RequestResolved,
     RequestUserInput,
 )
@@ -22,7 +23,11 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import written
 
 PersonRequest: TypeAlias = (
-    ExecApprovalRequest | ApplyPatchApprovalRequest | AskUserQuestionRequest | RequestUserInput
+    ExecApprovalRequest
+    | ApplyPatchApprovalRequest
+    | AskUserQuestionRequest
+    | RequestUserInput
+    | PlanApprovalRequest
 )
 WITHDRAWN = "withdrawn"
 """The decision on a request whose turn ended first."""

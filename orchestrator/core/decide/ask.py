@@ -1,4 +1,4 @@
-"""Questions to a person: a phase of a call, decided from the session's own log.
+"""Questions to a person, and plans: a phase of a call, decided from the session's own log.
 
 Nobody is held while it lasts. An answer, the timer or the end of the task settles it, and only the first of
 them: behind it the call is done.
@@ -10,6 +10,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import AskWork
 from orchestrator.core.calls.ask import Settled, digest_of
 from orchestrator.core.decide.approval_events import open_request, resolved
+from orchestrator.core.decide.branch import decided
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.state import Call, Phase
@@ -54,4 +55,5 @@ def _end(draft: Draft, call: Call, end: Settled, digest: str, who: str, client: 
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     resolved(draft, call, end.decision, who, client, digest=digest)
-    close(draft, call, end.output)
+    decided(draft, call, end.decision)
+    close(draft, call, end.output, events=end.events)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.decide import plan_task
 from orchestrator.core.decide.branch_parts import Beginning, Exit
 from orchestrator.core.draft import Draft
-from orchestrator.core.state import Outcome, State
+from orchestrator.core.state import Call, State
 from orchestrator.core.user_turns import UserTurnOp
 from orchestrator.protocol import ops
 
@@ -37,14 +38,20 @@ def beginning(draft: Draft, op: UserTurnOp) -> Beginning | None:
             return None
 
 
-def leave(draft: Draft, outcome: Outcome, message: str | None = None) -> Exit:
+def decided(draft: Draft, call: Call, decision: str) -> None:
+    """Notes what a person's decision on a call means for the task beside the answer."""
+    if draft.task.kind == "plan":
+        plan_task.decided(draft, call, decision)
+
+
+def leave(draft: Draft, message: str | None = None) -> Exit:
     """Tells what came of the task, before its final event; `message` is the last that it said."""
     task = draft.task
     if task.branch is None:
         return Exit(message)
     match task.kind:
         case "plan":
-            left = plan_task.exit(task, task.branch, outcome, message)
+            left = plan_task.exit(task, task.branch, message)
         case "user" | "compact" | "shell":
             left = Exit(message)
         case _:
@@ -57,3 +64,5 @@ def leave(draft: Draft, outcome: Outcome, message: str | None = None) -> Exit:
 def keep(draft: Draft, left: Exit) -> None:
     """Gives the session's conversation what stays of a task that has ended."""
     draft.add(*map(e.item, left.items))
+    if left.plan is not None:
+        draft.add(f.PlanPinned(left.plan))

@@ -6,7 +6,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import TaskKind
-from orchestrator.protocol.wire import EventModel, ItemModel
+from orchestrator.protocol.wire import EventModel, ItemModel, JsonObject
 
 
 @record
@@ -31,3 +31,5 @@ class Exit:
     """The events before its final one."""
     items: tuple[ItemModel, ...] = ()
     """The items that join the session's conversation."""
+    plan: JsonObject | None = None
+    """A plan that the next task of a person is shown."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from orchestrator.core import facts as f
 from orchestrator.core.calls import (
@@ -12,6 +12,7 @@ from orchestrator.core.calls import (
     ExecWork,
     Mcp,
     PatchWork,
+    PlanWork,
     QuestionWork,
     Runnable,
     RunnableWork,
@@ -33,12 +34,17 @@ from orchestrator.core.timers import approval_timer
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.wire import EventModel, JsonObject
 
+NOT_RUN: Final = "not run: the person has decided on the plan, and the planning session is over"
+
 
 def assessed(draft: Draft, command: CallAssessed) -> None:
     """Decides a call whose turn has come: it runs, is asked about, is refused, or is done already."""
     call = _call(draft, command.call_id, Phase.PROPOSED)
     if draft.task.stopping:
         raise DoesNotFit(f"call {command.call_id} may not start: the task is being stopped")
+    if draft.task.result is not None:
+        close(draft, call, NOT_RUN)
+        return
     match command.assessment:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
@@ -48,7 +54,7 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
             _carry_out(draft, call, asked, verdict)
         case ApplyPatch() | Custom() | Mcp() as asked:
             _carry_out(draft, call, asked, asked.judged(draft.task.settings, _approved(draft)))
-        case QuestionWork() | UserInputWork() as work:
+        case QuestionWork() | UserInputWork() | PlanWork() as work:
             ask_person(draft, call, work)
         case asked:
             agent_call(draft, call, asked)

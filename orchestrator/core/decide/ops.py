@@ -72,7 +72,13 @@ def submitted(draft: Draft, command: Submitted) -> None:
             message_agent(draft, command, op)
         case ops.CancelAgent():
             cancel_agent(draft, command, op)
-        case ops.ExecApproval() | ops.PatchApproval() | ops.ResolveAskUserQuestion() | ops.UserInputAnswer():
+        case (
+            ops.ExecApproval()
+            | ops.PatchApproval()
+            | ops.ResolveAskUserQuestion()
+            | ops.UserInputAnswer()
+            | ops.ResolvePlanApproval()
+        ):
             answer(draft, command, op)
         case ops.OverrideTurnContext():
             change_settings(draft, _changes(op))

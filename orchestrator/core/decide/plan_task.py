@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from orchestrator.core import facts as f
+from orchestrator.core.calls import PlanWork
 from orchestrator.core.decide.branch_parts import Beginning, Exit
+from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text, user_message
 from orchestrator.core.narrowing import helper_settings
+from orchestrator.core.plans import plan_text
 from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
-from orchestrator.core.state import Branch, Outcome, Task
+from orchestrator.core.state import Branch, Call, Task
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.items import InputText, Message
+from orchestrator.protocol.items import InputText, Message, OutputText
+from orchestrator.protocol.plans import PlanOutputEvent
 from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.wire import written
 
@@ -67,7 +72,23 @@ def _settings(session: TurnSettings, rules: Rules) -> TurnSettings:
     return replace(narrow, collaboration_mode={"mode": ModeKind.PLAN.value, "settings": own})
 
 
-def exit(task: Task, branch: Branch, outcome: Outcome, message: str | None) -> Exit:
-    """The rest of a planning session that ends."""
-    told = _ENDED.format(goal=message_text(branch.opening[-1]), result="ended without a plan")
-    return Exit(message, (ev.ExitedPlanMode(),), (user_message(told),))
+def decided(draft: Draft, call: Call, decision: str) -> None:
+    """Ends the session by a person's decision, as soon as nothing of its response is left."""
+    if isinstance(call.work, PlanWork) and decision in ("approved", "rejected"):
+        plan = call.work.proposal if decision == "approved" else None
+        draft.add(f.PlanDecided(call.call_id, plan))
+
+
+def exit(task: Task, branch: Branch, message: str | None) -> Exit:
+    """The rest of a planning session that ends; an approved plan stays, even if the end is an interrupt."""
+    goal = message_text(branch.opening[-1])
+    plan = task.result["plan"] if task.result is not None else None
+    if plan is None:
+        told = _ENDED.format(goal=goal, result="ended without a plan")
+        return Exit(message, (ev.ExitedPlanMode(),), (user_message(told),))
+    output = PlanOutputEvent.model_validate(plan)
+    text = plan_text(output)
+    events = ev.ExitedPlanMode(plan_output=output), ev.AgentMessage(message=text)
+    said = Message(role="assistant", content=(OutputText(text=text),))
+    told = _ENDED.format(goal=goal, result="the user approved the plan that follows")
+    return Exit(text, events, (user_message(told), said), {**plan})

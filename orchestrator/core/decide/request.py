@@ -209,7 +209,7 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     """A request ended early: it is retried within its budget, waited out, or fails the task."""
     _request(draft, command.n)
     rules, task = draft.moment.rules, draft.task
-    if task.stopping:
+    if task.stopping or task.result is not None:
         # The stream broke because it was stopped, or just before: the reason to stop stands.
         draft.add(f.RequestStopped(command.n, usage=command.usage))
     elif command.codex_error_info == OVERFLOW and (told := _rescue(draft)):

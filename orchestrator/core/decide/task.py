@@ -14,12 +14,14 @@ from orchestrator.core.decide.branch_parts import Beginning
 from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.decide.item_events import tell_input
 from orchestrator.core.draft import Draft
+from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
 from orchestrator.core.input_items import input_messages, user_message_event
 from orchestrator.core.modes import mode_kind, not_told, task_settings, with_mode
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, Task, TaskKind
+from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import counted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -105,7 +107,8 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         _branch_begins(draft, waiting, branch)
     else:
         settings = task_settings(draft.state.settings)
-        _task_begins(draft, f.TaskBegun(waiting.id, kind, settings, turn.output_schema, waiting.client))
+        begun = f.TaskBegun(waiting.id, kind, settings, turn.output_schema, waiting.client)
+        _task_begins(draft, replace(begun, takes_plan=kind == "user" and _takes_plan(draft.state, waiting)))
     if kind == "user":
         draft.add(*map(e.item, input_messages(turn.items)))
         draft.add(e.event(waiting.id, user_message_event(turn.items)))
@@ -118,6 +121,12 @@ def begin_task(draft: Draft, waiting: Queued) -> None:
         # new input aborts the task that it meets. Its message stays in the history. One
         # task a decision: a long queue begun at once would not fit into a commit.
         draft.add(f.Stopping("replaced", draft.state.queue[0].id))
+
+
+def _takes_plan(state: State, waiting: Queued) -> bool:
+    """Whether the input's task is shown the plan that was approved last, unless it is replaced at once."""
+    replaced = any(other is not waiting for other in state.queue)
+    return state.pinned is not None and state.facts.is_root and not replaced
 
 
 def _branch_begins(draft: Draft, waiting: Queued, branch: Beginning) -> None:
@@ -226,12 +235,17 @@ def end_turn(draft: Draft) -> None:
     token_count(draft, task.response_id if task.branch is None else None)
     tokens_used(draft)
     joins = task.branch is None and _joins(draft.state)
-    if not (task.calls or task.steered or task.goes_on or joins):
+    if task.result is not None or not (task.calls or task.steered or task.goes_on or joins):
         complete(draft, task.last_message)
 
 
 def _turn_over(task: Task | None) -> bool:
-    return task is not None and task_phase(task) is TaskPhase.TURN_OVER
+    if task is None:
+        return False
+    phase = task_phase(task)
+    # A task that a person has decided on asks its model nothing more, also where a response broke.
+    decided = task.result is not None and phase in (TaskPhase.OWING, TaskPhase.DELAYED)
+    return decided or phase is TaskPhase.TURN_OVER
 
 
 def _joins(state: State) -> bool:
@@ -241,7 +255,9 @@ def _joins(state: State) -> bool:
 
 
 def complete(draft: Draft, last_message: str | None) -> None:
-    left = leave(draft, "completed", last_message)
+    if draft.task.wait:
+        draft.clear_timer(RETRY_TIMER)
+    left = leave(draft, last_message)
     # Only of a user's turn could the conversation go on from its answer.
     bookmark = draft.task.response_id if draft.task.kind == "user" else None
     draft.event(ev.TaskComplete(last_agent_message=left.message, response_id=bookmark))

@@ -195,13 +195,13 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo])
         # `error`, then `task_complete` with a null message (protocol order of every version).
         message, info = failure
         draft.add(e.error(draft.task.id, message, info))
-        left = leave(draft, reason)
+        left = leave(draft)
         bookmark = draft.task.response_id if draft.task.kind == "user" else None
         draft.event(ev.TaskComplete(response_id=bookmark))
     else:
         if reason == "interrupted" and draft.task.branch is None:
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
-        left = leave(draft, reason)
+        left = leave(draft)
         told = "interrupted" if reason == "canceled" else reason
         draft.event(ev.TurnAborted(reason=TurnAbortReason(told)))
     draft.end_task(reason, message)

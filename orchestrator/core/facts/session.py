@@ -185,6 +185,15 @@ class FoldersTold:
     folders: tuple[str, ...] = field(metadata=LIST)
 
 
+@record
+class PlanPinned:
+    """A plan was approved: the next task of a person is shown it. It replaces an earlier one."""
+
+    kind: ClassVar[str] = "plan_pinned"
+    of: ClassVar[Literal["session"]] = "session"
+    plan: JsonMapping
+
+
 SessionFact: TypeAlias = (
     Configured
     | SettingsChanged
@@ -202,4 +211,5 @@ SessionFact: TypeAlias = (
     | LookUpAsked
     | LookUpEnded
     | FoldersTold
+    | PlanPinned
 )

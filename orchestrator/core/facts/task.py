@@ -30,6 +30,8 @@ class TaskBegun:
     """The first items of a task with a conversation of its own."""
     command: str | None = None
     """The command that a person runs, where that is all of the task."""
+    takes_plan: bool = False
+    """Whether the plan that was approved last is shown to the task: it is gone with it."""
 
 
 @record
@@ -100,6 +102,17 @@ class SteeredJoined:
     count: int
 
 
+@record
+class PlanDecided:
+    """A person has approved the plan of a planning session, or rejected it: the session is over."""
+
+    kind: ClassVar[str] = "plan_decided"
+    of: ClassVar[Literal["task"]] = "task"
+    call_id: CallId
+    plan: JsonMapping | None = None
+    """None: it was rejected."""
+
+
 TaskFact: TypeAlias = (
-    TaskBegun | TaskEnded | Stopping | Failing | Ending | CallsClosed | Steered | SteeredJoined
+    TaskBegun | TaskEnded | Stopping | Failing | Ending | CallsClosed | Steered | SteeredJoined | PlanDecided
 )

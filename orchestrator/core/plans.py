@@ -1,0 +1,46 @@
+"""Plans as people and models read them, and an approved one in the requests of the task that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from orchestrator.core.context import is_context, is_role
+from orchestrator.core.history import Item
+from orchestrator.core.modes import is_of_modes
+from orchestrator.protocol.items import InputText, Message
+from orchestrator.protocol.plans import PlanOutputEvent, PlanProposal
+from orchestrator.protocol.wire import JsonMapping, written
+
+PLAN_TAG: Final = "<approved_plan>"
+_TOLD: Final = (
+    f"{PLAN_TAG}\nThe user approved this plan in a planning session. Unless they say otherwise now, carry it "
+    "out step by step, and say so where you have to leave it.\n\n{plan}\n</approved_plan>"
+)
+
+
+def plan_text(plan: PlanOutputEvent | PlanProposal) -> str:
+    """A plan as people read it: title, summary, explanation, steps with numbers."""
+    steps = "\n".join(f"{n}. {step.step}" for n, step in enumerate(plan.plan.plan, 1))
+    parts = (plan.title, plan.summary, plan.plan.explanation or "", steps)
+    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def with_plan(conversation: Sequence[Item], plan: JsonMapping) -> list[Item]:
+    """The conversation with an approved plan behind the context that it begins with.
+
+    The message is in no log: a compaction can neither sum it up nor take it away.
+    """
+    text = _TOLD.format(plan=plan_text(PlanOutputEvent.model_validate(plan)))
+    message = Message(role="developer", content=(InputText(text=text),))
+    place = _behind_context(conversation)
+    return [*conversation[:place], written(message), *conversation[place:]]
+
+
+def _behind_context(conversation: Iterable[Item]) -> int:
+    place = 0
+    for item in conversation:
+        if not (is_context(item) or is_role(item) or is_of_modes(item)):
+            break
+        place += 1
+    return place
