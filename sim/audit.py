@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
-from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
+from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
 from sim.exported import Exported
@@ -110,7 +110,7 @@ def _said(world: Ended, session: str, seen: Seen) -> None:
     for seq, entry in enumerate(seen.entries, 1):
         if entry.type == DENDRO and entry.payload["kind"] == "rewound":
             # A person who goes back to an earlier turn drops what was said behind it.
-            kept |= _texts(seen.at[seq - 1].history)
+            kept |= _texts(seen.at[seq - 1].history) | set(seen.at[seq - 1].kept)
     whole = "\n".join(kept)
     for entry in seen.entries:
         said = entry.payload.get("message") if entry.type == EVENT_MSG else None
@@ -119,8 +119,10 @@ def _said(world: Ended, session: str, seen: Seen) -> None:
 
 
 def _texts(history: Iterable[Mapping[str, Any]]) -> set[str]:
-    said = (item for item in history if item.get("role") == "user")
-    return {part.get("text", "") for item in said for part in item["content"]}
+    items = list(history)
+    said = (item for item in items if item.get("role") == "user")
+    put_back = (item.get("user_texts", ()) for item in items if item.get("type") == INHERITED)
+    return {part.get("text", "") for item in said for part in item["content"]}.union(*put_back)
 
 
 def _admitted(world: Ended) -> None:

@@ -20,7 +20,7 @@ from orchestrator.core.decide import (
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.tagged import Proposal
-from orchestrator.runtime import copies
+from orchestrator.runtime import copies, earlier_turns
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
 from sim.mutant import Mutant, lua, swapped, text
@@ -197,6 +197,24 @@ DEFECTS = (
         "the end of a turn withdraws approvals, and no questions",
         text(task_end, "_close", "if call.phase in ANSWERABLE:", "if call.phase.value != 'asking':"),
         "asks",
+    ),
+    Mutant(
+        "summary in the place of what it sums up",
+        "a person who goes back to before a compaction meets the conversation as it is now",
+        text(earlier_turns, "_state_after", "session, 0, turn.seq)", "session, 0, end.seq)"),
+        "turns",
+    ),
+    Mutant(
+        "words of then are not kept",
+        "what people said in a conversation that was put back is lost with its next compaction",
+        text(task, "_put_back", "tuple(texts), tuple(instructions)", "(), tuple(instructions)"),
+        "turns",
+    ),
+    Mutant(
+        "turns that were left stay known",
+        "a person who goes back over a compaction may go on to the turns that lay behind it",
+        text(evolve, "_restored", "if fact.response_id in turns:", "if False:"),
+        "turns",
     ),
     Mutant(
         "raised twice",

@@ -363,6 +363,7 @@ class Grammar(CallGrammar, TreeGrammar):
             "used": self.used,
             "items": len(self.conversation),
             "kept": len(self.kept),
+            "earlier": self.earlier,
             "rate_limits": self.rate_limits,
         }
         told: dict[str, Any] = {
@@ -381,6 +382,7 @@ class Grammar(CallGrammar, TreeGrammar):
             "used": state.tokens.total.total_tokens if state.tokens else 0,
             "items": len(state.history),
             "kept": len(state.kept_user_texts),
+            "earlier": list(state.earlier_turns),
             "rate_limits": state.rate_limits,
         }
         if task is not None and folded is not None:

@@ -192,6 +192,7 @@ class CallGrammar(Reading):
             check(in_order(bridge, kept), "a compaction does not tell what people said, or in another order")
         self.kept, self.conversation = kept, items
         self._task["rescue"] = 0
+        self.earlier += [mark for mark, _ in self.bookmarks] if payload.get("turns_kept") else []
         self.bookmarks.clear()
 
     def _opens_with(self, items: Sequence[Item]) -> int:
@@ -217,14 +218,30 @@ class CallGrammar(Reading):
         return count + len(manners)
 
     def _fact_rewound(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        if "content" in fact:
+            self._restored(fact)
+            return
         length = next((length for mark, length in self.bookmarks if mark == fact["response_id"]), None)
         check(length == fact["length"], f"{fact['response_id']} stood at {length}, not {fact['length']}")
         self.conversation = self.conversation[: fact["length"]]
         self.bookmarks = [mark for mark in self.bookmarks if mark[1] <= fact["length"]]
 
+    def _restored(self, fact: Mapping[str, Any]) -> None:
+        """A conversation of before a compaction stands in the place of all that was said since."""
+        mark = fact["response_id"]
+        check(mark in self.earlier, f"{mark} is put back, and no compaction summed it up")
+        check(all(mark != known for known, _ in self.bookmarks), f"{mark} is put back, and was there")
+        self.earlier = self.earlier[: self.earlier.index(mark) + 1]
+        self.conversation, self.kept = [_inherited(fact)], []
+        self.bookmarks.clear()
+
     def _fact_forked(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        beside = {name: fact.get(name, ()) for name in ("user_texts", "instructions")}
-        self.conversation.append({"type": "inherited", "content": fact["content"], **beside})
+        self.conversation.append(_inherited(fact))
+
+
+def _inherited(fact: Mapping[str, Any]) -> Item:
+    beside = {name: fact.get(name, ()) for name in ("user_texts", "instructions")}
+    return {"type": "inherited", "content": fact["content"], **beside}
 
 
 _FOLLOWS: Mapping[str, tuple[str, ...]] = {

@@ -44,6 +44,8 @@ class Reading:
         self._uncounted: list[Mapping[str, Any]] = []
         self.task: dict[str, Any] | None = None
         self.bookmarks: list[tuple[str, int]] = []
+        self.earlier: list[str] = []
+        """Turns that compactions summed up, oldest first."""
         self.kept: list[str] = []
         self._last: Entry | None = None
         self._before_last: Entry | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -10,6 +10,7 @@ import zstandard
 
 from orchestrator.broker.keys import Keys
 from orchestrator.core.blobs import is_reference
+from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import record
 from orchestrator.core.history import INHERITED, OUTPUT_KINDS, Item, Log, for_model
 from sim.double import Double
@@ -25,6 +26,8 @@ class Place:
 
     head: bytes
     history: Log[Item]
+    kept: tuple[Any, ...] = ()
+    """The texts of people that a compaction kept."""
 
 
 def unlike(place: Place | None, fact: Mapping[str, Any], content: str) -> str:
@@ -39,6 +42,27 @@ def unlike(place: Place | None, fact: Mapping[str, Any], content: str) -> str:
     if told and told[-1] not in known:
         return f"a compaction would keep {known} of what it inherits, and people said {told}"
     return ""
+
+
+def unlike_then(
+    places: Mapping[int, Place], entries: Sequence[Entry], fact: Mapping[str, Any], content: str
+) -> str:
+    """The error in a conversation that was put back; empty if it is the one with which its turn ended."""
+    mark = fact["response_id"]
+    ends = [seq for seq, entry in enumerate(entries, 1) if _ends(entry, mark)]
+    if not ends:
+        return f"no turn ended with {mark}"
+    then = places[ends[-1]]
+    there = [orjson.loads(orjson.dumps(_bare(item), default=dict)) for item in for_model(then.history)]
+    if orjson.loads(content) != there:
+        return f"what is put back of {mark} is not what was said until then"
+    told, known = _of_people(then.history), list(fact.get("user_texts", ()))
+    lost = told and told[-1] not in known
+    return f"a compaction would keep {known}, and people said {told}" if lost else ""
+
+
+def _ends(entry: Entry, mark: str) -> bool:
+    return entry.payload.get("type") == "token_count" and entry.payload.get("response_id") == mark
 
 
 def _said(items: Iterable[Item]) -> list[Any]:

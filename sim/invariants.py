@@ -258,6 +258,10 @@ RULES = {
         ),
         Case("a session was forked", ("fact forked",)),
     ),
+    "gone_back": Rule(
+        "Input that goes back to before a compaction meets the conversation that its turn ended with.",
+        Case("a conversation of before a compaction was put back"),
+    ),
     "said": Rule(
         "What people said is in the conversation, or in what a compaction kept of it.",
         Case("a conversation was compacted"),

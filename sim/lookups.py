@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 ANSWERS = {
     "add_to_history": None,
+    "user_input": "task_started",
     "get_history_entry_request": "get_history_entry_response",
     "list_custom_prompts": "list_custom_prompts_response",
     "list_mcp_tools": "mcp_list_tools_response",
     "list_models": "list_models_response",
     "list_skills": "list_skills_response",
 }
-"""The event that answers each op."""
+"""The event that answers each op; input that goes back to an earlier turn is answered by its task."""
 
 
 class SimLibrary(NoFiles):

@@ -115,6 +115,8 @@ class Person:
         self._diary = diary
         self._numbered = 0
         self.habits = dict(HABITS)
+        self.looks_back = 3
+        """Turns among which this person chooses one to go back to."""
         self._policies: dict[str, tuple[str, str]] = {}
         """Approval policy and sandbox mode of the sessions that it made."""
         self._places: dict[str, EqCursor] = {}
@@ -258,7 +260,7 @@ class Person:
         """Says something to the conversation as it was at the end of an earlier turn, or of none."""
         seen = self._diary.seen.get((self.name, session), ())
         known = [event.msg["response_id"] for event in seen if event.msg.get("response_id")]
-        back_to = self._rng.choice([*known[-3:], *known[-1:], "r-unknown"])
+        back_to = self._rng.choice([*known[-self.looks_back :], *known[-1:], "r-unknown"])
         if self._rng.random() < 0.5:
             await self.submits(session, self._turn(session, back_to))
             return

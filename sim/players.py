@@ -494,7 +494,9 @@ class SimTools:
         session = self._session(call)
         if self._ledger.written[session, call.call_id]:
             return "all"
-        switched = any(run.switched for run in self._ledger.by_call[session, call.call_id])
+        # No entry is made: the next to judge would take it for a session in which the call ran.
+        runs = self._ledger.by_call.get((session, call.call_id), ())
+        switched = any(run.switched for run in runs)
         return "in_doubt" if switched else "none"
 
     def _session(self, call: Call) -> str:

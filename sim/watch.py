@@ -33,7 +33,7 @@ from sim.conversation import Conversations
 from sim.deadlines import Deadlines
 from sim.double import Double
 from sim.grammar_terms import Wrong
-from sim.inherited import Place, text_of, unlike
+from sim.inherited import Place, text_of, unlike, unlike_then
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger
 from sim.loop import SimLoop
@@ -320,7 +320,7 @@ class Watch(Rest, Branches, TreeLogs):
             self.cancels.entry(session, seen, entry, stored.epoch)
         seen.state = evolve(seen.state, entry, stored.seq)
         seen.seq, seen.head = stored.seq, head
-        seen.at[stored.seq] = Place(head, seen.state.history)
+        seen.at[stored.seq] = Place(head, seen.state.history, seen.state.kept_user_texts)
         seen.entries.append(entry)
         seen.stored.append((entry_id, fields))
         self._facts(session, seen, entry)
@@ -362,6 +362,8 @@ class Watch(Rest, Branches, TreeLogs):
                 seen.running[fact["call_id"]] += 1
             elif fact["kind"] == "forked":
                 self._inherited(session, fact)
+            elif fact["kind"] == "rewound" and "content" in fact:
+                self._put_back(session, seen, fact)
             elif fact["kind"] == "request_ended":
                 self.accounts.request_ended(session, seen.tree, fact)
             elif fact["kind"] == "task_ended":
@@ -386,6 +388,13 @@ class Watch(Rest, Branches, TreeLogs):
         content = text_of(self._double, self.keys, parent.tree, fact["content"])
         if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
             self.broken("forks", f"{session}: {wrong}")
+
+    def _put_back(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
+        """A conversation of before a compaction is the one that a turn ended with."""
+        self.reach.saw("gone_back")
+        content = text_of(self._double, self.keys, seen.tree, fact["content"])
+        if wrong := unlike_then(seen.at, seen.entries, fact, content):
+            self.broken("gone_back", f"{session}: {wrong}")
 
     def _output(self, session: str, call_id: str, output: str) -> None:
         runs = self._ledger.by_call.get((session, call_id), [])

@@ -209,6 +209,16 @@ async def compactions(fixture: Fixture) -> None:
     await used(fixture, person, await new_session(fixture, person, "never", on_user_input=steer), 6)
 
 
+async def turns(fixture: Fixture) -> None:
+    """A session that is compacted, and whose person goes back to turns from before."""
+    rng, person = fixture.rng, fixture.person()
+    person.habits |= {"compact": 8, "back": 12, "interrupt": 2}
+    person.looks_back = 8
+    fixture.site.model.odds.large = 0.3
+    steer = rng.choice(("replace", "steer"))
+    await used(fixture, person, await new_session(fixture, person, "never", on_user_input=steer), 8)
+
+
 async def waits(fixture: Fixture) -> None:
     """Agents that wait for each other and for people, for hours."""
     rng, person = fixture.rng, fixture.person()
@@ -390,6 +400,7 @@ LATER = (
     ((primaries,), 0.02),
     ((servers,), 0.02),
     ((asks,), 0.03),
+    ((turns,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

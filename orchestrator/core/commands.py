@@ -11,6 +11,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
+from orchestrator.core.state import State
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
@@ -328,6 +329,8 @@ class LookedUp:
     key: str
     message: EventModel | None = None
     error: str | None = None
+    past: State | None = None
+    """The state at the end of the turn that input goes on from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,10 @@ from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_
 from orchestrator.core.modes import plans
 from orchestrator.core.state import (
     ANSWERS_KEPT,
+    EARLIER,
     FOLDERS,
     LOOKUPS,
+    MOST_EARLIER,
     PINNED,
     THREAD_NAME,
     Answer,
@@ -90,6 +92,9 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
         branch = replace(state.task.branch, items=Log.of(items), kept_user_texts=kept, compacted=True)
         task = replace(state.task, branch=branch, response_complete=False, summary=None, rescue=0)
         return replace(state, task=task)
+    if payload.get("turns_kept"):
+        turns = (*state.earlier_turns, *(mark for mark, _ in state.bookmarks))
+        state = _noted(state, EARLIER, turns[-MOST_EARLIER:])
     # Lengths of the old history mean nothing in the new one.
     if state.pinned is not None:
         state = _kept(state, PINNED, {"plan": state.pinned, "length": 0})
@@ -180,8 +185,10 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.ApprovedForSession(keys, granted):
             roots = tuple(dict.fromkeys((*state.granted_roots, *granted)))
             return replace(state, approved=state.approved | set(keys), granted_roots=roots)
-        case f.Rewound(_, length):
-            return _rewound(state, length)
+        case f.Rewound(content=None):
+            return _rewound(state, fact.length)
+        case f.Rewound():
+            return _restored(state, fact)
         case f.LookUpAsked(id, op, client, who):
             asked = {"id": id, "op": op, "client": client, "who": who}
             return _noted(state, LOOKUPS, (*state.meta.get(LOOKUPS, ()), asked))
@@ -194,12 +201,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.PlanPinned(plan):
             return _kept(state, PINNED, {"plan": plan, "length": len(state.history)})
         case f.Forked(_, content, texts, instructions):
-            # The parent's conversation, whole and unread: only a request that shows it to a model opens it.
-            inherited: JsonObject = {"type": INHERITED, "content": content}
-            if texts:
-                inherited["user_texts"] = list(texts)
-            if instructions:
-                inherited["instructions"] = list(instructions)
+            inherited = _inherited(content, texts, instructions)
             return replace(state, history=state.history.append(inherited), native=True)
         case _:
             assert_never(fact)
@@ -215,6 +217,33 @@ def _kept(state: State, name: str, value: JsonValue) -> State:
     if value is None:
         return replace(state, meta={k: v for k, v in state.meta.items() if k != name})
     return replace(state, meta={**state.meta, name: value})
+
+
+def _inherited(
+    content: JsonValue, texts: Sequence[JsonValue], instructions: Sequence[JsonMapping]
+) -> JsonObject:
+    """A conversation whole and unread: only a request that shows it to a model opens it."""
+    inherited: JsonObject = {"type": INHERITED, "content": content}
+    if texts:
+        inherited["user_texts"] = list(texts)
+    if instructions:
+        inherited["instructions"] = list(instructions)
+    return inherited
+
+
+def _restored(state: State, fact: f.Rewound) -> State:
+    """The state with a conversation of before a compaction in the place of the one that it has."""
+    turns = tuple(state.earlier_turns)
+    if fact.response_id in turns:
+        turns = turns[: turns.index(fact.response_id) + 1]
+    return replace(
+        _noted(state, EARLIER, turns),
+        history=Log.of([_inherited(fact.content, fact.user_texts, fact.instructions)]),
+        kept_user_texts=(),
+        bookmarks=Log(),
+        last_response=None,
+        compacted=False,
+    )
 
 
 def _rewound(state: State, length: int) -> State:

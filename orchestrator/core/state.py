@@ -22,7 +22,7 @@ state as it was: states are values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -46,6 +46,10 @@ LOOKUPS, FOLDERS = "lookups", "told_folders"
 """The same of the look-ups that are not answered, and of the folders whose instructions were told."""
 PINNED = "pinned_plan"
 """The same of an approved plan, with the length of the conversation that knows of it."""
+EARLIER = "earlier_turns"
+"""The same of the turns that compactions summed up, whose conversations the log still has."""
+MOST_EARLIER = 10_000
+"""Turns before compactions that can be gone back to, the newest."""
 
 
 class Phase(StrEnum):
@@ -369,6 +373,11 @@ class LookUp:
         return f"{self.client or ''}|{self.id}"
 
     @property
+    def turn(self) -> str | None:
+        """The response that ended the turn to find, for input that goes on from there."""
+        return self.op.get("last_response_id")
+
+    @property
     def of_history(self) -> bool:
         return self.op["type"] in HISTORY_OPS
 
@@ -433,6 +442,11 @@ class State:
         """Look-ups that are not answered yet, oldest first."""
         asked = self.meta.get(LOOKUPS)
         return tuple(LookUp(**lookup) for lookup in asked) if asked else ()
+
+    @property
+    def earlier_turns(self) -> Sequence[str]:
+        """The response ids of turns before compactions, oldest first: what was said then is in the log."""
+        return self.meta.get(EARLIER) or ()
 
     @property
     def told_folders(self) -> tuple[str, ...]:

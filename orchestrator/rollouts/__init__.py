@@ -7,7 +7,7 @@
     rollout_file    the file that Codex's `resume` opens, kept up to date
     file_format     what files look like, and how any of them is read again
     export, import_plan, import_store   a log into a file, and a file into a session
-    replay          the fold of a log, held against the live one
+    replay          the fold of a log, held against the live one; `turn_ends`: where its turns ended
     audit, verify_file   what a log, or a file of one, shows of itself
 
 Begin with `full_log` and `file_format`. Must not know runners, claims of workers, doors and terminals.

@@ -17,7 +17,11 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import HistoryEntry, ListedModel
 from orchestrator.protocol.wire import EventModel
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.runtime.earlier_turns import state_after
 from orchestrator.runtime.library import PATIENCE_S
+from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.tables import ModelSettings
 
@@ -34,11 +38,17 @@ async def look_up(context: RunnerContext, key: str) -> c.LookedUp:
     if asked is None:
         return c.LookedUp(key)
     try:
+        if asked.turn is not None:
+            return c.LookedUp(key, past=await state_after(context, asked.turn))
         return c.LookedUp(key, await _answer(context, asked, context.journal.state))
     except TimeoutError:
         why = f"the files did not answer within {PATIENCE_S:g} s on the worker's machine; check the mount"
     except (OSError, ValueError) as error:
         why = str(error)
+    except (BrokenLog, BrokenArchive, ArchiveUnavailable) as error:
+        why = f"the log cannot be read back to it: {error}; `dendro verify` tells more"
+    if asked.turn is not None:
+        return c.LookedUp(key, error=f"{why}. Nothing was said to the model")
     return c.LookedUp(key, error=f"{asked.op['type']} was not answered: {why}. Ask again when that is mended")
 
 

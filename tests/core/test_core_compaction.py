@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.context import initial_context
-from orchestrator.core.entries import item
+from orchestrator.core.entries import COMPACTED, Entry, item
 from orchestrator.core.settings import Rules, TurnSettings
 from tests.core.driver import SETTINGS, Session, assistant, op, text
 from tests.core.tree_driver import TreeDriver
@@ -225,10 +225,9 @@ def test_input_steered_into_an_automatic_compaction_is_in_the_next_request() -> 
     assert session.texts()[-1] == "three"
 
 
-def test_bookmarks_of_the_old_history_are_gone() -> None:
+def test_turn_that_an_earlier_version_summed_up_is_not_gone_back_to() -> None:
     session = talked()
-    session.compact()
-    summarises(session)
+    session.record(Entry(COMPACTED, {"message": "what was done"}))
     error = session.say("again", last_response_id="r1").one("error")
     assert "lies before a compaction" in error["message"]
 

@@ -10,7 +10,10 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import InstructionsRead, LookedUp, Submitted
 from orchestrator.core.context import instructions_item
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.task import begin_failing, begin_task
+from orchestrator.core.decide.task_end import fail
+from orchestrator.core.draft import DoesNotFit, Draft
+from orchestrator.core.state import LookUp
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
 
@@ -60,10 +63,24 @@ def looked_up(draft: Draft, command: LookedUp) -> None:
     if asked is None:
         return
     draft.add(f.LookUpEnded(asked.id, asked.client))
-    if command.error is not None:
+    if asked.turn is not None:
+        _turn_found(draft, asked, command)
+    elif command.error is not None:
         draft.add(e.error(asked.id, command.error))
     elif command.message is not None:
         draft.add(e.event(asked.id, command.message))
+
+
+def _turn_found(draft: Draft, asked: LookUp, command: LookedUp) -> None:
+    """Begins the task of the input that waited; without the conversation of before, the task fails."""
+    waiting = draft.state.queue[0]
+    if (waiting.id, waiting.client) != (asked.id, asked.client) or draft.state.task is not None:
+        raise DoesNotFit("the input that goes on from an earlier turn is not the next one")
+    if command.past is not None:
+        begin_task(draft, waiting, command.past)
+        return
+    begin_failing(draft, waiting)
+    fail(draft, f"the conversation at the end of turn {asked.turn} cannot be gone back to: {command.error}")
 
 
 def instructions_read(draft: Draft, command: InstructionsRead) -> None:

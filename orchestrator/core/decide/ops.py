@@ -21,13 +21,14 @@ from orchestrator.core.decide.task import (
     begin_task,
     bookmarked,
     change_settings,
+    lies_before,
 )
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import Draft
 from orchestrator.core.input_items import fault, input_messages, user_message_event
 from orchestrator.core.modes import mode_fault, with_mode
 from orchestrator.core.settings import SettingsChanges
-from orchestrator.core.state import Queued
+from orchestrator.core.state import MOST_EARLIER, Queued
 from orchestrator.core.user_shell import command_fault
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
@@ -122,7 +123,8 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     if draft.state.tree.canceling:
         error(draft, command.id, "this agent was cancelled: it takes no more input")
         return
-    if turn.bookmark and bookmarked(draft, turn.bookmark) is None:
+    earlier = lies_before(draft.state, turn)
+    if turn.bookmark and not earlier and bookmarked(draft.state, turn.bookmark) is None:
         error(draft, command.id, _no_such_turn(draft, turn.bookmark))
         return
     if turn.unknown_mentions:
@@ -137,7 +139,7 @@ def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
             return
         _steer(draft, command, turn)
         return
-    if task is None and not draft.state.queue:
+    if task is None and not draft.state.queue and not earlier:
         begin_task(draft, Queued(command.id, turn, command.client or None))
         return
     draft.add(f.InputQueued(command.id, turn, command.client or None))
@@ -158,8 +160,9 @@ def _run_command(draft: Draft, command: Submitted, op: ops.RunUserShellCommand) 
 def _no_such_turn(draft: Draft, bookmark: str) -> str:
     if was_compacted(draft.state.history):
         return (
-            f"no turn since the conversation was compacted ended with response {bookmark}: a turn that lies "
-            "before a compaction is a part of its summary, and cannot be gone back to"
+            f"no turn of this session ended with response {bookmark}, or it lies before a compaction too far "
+            f"back: of those turns the newest {MOST_EARLIER:,} are known, and none that an earlier version "
+            "summed up; `dendro run --fork` with --at finds each turn of the log"
         )
     return f"no turn of this session ended with response {bookmark}"
 

@@ -195,7 +195,12 @@ def _compacted(draft: Draft) -> None:
     draft.add(
         e.Entry(
             e.COMPACTED,
-            {"message": summary, "replacement_history": items, "kept_user_texts": stored_texts(kept)},
+            {
+                "message": summary,
+                "replacement_history": items,
+                "kept_user_texts": stored_texts(kept),
+                "turns_kept": True,
+            },
         )
     )
     tell_compaction(draft, done=True)

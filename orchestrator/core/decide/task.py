@@ -6,8 +6,15 @@ from itertools import islice
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.compaction import nothing_said
-from orchestrator.core.context import INSTRUCTIONS_TAG, context_change, environment_context, is_context
+from orchestrator.core.compaction import newest_texts, nothing_said, stored_texts
+from orchestrator.core.context import (
+    INSTRUCTIONS_TAG,
+    context_change,
+    context_told,
+    environment_context,
+    is_context,
+    standing_instructions,
+)
 from orchestrator.core.decide.agent_status import end_watchdogs, took_task
 from orchestrator.core.decide.branch import beginning, keep, leave
 from orchestrator.core.decide.branch_parts import Beginning
@@ -16,17 +23,20 @@ from orchestrator.core.decide.item_events import tell_input
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
+from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.input_items import input_messages, user_message_event
-from orchestrator.core.modes import mode_kind, not_told, task_settings, with_mode
+from orchestrator.core.modes import mode_kind, not_told, task_settings, told_settings, with_mode
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, Task, TaskKind
 from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import counted
+from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId, SubmissionId
 from orchestrator.protocol.usage import RateLimitSnapshot
+from orchestrator.protocol.wire import written
 
 NOTHING_TO_COMPACT = "nothing to compact: nothing was said since the conversation began, or was compacted"
 NO_RATE_LIMITS = RateLimitSnapshot()
@@ -42,6 +52,9 @@ def start_next(draft: Draft) -> None:
         if not state.tree.ending_children:
             close(draft, state.closing)
     elif state.queue and _may_take_input(draft):
+        if lies_before(state, state.queue[0].turn):
+            _look_for_turn(draft, state.queue[0])
+            return
         begin_task(draft, state.queue[0])
         # A compaction that has nothing to do is over at once.
         start_next(draft)
@@ -89,11 +102,27 @@ def close(draft: Draft, by: str) -> None:
     draft.add(f.Closed(), e.event(by, ev.ShutdownComplete()))
 
 
-def begin_task(draft: Draft, waiting: Queued) -> None:
-    """A user turn (a compaction, or a person's command) takes the session."""
+def lies_before(state: State, turn: UserTurn) -> bool:
+    """Whether input goes on from a turn before a compaction: the log is read for it first."""
+    mark = turn.bookmark
+    return mark is not None and mark in state.earlier_turns and bookmarked(state, mark) is None
+
+
+def _look_for_turn(draft: Draft, waiting: Queued) -> None:
+    """Lets the input wait for the conversation that it goes on from; nothing else begins before it."""
+    asked = ops.UserInput(items=(), last_response_id=waiting.turn.bookmark)
+    if draft.state.lookup(f"{waiting.client or ''}|{waiting.id}") is None:
+        draft.add(f.LookUpAsked(waiting.id, written(asked), waiting.client, ""))
+
+
+def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None:
+    """A user turn (a compaction, or a person's command) takes the session.
+
+    `past` is the state at the turn that it goes on from, if a compaction lies between.
+    """
     turn = waiting.turn
     if turn.bookmark:
-        _rewind(draft, turn.bookmark)
+        _rewind(draft, turn.bookmark, past)
     if isinstance(turn.op, ops.UserTurn):
         change_settings(draft, _turn_changes(turn.op))
     kind: TaskKind = "compact" if isinstance(turn.op, ops.Compact) else "user"
@@ -137,6 +166,12 @@ def _branch_begins(draft: Draft, waiting: Queued, branch: Beginning) -> None:
     draft.event(branch.event)
 
 
+def begin_failing(draft: Draft, waiting: Queued) -> None:
+    """Begins the task of input that cannot be served: what was said does not join the conversation."""
+    settings = task_settings(draft.state.settings)
+    _task_begins(draft, f.TaskBegun(waiting.id, "user", settings, client=waiting.client))
+
+
 def _task_begins(draft: Draft, begun: f.TaskBegun) -> None:
     settings = begun.settings
     draft.add(
@@ -161,11 +196,25 @@ def begin_mail_task(draft: Draft) -> None:
     _task_begins(draft, f.TaskBegun(SubmissionId(f"auto-{number}"), "user", settings))
 
 
-def _rewind(draft: Draft, response_id: ResponseId) -> None:
+def _rewind(draft: Draft, response_id: ResponseId, past: State | None) -> None:
     """The conversation goes on from an earlier turn; settings do not go back with it."""
-    length = bookmarked(draft, response_id)
+    length = bookmarked(draft.state, response_id)
     if length is not None:
         cut_back(draft, response_id, length)
+    elif past is not None:
+        _put_back(draft, response_id, past)
+
+
+def _put_back(draft: Draft, response_id: ResponseId, past: State) -> None:
+    """Puts the conversation of before a compaction in; the model is told how the settings differ now."""
+    content, _ = inherited_history(past.history, frozenset())
+    texts, instructions = stored_texts(newest_texts(past)), standing_instructions(past.history)
+    draft.add(f.Rewound(response_id, 1, content, tuple(texts), tuple(instructions)))
+    if past.told_folders != draft.state.told_folders:
+        draft.add(f.FoldersTold(past.told_folders))
+    changed = context_told(told_settings(past.in_force, past.settings), draft.state.settings)
+    if changed is not None:
+        draft.add(e.item(changed))
 
 
 def cut_back(draft: Draft, response_id: ResponseId, length: int) -> None:
@@ -180,9 +229,9 @@ def cut_back(draft: Draft, response_id: ResponseId, length: int) -> None:
         draft.add(e.item(environment_context(draft.state.settings.wire())))
 
 
-def bookmarked(draft: Draft, response_id: str) -> int | None:
-    """The length of the history after the turn of `response_id`; None if this session has no such turn."""
-    return next((length for mark, length in draft.state.bookmarks if mark == response_id), None)
+def bookmarked(state: State, response_id: str) -> int | None:
+    """The length of the history after the turn of `response_id`; None if no turn of it ended so."""
+    return next((length for mark, length in state.bookmarks if mark == response_id), None)
 
 
 def _turn_changes(op: ops.UserTurn) -> SettingsChanges:

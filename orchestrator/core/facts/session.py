@@ -128,12 +128,18 @@ class ApprovedForSession:
 
 @record
 class Rewound:
-    """The conversation goes on from the end of an earlier turn."""
+    """The conversation goes on from the end of an earlier turn.
+
+    Of one before a compaction the conversation stands here, as it stands in `Forked`.
+    """
 
     kind: ClassVar[str] = "rewound"
     of: ClassVar[Literal["session"]] = "session"
     response_id: ResponseId
     length: int
+    content: str | JsonObject | None = None
+    user_texts: tuple[str, ...] = field(default=(), metadata=LIST)
+    instructions: tuple[JsonMapping, ...] = field(default=(), metadata=LIST)
 
 
 @record

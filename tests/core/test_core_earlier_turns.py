@@ -1,0 +1,217 @@
+"""Turns before a compaction: input goes on from them once the log was read back to them."""
+
+from __future__ import annotations
+
+import orjson
+
+from orchestrator.core import commands as c
+from orchestrator.core.compaction import compacted_history
+from orchestrator.core.context import initial_context
+from orchestrator.core.entries import COMPACTED, Entry, item
+from orchestrator.core.evolve import evolve, fold
+from orchestrator.core.frozen import replace
+from orchestrator.core.history import INHERITED, Item, Log
+from orchestrator.core.inheritance import opened
+from orchestrator.core.outstanding import LookUp, ReadInstructions
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.snapshot import decode, encode
+from orchestrator.core.state import MOST_EARLIER, State
+from orchestrator.core.stored import decode_entry
+from tests.core.driver import SETTINGS, Seen, Session, assistant, op
+
+
+def talked(turns: int = 2, **fields: object) -> Session:
+    """A session with its initial context and answered turns `r1`, `r2`, …"""
+    session = Session(**fields)  # type: ignore[arg-type]
+    for opening in initial_context(TurnSettings.of(SETTINGS), "be brief", "bash"):
+        session.record(item(opening))
+    for number in range(1, turns + 1):
+        session.say(f"question {number}", f"u{number}")
+        session.answers(f"answer {number}", f"r{number}")
+    return session
+
+
+def summed_up(session: Session, words: str = "what was done") -> None:
+    session.compact()
+    session.begin()
+    session.item(assistant(words))
+    session.ends()
+
+
+def past(session: Session, response_id: str) -> State:
+    """The state when the turn ended, as a worker folds it from the log."""
+    lines = session.lines
+    last = max(at for at, line in enumerate(lines, 1) if _ends(line, response_id))
+    return fold(State(), map(decode_entry, lines[:last]), 1)
+
+
+def _ends(line: bytes, response_id: str) -> bool:
+    payload = orjson.loads(line)["payload"]
+    return bool(payload.get("type") == "token_count" and payload.get("response_id") == response_id)
+
+
+def goes_back(session: Session, response_id: str, words: str = "instead", id: str = "back") -> Seen:
+    """Says something to the conversation at the end of a turn, which is then found in the log."""
+    assert session.say(words, id, last_response_id=response_id).events == []
+    assert session.owes() == (LookUp(f"|{id}"),)
+    return session.happens(c.LookedUp(f"|{id}", past=past(session, response_id)))
+
+
+def shown(session: Session) -> list[Item]:
+    """The conversation as a model reads it."""
+    return list(opened(session.shown(), session.text_of))
+
+
+def said(session: Session) -> list[str]:
+    messages = [one for one in shown(session) if one["type"] == "message"]
+    return ["".join(part["text"] for part in one["content"]) for one in messages]
+
+
+def test_person_goes_on_from_a_turn_that_a_compaction_summed_up() -> None:
+    session = talked()
+    then = shown(session)[:-2]
+    summed_up(session)
+    seen = goes_back(session, "r1")
+    assert seen.types == ["task_started", "user_message"]
+    assert shown(session)[:-1] == then
+    assert said(session)[-1] == "instead"
+    assert session.replayed() == session.state
+    session.answers("done", "r3")
+    assert session.status == "idle"
+
+
+def test_conversation_that_was_put_back_is_compacted_with_what_people_said_in_it() -> None:
+    session = talked()
+    summed_up(session)
+    goes_back(session, "r1")
+    session.answers("done", "r3")
+    assert not session.state.kept_user_texts
+    summed_up(session, "more was done")
+    assert session.state.kept_user_texts == ("question 1", "instead")
+    assert "be brief" in said(session)[0]
+
+
+def test_person_goes_back_over_two_compactions_and_on_from_there() -> None:
+    session = talked()
+    summed_up(session)
+    session.say("question 3", "u3")
+    session.answers("answer 3", "r3")
+    summed_up(session)
+    assert list(session.state.earlier_turns) == ["r1", "r2", "r3"]
+    goes_back(session, "r3")
+    assert "what was done" in "".join(said(session)), "the first summary is a part of that conversation"
+    assert said(session)[-2:] == ["answer 3", "instead"]
+
+
+def test_turns_that_were_left_are_not_gone_back_to() -> None:
+    session = talked()
+    summed_up(session)
+    goes_back(session, "r1")
+    session.answers("done", "r3")
+    assert list(session.state.earlier_turns) == ["r1"]
+    assert "error" in session.say("no", last_response_id="r2").types
+    goes_back(session, "r1", "once more", "again")
+    assert said(session)[-2:] == ["answer 1", "once more"]
+
+
+def test_turn_since_the_compaction_is_gone_back_to_at_once() -> None:
+    session = talked()
+    summed_up(session)
+    session.say("question 3", "u3")
+    session.answers("answer 3", "r3")
+    session.say("question 4", "u4")
+    session.answers("answer 4", "r4")
+    assert session.say("instead", last_response_id="r3").types == ["task_started", "user_message"]
+    assert list(session.state.earlier_turns) == ["r1", "r2"]
+
+
+def test_unknown_turn_is_an_error_that_changes_nothing() -> None:
+    session = talked()
+    summed_up(session)
+    session.say("on", "u3")
+    before = session.digest
+    assert "no turn of this session" in session.say("no", last_response_id="nope").one("error")["message"]
+    assert session.digest == before
+
+
+def test_input_to_an_earlier_turn_replaces_the_running_task_and_keeps_its_place() -> None:
+    session = talked()
+    summed_up(session)
+    session.say("question 3", "u3")
+    session.begin()
+    session.say("instead", "back", last_response_id="r1")
+    assert session.say("behind it", "u4").events == []
+    assert session.stopped().types == ["turn_aborted"]
+    assert session.owes() == (LookUp("|back"),)
+    seen = session.happens(c.LookedUp("|back", past=past(session, "r1")))
+    assert seen.types[:2] == ["task_started", "user_message"]
+    session.stopped()
+    assert said(session)[-3:] == ["answer 1", "instead", "behind it"]
+
+
+def test_log_that_cannot_be_read_fails_the_task_and_leaves_the_conversation() -> None:
+    session = talked()
+    summed_up(session)
+    before = said(session)
+    session.say("instead", "back", last_response_id="r1")
+    seen = session.happens(c.LookedUp("|back", error="the archive is away"))
+    assert seen.types == ["task_started", "error", "task_complete"]
+    assert {id for id, _ in seen.events} == {"back"}
+    assert "the archive is away" in seen.one("error")["message"]
+    assert said(session) == before
+    assert session.owes() == ()
+
+
+def test_nothing_else_begins_while_a_turn_is_looked_for() -> None:
+    session = talked()
+    summed_up(session)
+    session.say("instead", "back", last_response_id="r1")
+    session.say("behind it", "u4")
+    assert session.submit(op("thread_rollback", num_turns=1)).types == ["error"]
+    assert session.compact("k").events == []
+    assert session.owes() == (LookUp("|back"),)
+    assert session.state.task is None
+
+
+def test_shutdown_drops_the_search_and_later_input_takes_it_up_again() -> None:
+    session = talked()
+    summed_up(session)
+    session.say("instead", "back", last_response_id="r1")
+    assert session.shutdown().types == ["shutdown_complete"]
+    assert session.owes() == ()
+    assert session.happens(c.LookedUp("|back", past=past(session, "r1"))).events == []
+    session.say("hello again", "u5")
+    assert session.owes() == (LookUp("|back"),)
+    session.happens(c.LookedUp("|back", past=past(session, "r1")))
+    session.stopped()
+    assert said(session)[-2:] == ["instead", "hello again"]
+
+
+def test_model_is_told_which_settings_differ_from_those_of_then() -> None:
+    session = talked()
+    session.submit(op("override_turn_context", cwd="/elsewhere"))
+    summed_up(session)
+    goes_back(session, "r1")
+    assert "<cwd>/elsewhere</cwd>" in said(session)[-2]
+    assert session.owes() == (ReadInstructions("/elsewhere"),)
+
+
+def test_state_with_earlier_turns_is_the_same_from_a_snapshot() -> None:
+    session = talked()
+    summed_up(session)
+    goes_back(session, "r1")
+    assert decode(encode(session.state)) == session.state
+    (inherited,) = [one for one in session.state.history if one["type"] == INHERITED]
+    assert list(inherited["user_texts"]) == ["question 1"]
+
+
+def test_session_knows_only_so_many_earlier_turns() -> None:
+    session = talked(0)
+    session.say("go")
+    marks = Log.of((f"r{number}", 1) for number in range(MOST_EARLIER + 5))
+    state = replace(session.state, bookmarks=marks)
+    _, items = compacted_history(state, "s")
+    payload = {"message": "s", "replacement_history": items, "turns_kept": True}
+    after = evolve(state, Entry(COMPACTED, payload), 1)
+    assert len(after.earlier_turns) == MOST_EARLIER
+    assert after.earlier_turns[-1] == f"r{MOST_EARLIER + 4}"
