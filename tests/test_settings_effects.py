@@ -170,6 +170,7 @@ EFFECTS: Mapping[str, Effect] = {
     "model_auto_compact_token_limit": Effect(
         "4000", lambda s: at_work.runner_config(s).rules.auto_compact_limit, 4_000
     ),
+    "review_model": Effect('"r"', lambda s: at_work.runner_config(s).rules.review_model, "r"),
     "model_max_output_tokens": Effect("77", estimated, 77),
     "show_raw_agent_reasoning": Effect(
         "true", lambda s: at_work.becomes_of(s, RAW), "Delta",

@@ -34,6 +34,7 @@ from orchestrator.cli.live import LiveView, reminder
 from orchestrator.cli.notifications import Calling, notifications
 from orchestrator.cli.processes import Companion
 from orchestrator.cli.prompts import APPROVAL_WORDS, Prompt
+from orchestrator.cli.review_words import typed_request
 from orchestrator.cli.terminal import Left, ctrl_c, read_stdin
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
@@ -66,10 +67,13 @@ WORDS: Mapping[str, str] = {
     "/help": "shows these words",
     "/stop": "stops what the agent does; /stop TEXT stops it, and says TEXT",
     "/name TEXT": "names the session",
+    "/review [WHAT]": "reviews what is not committed, or against a BRANCH, or a SHA, or by words of yours",
     "/quit": "leaves, as Ctrl-D does; a worker of the session's pool goes on with what runs",
     "!COMMAND": "runs COMMAND in the session's folder and sandbox; the agent reads what came of it",
     "//TEXT": "says /TEXT",
 }
+BEGINNING_WORDS = frozenset({"/review"})
+"""Words that begin a task, and so may begin a session."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +141,8 @@ class Chat(Conversation):
             await self.submit(ops.Interrupt())
         elif word == "/name":
             await self.submit(ops.SetThreadName(name=rest))
+        elif word == "/review":
+            await self._review(rest)
         elif is_word(line):
             show_words(self.seat.view, word)
         else:
@@ -155,6 +161,13 @@ class Chat(Conversation):
             self._mine.add(await self.submit(ops.MessageAgent(agent_id=ROOT, text=text, interrupt=interrupt)))
         else:
             await self.start(text, ())
+
+    async def _review(self, what: str) -> None:
+        """A review begins a task; input that came upon a running one would end it unasked."""
+        if self._busy:
+            self.seat.view.note("no review yet: the agent works; wait for it, or end that with /stop")
+        else:
+            await self.submit(ops.Review(review_request=typed_request(what)))
 
     async def start(self, text: str, images: Sequence[LocalImageInput]) -> None:
         """Begins a task."""
@@ -240,7 +253,7 @@ def show_words(view: View, word: str) -> None:
     if word != "/help":
         view.note(f"{word} means nothing here:")
     for name, meaning in WORDS.items():
-        view.note(f"  {name:<12} {meaning}")
+        view.note(f"  {name:<14} {meaning}")
 
 
 # ── from the first line to the last ───────────────────────────────────────────────────────────
@@ -300,9 +313,11 @@ async def _hold(
             head = await chat.seat.client.head(head.session)
             if opening.override is not None:
                 await chat.submit(opening.override)
-        if first is not None:
+        if first is not None and (first.startswith("!") or is_word(first)):
+            await chat.say(first)
+        elif first is not None:
             images = [LocalImageInput(path=str(image.resolve())) for image in opening.images]
-            await (chat.say(first) if first.startswith("!") else chat.start(first.removeprefix("/"), images))
+            await chat.start(first.removeprefix("/"), images)
         at_rest = head is not None and head.status in ("idle", "closed") and head.sq_tip == head.cursor
         if not chat.left.is_set():
             await chat.begin(busy=not at_rest)
@@ -324,7 +339,7 @@ async def _first_line(editor: Editor, view: View) -> str | None:
         leaving, line = False, "/quit" if line is None else line.strip()
         if line == "/quit":
             return None
-        if is_word(line):
+        if is_word(line) and line.split()[0] not in BEGINNING_WORDS:
             show_words(view, line.split()[0])
         elif line.removeprefix("!").removeprefix("/").strip():
             view.note(f"{PROMPT}{line}")

@@ -25,6 +25,7 @@ from orchestrator.cli.processes import model_stub, upkeep, worker
 from orchestrator.cli.proto import proto
 from orchestrator.cli.remove import rm
 from orchestrator.cli.replay import replay
+from orchestrator.cli.review import review
 from orchestrator.cli.run import run
 from orchestrator.cli.send import interrupt, send
 from orchestrator.cli.sessions import name, search, sessions
@@ -73,6 +74,7 @@ def dendro(
 
     \b
     dendro run "fix the failing test"    one task, watched in this terminal
+    dendro review --base main            what is wrong with this branch
     dendro proto                         submissions and events as NDJSON
     dendro sessions                      what there is, and who holds it
     dendro tree 0199a2b4                 who works for whom, and who waits
@@ -84,7 +86,7 @@ def dendro(
 
 
 for command in (
-    demo, run, proto, sessions, search, name, rm,
+    demo, run, review, proto, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
     replay, verify, export, revoke, trust, worker, upkeep, doctor, model_stub,
 ):  # fmt: skip

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.conversation import Conversation
     from orchestrator.cli.processes import Companion
     from orchestrator.protocol.ops import OverrideTurnContext
+    from orchestrator.protocol.review import ReviewRequest
     from orchestrator.settings import Settings
     from orchestrator.wiring.open_deployment import Opened
 
@@ -25,7 +26,7 @@ OPENAI = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The arguments of `dendro run`."""
+    """The arguments of `dendro run`, or of `dendro review`."""
 
     prompt: str | None
     resume: str | None
@@ -33,6 +34,8 @@ class Wish:
     json: bool
     model: str | None
     cwd: Path | None
+    review: ReviewRequest | None = None
+    """The change to review, where no prompt begins the task."""
 
 
 Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
@@ -79,31 +82,36 @@ def run(
     dendro run --resume 0199a2b4 "now write the changelog"
     git diff | dendro run - --json > events.ndjson
     """
-    import uvloop
-
-    from orchestrator.cli.processes import companion
-
     invocation = Invocation.of(ctx)
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
     text = sys.stdin.read() if prompt == "-" else prompt
     folder = settings.session_defaults.cwd if cwd else None
     wish = Wish(text, resume, tuple(image or ()), json, model, folder)
-    _check(wish, settings, own_worker=not no_worker)
     if resume is None:
         warn_if_read_only(settings)
-    with companion(invocation, wanted=not no_worker) as worker:
-        if worker is not None and resume is None:
+    raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
+
+
+def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_worker: bool) -> ExitCode:
+    """The exit code of a wish that was carried out; raises `Fault` for one that cannot be."""
+    import uvloop
+
+    from orchestrator.cli.processes import companion
+
+    _check(wish, settings, own_worker)
+    with companion(invocation, wanted=own_worker) as worker:
+        if worker is not None and wish.resume is None:
             worker.start()
-        code = uvloop.run((_converse if _is_conversation(wish) else _run)(settings, wish, worker))
+        code: ExitCode = uvloop.run((_converse if _is_conversation(wish) else _run)(settings, wish, worker))
         if worker is not None and code == ExitCode.INTERRUPTED:
             worker.dismiss()
-    raise typer.Exit(code)
+    return code
 
 
 def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
     if wish.prompt is not None and not wish.prompt.strip():
         raise Fault("the prompt is empty", ExitCode.USAGE)
-    if wish.prompt is None and wish.resume is None and not _is_conversation(wish):
+    if not _begins(wish) and wish.resume is None and not _is_conversation(wish):
         raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
     provider = settings.model.providers[settings.model.provider]
     keyless = provider.env_key is not None and provider.api_key is None
@@ -112,19 +120,24 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
         raise Fault(f"{provider.env_key} is not set: {remedy}, or run `dendro demo`", ExitCode.USAGE)
 
 
+def _begins(wish: Wish) -> bool:
+    """Whether the command line itself begins a task."""
+    return wish.prompt is not None or wish.review is not None
+
+
 def _is_conversation(wish: Wish) -> bool:
     """Whether a person is at the terminal and no prompt was given."""
     from orchestrator.cli.conversation import at_a_terminal
 
-    return wish.prompt is None and not wish.json and at_a_terminal()
+    return not _begins(wish) and not wish.json and at_a_terminal()
 
 
-async def _to_resume(found: Opened, id: str, prompt: str | None) -> SessionHead:
+async def _to_resume(found: Opened, id: str, *, begins: bool) -> SessionHead:
     """The session as it was left; raises `Fault` if it is to go on, and has nothing to go on with."""
     from orchestrator.gateways.resume import to_resume
 
     head = await to_resume(found, id)
-    if prompt is None and head.status in ("idle", "closed") and head.sq_tip == head.cursor:
+    if not begins and head.status in ("idle", "closed") and head.sq_tip == head.cursor:
         raise Fault(f"session {head.session} is {head.status}: give it a prompt", ExitCode.USAGE)
     return head
 
@@ -150,7 +163,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         if wish.resume is None:
             session = await new_session(settings, client)
         else:
-            head = await _to_resume(found, wish.resume, wish.prompt)
+            head = await _to_resume(found, wish.resume, begins=_begins(wish))
             session, cursor = head.session, EqCursor.at(head)
             if worker is not None:
                 worker.start()
@@ -160,7 +173,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         with talk.hearing_ctrl_c():
             most = f" · up to {settings.agents.budget_requests:,} model requests (agents.budget_requests)"
             view.note(f"session {talk.seat.name}{most if wish.resume is None else ''}")
-            if wish.prompt is None:
+            if not _begins(wish):
                 await talk.left.unless(take_up_requests(talk, found, head))
             else:
                 await talk.left.unless(_speak(talk, wish))
@@ -190,6 +203,9 @@ async def _speak(talk: Conversation, wish: Wish) -> None:
 
     if (override := _override(wish)) is not None:
         await talk.submit(override)
+    if wish.review is not None:
+        talk.task_id = await talk.submit(ops.Review(review_request=wish.review))
+        return
     items: list[InputItem] = [TextInput(text=wish.prompt or "")]
     items += [LocalImageInput(path=str(image.resolve())) for image in wish.images]
     talk.task_id = await talk.submit(ops.UserInput(items=tuple(items)))

@@ -9,6 +9,7 @@ from orchestrator.core.context import CONTEXT_TAGS, is_context, is_role, new_con
 from orchestrator.core.history import INHERITED, Item, message_text, user_message
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.modes import is_of_modes, standing_modes, told_settings
+from orchestrator.core.review import REVIEW_TAG
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.core.user_shell import USER_SHELL_TAG
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
@@ -42,8 +43,8 @@ _MARKER = "<turn_aborted>"
 _BRIDGE_OPENING = "This conversation was compacted."
 _OWN = (*CONTEXT_TAGS, _MARKER, _BRIDGE_OPENING)
 """The beginnings of user messages that no user wrote."""
-_NOT_SAID = (*_OWN, SKILL_TAG, USER_SHELL_TAG)
-"""The same, and of those that tell of a file or of a command."""
+_NOT_SAID = (*_OWN, SKILL_TAG, USER_SHELL_TAG, REVIEW_TAG)
+"""The same, and of those that tell of a file, of a command or of a review."""
 
 
 def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:

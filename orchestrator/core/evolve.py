@@ -297,7 +297,11 @@ def _task_begun(state: State, fact: f.TaskBegun) -> State:
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
-    return replace(state, task=task, queue=queue, closed=False, native=True)
+    tokens = state.tokens
+    if tokens is not None and fact.task == "review":
+        # Its window is empty: the one that the session's conversation fills is put back with its end.
+        tokens = TokenInfo(tokens.total, Usage())
+    return replace(state, task=task, queue=queue, closed=False, native=True, tokens=tokens)
 
 
 def _branch(state: State, fact: f.TaskBegun) -> Branch | None:
@@ -309,6 +313,9 @@ def _branch(state: State, fact: f.TaskBegun) -> Branch | None:
             items = _joined(state.history, fact.opening)
             kept, opening = state.kept_user_texts, fact.opening
             return Branch(state.settings, items, opening, kept, state.compacted, last)
+        case "review":
+            # With nothing of what was said: a reviewer judges what it finds.
+            return Branch(state.settings, Log.of(fact.opening), fact.opening, last_usage=last)
         case "user" | "compact" | "shell":
             return None
         case _:

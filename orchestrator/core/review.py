@@ -25,6 +25,8 @@ from orchestrator.protocol.review import (
 )
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
+MOST_ASKED: Final = 32 << 10
+"""Bytes of a prompt, or of a target's text."""
 REVIEW_TAG: Final = "<code_review>"
 """The opening of the message that tells the conversation of a review."""
 MOST_FINDINGS: Final = 100
@@ -68,22 +70,29 @@ def request_fault(request: ReviewRequest) -> str | None:
     if request.prompt is not None and request.target is not None:
         return "review_request: give a prompt or a target, not both"
     if request.target is None:
-        return _blank("prompt", request.prompt or "", "what is to be reviewed")
+        return _unfit("prompt", request.prompt or "", "what is to be reviewed")
     match request.target:
         case UncommittedChanges():
             return None
         case BaseBranch(branch=branch):
-            return _blank("target.branch", branch, "the branch that the changes are to be compared with")
+            return _unfit("target.branch", branch, "the branch that the changes are to be compared with")
         case Commit(sha=sha):
-            return _blank("target.sha", sha, "the commit that is to be reviewed")
+            return _unfit("target.sha", sha, "the commit that is to be reviewed")
         case CustomReview(instructions=instructions):
-            return _blank("target.instructions", instructions, "what is to be reviewed")
+            return _unfit("target.instructions", instructions, "what is to be reviewed")
         case target:
             assert_never(target)
 
 
-def _blank(field: str, value: str, meaning: str) -> str | None:
-    return None if value.strip() else f"review_request.{field}: it is blank; it says {meaning}"
+def _unfit(field: str, value: str, meaning: str) -> str | None:
+    if not value.strip():
+        return f"review_request.{field}: it is blank; it says {meaning}"
+    if (size := len(value.encode("utf-8", "replace"))) > MOST_ASKED:
+        return (
+            f"review_request.{field}: at most {MOST_ASKED:,} bytes can be taken, and this has {size:,}; name "
+            "files or a commit instead of what they hold"
+        )
+    return None
 
 
 def brief() -> Message:

@@ -278,6 +278,8 @@ class Rules:
     plan_model: str | None = None
     """The model of planning sessions; None: the session's. The effort likewise."""
     plan_effort: str | None = None
+    review_model: str | None = None
+    """The model of code reviews; None: the session's."""
     parallel_safe: frozenset[str] = frozenset()
     """Tool names whose calls may run together."""
     repeatable: frozenset[str] = frozenset()

@@ -75,7 +75,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 }
 
 
-TaskKind = Literal["user", "compact", "plan", "shell"]
+TaskKind = Literal["user", "compact", "plan", "review", "shell"]
 StopReason = Literal["failed", "interrupted", "replaced", "canceled"]
 """Why a task is stopped; a stopped task has ended so."""
 Outcome = Literal["completed", "failed", "interrupted", "replaced", "canceled"]

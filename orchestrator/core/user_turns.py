@@ -16,16 +16,19 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
-UserTurnOp: TypeAlias = ops.UserInput | ops.UserTurn | ops.Compact | ops.Plan | ops.RunUserShellCommand
+UserTurnOp: TypeAlias = (
+    ops.UserInput | ops.UserTurn | ops.Compact | ops.Plan | ops.Review | ops.RunUserShellCommand
+)
 
 _MODELS: Mapping[str, type[UserTurnOp]] = {
     "user_input": ops.UserInput,
     "user_turn": ops.UserTurn,
     "compact": ops.Compact,
     "plan": ops.Plan,
+    "review": ops.Review,
     "run_user_shell_command": ops.RunUserShellCommand,
 }
-WITHOUT_INPUT: Final = (ops.Compact, ops.Plan, ops.RunUserShellCommand)
+WITHOUT_INPUT: Final = (ops.Compact, ops.Plan, ops.Review, ops.RunUserShellCommand)
 """Ops that begin a task without input items."""
 _SCHEMA = "final_output_json_schema"
 

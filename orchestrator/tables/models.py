@@ -152,6 +152,9 @@ class ModelSettings(Table):
     show_raw_reasoning: bool = setting(False, "show_raw_agent_reasoning", folder="free")
     """Tell clients the raw reasoning of models that give it away (`agent_reasoning_raw_content`)."""
 
+    review_model: str | None = setting(None, "review_model", folder="free", shown_default="the session's")
+    """Model of code reviews."""
+
     model: str = "gpt-5"
     provider: str = "openai"
     providers: Mapping[str, ProviderSettings] = {}

@@ -38,7 +38,7 @@ class LocalShell(Tool):
     """Commands that a model gives as an action; they run as those of `shell` do."""
 
     names = ("local_shell",)
-    beside = frozenset({"plan"})
+    beside = frozenset({"plan", "review"})
 
     def __init__(self, config: ToolConfig, shell: Shell) -> None:
         self._config = config

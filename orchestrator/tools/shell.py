@@ -109,7 +109,7 @@ class Shell(Tool):
     """The tool of commands; what is a patch in a command's clothes goes to the tool of patches."""
 
     names = ("shell", "container.exec", "exec")
-    beside = frozenset({"plan"})
+    beside = frozenset({"plan", "review"})
 
     def __init__(self, config: ToolConfig, supervisor: Supervisor, patches: ApplyPatchTool) -> None:
         self._config = config

@@ -33,7 +33,7 @@ class ViewImage(Tool):
     """The tool of images; it only reads."""
 
     names = ("view_image",)
-    beside = frozenset({"plan"})
+    beside = frozenset({"plan", "review"})
     parallel_safe = True
     repeatable = True
 

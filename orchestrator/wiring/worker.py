@@ -132,6 +132,7 @@ def _worker_config(
             rules=Rules(
                 auto_compact_limit=settings.model.auto_compact_token_limit,
                 show_raw_reasoning=settings.model.show_raw_reasoning,
+                review_model=settings.model.review_model,
                 parallel_safe=toolbox.parallel_safe,
                 repeatable=toolbox.repeatable,
             ),

@@ -160,6 +160,11 @@ def request(**fields: object) -> ReviewRequest:
         ({"target": {"type": "baseBranch", "branch": ""}}, "target.branch"),
         ({"target": {"type": "commit", "sha": " "}}, "target.sha"),
         ({"target": {"type": "custom", "instructions": ""}}, "target.instructions"),
+        (
+            {"prompt": "é" * 16_385},
+            "review_request.prompt: at most 32,768 bytes can be taken, and this has 32,770",
+        ),
+        ({"target": {"type": "custom", "instructions": "x" * 32_769}}, "target.instructions: at most"),
     ],
 )
 def test_request_that_says_nothing_is_refused_by_its_field(asked: JsonObject, names: str) -> None:

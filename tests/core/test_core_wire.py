@@ -36,6 +36,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "compact": {},
     "resolve_plan_approval": {"id": "p", "response": {"type": "rejected"}},
     "plan": {"plan_request": {"goal": "g"}},
+    "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},
     "message_agent": {"agent_id": 0, "text": "hi"},
     "cancel_agent": {"agent_id": 1},
     "add_to_history": {"text": "t"},
@@ -58,7 +59,6 @@ NEVER: dict[str, dict[str, Any]] = {
 """Operations that no session will ever carry out."""
 NOT_YET: dict[str, dict[str, Any]] = {
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
-    "review": {"review_request": {"prompt": "p", "user_facing_hint": "h"}},
 }
 
 

@@ -24,6 +24,7 @@ from orchestrator.tools.mcp import ARGUMENT_BYTES, McpToolbox
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.mcp.serving import bad, fifo, published, servers, supervisor
+from tests.tools.test_offers import reviewing
 
 __all__ = ["fifo"]
 
@@ -67,12 +68,13 @@ async def test_a_session_is_told_of_the_start_once(tmp_path: Path) -> None:
     assert "I cannot start here" in shown[-1]["failed"][0]["error"]
 
 
-async def test_helper_gets_the_tools_that_only_read_by_the_word_of_a_believed_server_alone(
-    tmp_path: Path,
+@pytest.mark.parametrize("who", ["helper", "reviewer"])
+async def test_who_only_reads_gets_the_tools_that_only_read_by_the_word_of_a_believed_server_alone(
+    tmp_path: Path, who: str
 ) -> None:
     believed, other = published("git", trust_annotations=True), bad()
     async with toolbox(believed, other) as tools:
-        helper = state(tmp_path, helper_call="h1")
+        helper = state(tmp_path, helper_call="h1") if who == "helper" else reviewing(str(tmp_path))
         offered = await names(tools, helper)
         assert "mcp__git__git_status" in offered
         assert "mcp__git__git_commit" not in offered

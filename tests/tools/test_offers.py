@@ -11,7 +11,7 @@ import pytest
 from orchestrator.core.commands import Immediate
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import Branch, Call, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig
@@ -25,6 +25,13 @@ def offered(**facts: Any) -> dict[str, str]:
     """The tools that a session with these facts is offered, each with its type."""
     specs = TOOLBOX.specs(State(facts=SessionFacts(**facts)))
     return {str(spec.get("name", spec["type"])): str(spec["type"]) for spec in specs}
+
+
+def reviewing(folder: str = "/repo", **facts: Any) -> State:
+    """A session in the middle of a code review."""
+    given = TurnSettings(folder, "never", {"mode": "read-only"}, "gpt-5")
+    task = Task(SubmissionId("r1"), "review", given, branch=Branch(given))
+    return State(facts=SessionFacts(**facts), settings=given, task=task)
 
 
 async def output(folder: Path, name: str, arguments: dict[str, Any], **facts: Any) -> object:
@@ -85,3 +92,18 @@ def test_a_session_states_its_switches_only_where_they_are_set() -> None:
 )
 async def test_a_plan_shows_where_the_work_stands(tmp_path: Path, plan: Any, said: str) -> None:
     assert await output(tmp_path, "update_plan", {"plan": plan}) == said
+
+
+def test_a_reviewer_has_the_tools_that_look_and_no_other() -> None:
+    specs = TOOLBOX.specs(reviewing(agents=True, web_search=True))
+    assert {str(spec.get("name", spec["type"])) for spec in specs} == {"shell", "view_image"}
+
+
+@pytest.mark.parametrize(
+    "name", ["apply_patch", "update_plan", "ask_user_question", "request_user_input", "subagent_spawn"]
+)
+async def test_a_reviewer_that_calls_another_tool_reads_that_it_only_reads(name: str) -> None:
+    call = Call(CallId("c1"), name, {"type": "function_call", "name": name, "arguments": "{}"})
+    found = await TOOLBOX.assess(call, CallSite("c", reviewing(agents=True), lambda _: None))
+    assert isinstance(found, Immediate)
+    assert found.output == f"unsupported call: {name} (review mode)"

@@ -1,6 +1,7 @@
 """Tasks with a conversation of their own, beside the session's: how they begin, and what every end leaves.
 
     plan    a planning session: `plan_task`
+    review  a code review: `review_task`
 
 Such a task is a root's. Its items join its own conversation (`Task.branch`), which ends with it; nothing of
 it is a bookmark, and messages of other agents wait until it is over. A new kind is a module beside
@@ -14,18 +15,21 @@ from typing import assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.decide import plan_task
+from orchestrator.core.decide import plan_task, review_task
 from orchestrator.core.decide.branch_parts import Beginning, Exit
 from orchestrator.core.draft import Draft
+from orchestrator.core.review import request_fault
 from orchestrator.core.state import Call, State
 from orchestrator.core.user_turns import UserTurnOp
 from orchestrator.protocol import ops
 
 
-def fault(state: State, op: ops.Plan) -> str | None:
+def fault(state: State, op: ops.Plan | ops.Review) -> str | None:
     """The reason why a session cannot take such an op; None if it can."""
     if not state.facts.is_root:
         return f"{op.type} is the root's: this agent works for another one; submit it to the root's session"
+    if isinstance(op, ops.Review):
+        return request_fault(op.review_request)
     return plan_task.fault(op.plan_request.goal)
 
 
@@ -34,6 +38,8 @@ def beginning(draft: Draft, op: UserTurnOp) -> Beginning | None:
     match op:
         case ops.Plan():
             return plan_task.beginning(draft.state.settings, op.plan_request.goal, draft.moment.rules)
+        case ops.Review():
+            return review_task.beginning(draft.state.settings, op.review_request, draft.moment.rules)
         case _:
             return None
 
@@ -52,6 +58,8 @@ def leave(draft: Draft, message: str | None = None) -> Exit:
     match task.kind:
         case "plan":
             left = plan_task.exit(task, task.branch, message)
+        case "review":
+            left = review_task.exit(task, task.branch, message)
         case "user" | "compact" | "shell":
             left = Exit(message)
         case _:

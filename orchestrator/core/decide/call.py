@@ -69,7 +69,8 @@ def _call(draft: Draft, call_id: str, phase: Phase) -> Call:
 
 def _approved(draft: Draft) -> frozenset[str]:
     """The session's approvals that count: none was given for a task that is to write nothing."""
-    return frozenset() if plans(draft.task.settings) else draft.state.approved
+    narrow = draft.task.branch is not None or plans(draft.task.settings)
+    return frozenset() if narrow else draft.state.approved
 
 
 def _may_leave_the_sandbox(state: State) -> bool:

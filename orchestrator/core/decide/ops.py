@@ -56,9 +56,9 @@ def submitted(draft: Draft, command: Submitted) -> None:
             error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() if (why := fault(op)) is not None:
             error(draft, command.id, why)
-        case ops.Plan() if (why := unfit(draft.state, op)) is not None:
+        case ops.Plan() | ops.Review() if (why := unfit(draft.state, op)) is not None:
             error(draft, command.id, why)
-        case ops.UserInput() | ops.UserTurn() | ops.Compact() | ops.Plan():
+        case ops.UserInput() | ops.UserTurn() | ops.Compact() | ops.Plan() | ops.Review():
             _user_turn(draft, command, UserTurn.asked(op, command.items))
         case ops.RunUserShellCommand():
             _run_command(draft, command, op)

@@ -202,7 +202,15 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo])
         if reason == "interrupted" and draft.task.branch is None:
             draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
         left = leave(draft)
-        told = "interrupted" if reason == "canceled" else reason
-        draft.event(ev.TurnAborted(reason=TurnAbortReason(told)))
+        draft.event(ev.TurnAborted(reason=_abort_reason(draft.task, reason)))
     draft.end_task(reason, message)
     keep(draft, left)
+
+
+def _abort_reason(task: Task, reason: StopReason) -> TurnAbortReason:
+    """The protocol's word for the reason; a review that other input ends has one of its own."""
+    if reason == "canceled":
+        return TurnAbortReason.INTERRUPTED
+    if reason == "replaced" and task.kind == "review":
+        return TurnAbortReason.REVIEW_ENDED
+    return TurnAbortReason(reason)

@@ -1,0 +1,83 @@
+"""Code reviews in whole processes: a client, a worker, a scripted model, a real sandbox."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.machine import Machine, says
+from tests.cli.test_mcp import Client, proto, requests
+from tests.core.test_core_review_answer import ANSWER
+
+pytestmark = pytest.mark.realredis
+
+PAGE = Path(__file__).parents[2] / "docs/reviews.md"
+DIFF = {"items": [{"call": "shell", "args": {"command": ["git", "diff"]}, "call_id": "c1"}]}
+WRITES = {"items": [{"call": "shell", "args": {"command": ["touch", "made.txt"]}, "call_id": "c2"}]}
+FOUND = says(json.dumps(ANSWER))
+
+
+def repository(machine: Machine) -> None:
+    """A repository with a change that is not committed."""
+    (machine.folder / "a.py").write_text("one\n")
+    for words in (["init", "-q"], ["add", "a.py"], ["commit", "-qm", "One"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *who, *words], cwd=machine.folder, check=True)
+    (machine.folder / "a.py").write_text("two\n")
+
+
+def asked(client: Client) -> None:
+    """Sends the page's example."""
+    example, _shown = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    submission = json.loads(example)
+    client.send(submission["id"], **submission["op"])
+
+
+def kinds(client: Client, *left_out: str) -> list[str]:
+    return [event["msg"]["type"] for event in client.seen if event["msg"]["type"] not in left_out]
+
+
+def texts(request: dict[str, Any]) -> list[str]:
+    body = request.get("body", request)
+    said = [item["content"] for item in body["input"] if item["type"] == "message"]
+    return ["".join(part["text"] for part in content) for content in said]
+
+
+def test_reader_of_the_page_has_a_change_reviewed_and_talks_about_it(machine: Machine) -> None:
+    repository(machine)
+    with machine.model(DIFF, WRITES, FOUND, says("after")) as user, proto(user) as client:
+        asked(client)
+        client.until("task_complete")
+        told = kinds(client, "token_count", "session_configured", "exec_command_output_delta")
+        assert told == [
+            "task_started",
+            "entered_review_mode",
+            "exec_command_begin",
+            "exec_command_end",
+            "exec_command_begin",
+            "exec_command_end",
+            "exited_review_mode",
+            "task_complete",
+        ]
+        (entered,) = client.all("entered_review_mode")
+        assert entered["msg"]["target"] == {"type": "uncommittedChanges"}
+        looked, wrote = client.all("exec_command_end")
+        assert "+two" in looked["msg"]["stdout"]
+        assert wrote["msg"]["exit_code"] != 0
+        (exited,) = client.all("exited_review_mode")
+        (finding,) = exited["msg"]["review_output"]["findings"]
+        assert finding["code_location"]["absolute_file_path"] == str(machine.folder / "src/a.py")
+        client.send("u1", type="user_input", items=[{"type": "text", "text": "next"}])
+        client.until("task_complete")
+        *_, last = requests(user)
+    assert not (machine.folder / "made.txt").exists()
+    assert not [item for item in last.get("body", last)["input"] if "call" in item["type"]]
+    _environment, review, said = texts(last)
+    assert review.startswith("<code_review>")
+    assert "t — " in review
+    assert said == "next"
