@@ -21,7 +21,9 @@ from sim.seen import Seen
 from sim.undecidable import tells_of_a_try
 from sim.watch import QUARANTINED, Watch
 
-SHOWN = frozenset({"user_input", "user_turn", "compact", "get_path", "configure_session"})
+SHOWN = frozenset(
+    {"user_input", "user_turn", "compact", "get_path", "configure_session", "run_user_shell_command"}
+)
 """Ops that leave their id in the log whatever becomes of them."""
 TOLD_OF_THE_TREE = frozenset({"agent_path", "budget"})
 """Keys that mark an agent's request and a budget's warning, which may look like the session's own."""

@@ -217,6 +217,29 @@ DEFECTS = (
         "turns",
     ),
     Mutant(
+        "people's commands leave the sandbox",
+        "a command of a person runs unconfined, whatever the session's sandbox is",
+        text(Exec, "judged", "return Run(sandboxed=not settings.full_access)", "return Run(sandboxed=False)"),
+        "commands",
+    ),
+    Mutant(
+        "people's commands run again",
+        "a command of a person that was lost with its worker is started anew",
+        text(takeover, "_repeatable", "return custom or", "return call.name == 'user_shell' or custom or"),
+        "commands",
+    ),
+    Mutant(
+        "modes confine people's commands",
+        "a command of a person runs under the settings of the mode, and not the session's",
+        text(
+            task,
+            "begin_task",
+            "settings, command = draft.state.settings",
+            "settings, command = task_settings(draft.state.settings)",
+        ),
+        "commands",
+    ),
+    Mutant(
         "raised twice",
         "a change of limits that is sent again counts again",
         lua(

@@ -89,7 +89,7 @@ class Grammar(CallGrammar, TreeGrammar):
         given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
         check(given, f"{fact['id']} begins, and its agent was given nothing to do")
         own = dict(self.settings)
-        if only_plans(own):
+        if only_plans(own) and fact["task"] != "shell":
             own["sandbox_policy"] = {"mode": "read-only"}
         check(dict(fact["settings"]) == own, f"a task has the settings {dict(fact['settings'])}")
         self.closed = False
@@ -116,6 +116,8 @@ class Grammar(CallGrammar, TreeGrammar):
             "rescue": 0,
             "rescued": False,
         }
+        if fact["task"] == "shell":
+            self._runs_command(fact)
 
         def started(entry: Entry) -> bool:
             message = entry.payload
@@ -151,7 +153,7 @@ class Grammar(CallGrammar, TreeGrammar):
             unsaid = all(opens(item) or tells_manners(item) for item in self.conversation)
             idle = task["kind"] == "compact" and unsaid
             check(
-                task["ended"] == "completed" or idle,
+                task["ended"] == "completed" or idle or task["kind"] == "shell",
                 f"a task is over whose request {task['ended'] or 'never was'}",
             )
             check(not task["steered"], "a task is over with input that never joined it")
@@ -199,6 +201,7 @@ class Grammar(CallGrammar, TreeGrammar):
     def _fact_request_begun(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         task = self._task
         check(task["request"] is None and not task["stopping"], "a request begins beside another, or in vain")
+        check(task["kind"] != "shell", "a model is asked about a person's command")
         check(not task["wait"], "a request begins before its time")
         check(not task["steered"], "a request begins without what was said")
         check(fact["n"] == self.requests + 1, f"request {fact['n']} follows {self.requests}")

@@ -10,6 +10,7 @@ import orjson
 from orchestrator.core.entries import Entry
 from sim.grammar_state import Reading
 from sim.grammar_terms import (
+    ABORTED,
     AFTER_RUNNING,
     BEFORE_RUNNING,
     CALLS,
@@ -45,6 +46,8 @@ class CallGrammar(Reading):
             task["items"].append(item)
         if kind == "message" and item.get("role") == "assistant":
             self._said(task, text_of(item))
+        elif kind == "message" and task["kind"] == "shell":
+            self._ran(task, text_of(item))
         elif kind == "message" and task["steered"] and dict(item) == dict(task["steered"][0]):
             task["steered"].pop(0)
         elif kind in CALLS and task["request"]:
@@ -54,6 +57,22 @@ class CallGrammar(Reading):
         elif kind in OUTPUTS and (call := task["calls"].get(item["call_id"])):
             check(not call["output"], f"{item['call_id']} has two outputs")
             call["output"] = True
+
+    def _runs_command(self, fact: Mapping[str, Any]) -> None:
+        """The call of a task that is a person's command."""
+        call_id = f"user_shell-{fact['id']}"
+        self.asked[call_id] = {"name": "user_shell", "command": fact["command"]}
+        self._task["calls"][call_id] = {"phase": "proposed", "kind": "", "output": False}
+
+    def _ran(self, task: dict[str, Any], text: str) -> None:
+        """Takes the message that tells the model of a person's command."""
+        if text.startswith(ABORTED):
+            return
+        ((call_id, call),) = task["calls"].items()
+        check(not call["output"], f"{call_id} is told of twice")
+        wanted = f"<user_shell_command>\n<command>\n{self.asked[call_id]['command']}\n</command>\n<result>\n"
+        check(text.startswith(wanted), f"the model is told of {call_id} as {text!r}")
+        call["output"] = True
 
     def _said(self, task: dict[str, Any], text: str) -> None:
         """Takes a finished message: what it says, and the plan in it, were announced before it."""
@@ -118,6 +137,11 @@ class CallGrammar(Reading):
         """Whether somebody was asked who had to be, and nobody else."""
         item, phase, task = self.asked[fact["call_id"]], fact["phase"], self._task
         name, answer = item.get("name", ""), task["answers"].get(fact["call_id"])
+        if task["kind"] == "shell":
+            check(phase in ("running", "done") or before == "running", "a person's command is asked about")
+            confined = task["settings"]["sandbox_policy"]["mode"] != "danger-full-access"
+            check(phase != "running" or fact["spec"]["sandboxed"] is confined, "it leaves its sandbox")
+            return
         if name not in ("shell", "apply_patch") and not is_tool(name):
             return
         spec, settings = fact.get("spec", {}), task["settings"]

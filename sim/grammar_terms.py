@@ -83,7 +83,7 @@ def is_marker(entry: Entry) -> bool:
 
 def is_said(item: Item) -> bool:
     text = text_of(item)
-    return bool(text) and not text.startswith((*CONTEXT, ABORTED, BRIDGE))
+    return bool(text) and not text.startswith((*CONTEXT, ABORTED, BRIDGE, "<user_shell_command>"))
 
 
 def is_role(item: Item) -> bool:

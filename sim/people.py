@@ -232,6 +232,9 @@ class Person:
                 text, agent = f"message {self.name}.{self._numbered}", self._rng.choice((0, 1, 1, 2))
                 word = ops.MessageAgent(agent_id=agent, text=text, interrupt=self._rng.random() < 0.4)
                 await self.submits(session, word)
+            case "run":
+                ran = f"do {self.name}.{self._numbered}"
+                await self.submits(session, ops.RunUserShellCommand(command=ran))
             case "compact":
                 await self.submits(session, ops.Compact())
             case "path":

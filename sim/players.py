@@ -31,6 +31,7 @@ from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Call, State
+from orchestrator.core.user_shell import command_of
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits, TextDelta
@@ -405,6 +406,8 @@ class SimTools:
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if self._model.rng.random() < 0.2:
             await asyncio.sleep(self._model.rng.uniform(0.0, 0.2))
+        if command_of(call.item) is not None:
+            return Exec(("true",), "/sim", (UnknownCommand(cmd="true"),), "", by_person=True)
         arguments = orjson.loads(call.item["arguments"])
         if call.name in NAMES and site.agents is not None:
             return await _of_agents(call, site, site.agents)
@@ -481,10 +484,11 @@ class SimTools:
             how == "finished" and not run.files and isinstance(call.work, ExecWork) and call.work.sandboxed
         )
         run.denied = confined and model.rng.random() < model.odds.denied
-        large = "x" * 6000 if how == "finished" and orjson.loads(call.item["arguments"]).get("large") else ""
+        large = "x" * 6000 if how == "finished" and _is_large(call) else ""
         run.output = f"{how} {call.call_id}{large}"
         ended = finished(call, run.output, how)
-        return replace(ended, sandbox_denied=True) if run.denied else ended
+        asks = run.denied and command_of(call.item) is None
+        return replace(ended, sandbox_denied=True) if asks else ended
 
     async def judge(self, call: Call, claim: str) -> str:
         self._ledger.saw("started_once")
@@ -509,6 +513,10 @@ async def _of_agents(call: Call, site: CallSite, tree: Tree) -> Assessment:
         return await assess_agent_call(AgentCall(call, site.state, tree, site.seq, site.head))
     except BadArguments as error:
         return Immediate(str(error))
+
+
+def _is_large(call: Call) -> bool:
+    return command_of(call.item) is None and bool(orjson.loads(call.item["arguments"]).get("large"))
 
 
 def _files(call: Call) -> int:

@@ -91,6 +91,17 @@ async def asks(fixture: Fixture) -> None:
     await used(fixture, person, session, rng.choice((2, 4)))
 
 
+async def commands(fixture: Fixture) -> None:
+    """A session whose person runs commands of their own between turns, and stops them, and is compacted."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    person.habits |= {"run": 14, "interrupt": 5, "compact": 3}
+    odds.calls, odds.denied = 0.4, 0.4
+    mode = rng.choice(("workspace-write", "workspace-write", "danger-full-access"))
+    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **perhaps_agents(rng, 0.3)}
+    session = await new_session(fixture, person, rng.choice(("never", "untrusted")), mode=mode, **facts)
+    await used(fixture, person, session, rng.choice((3, 6)))
+
+
 async def several(fixture: Fixture) -> None:
     """Several sessions at once, each with a person; some shut down and go on."""
     plays = []
@@ -401,6 +412,7 @@ LATER = (
     ((servers,), 0.02),
     ((asks,), 0.03),
     ((turns,), 0.03),
+    ((commands,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
