@@ -15,12 +15,13 @@ from orchestrator.core.counts import age
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from orchestrator.protocol.policy import ReviewDecision
+    from orchestrator.protocol.policy import Decision
     from orchestrator.views.approvals import Asked, Needed, Wishes
     from orchestrator.wiring.open_deployment import Opened
 
 AT_ONCE = 32
 _PATTERN = "A call, or a glob over each plain command or each path; may be repeated."
+_AMENDMENT = "Allow, and from now on in its session whatever begins with the prefix that the request names."
 _ANSWER = "A question of a call by its header (or id), and its answer; repeated for each question."
 _DENIAL = "A call, or a glob over any part of a command or any path; may be repeated."
 
@@ -36,6 +37,7 @@ def approvals(
         list[str] | None,
         typer.Option("--for-session", metavar="PATTERN", help="Allow, and do not ask that agent again."),
     ] = None,
+    amend: Annotated[list[str] | None, typer.Option("--amend", metavar="CALL", help=_AMENDMENT)] = None,
     answer: Annotated[
         list[str] | None,
         typer.Option("--answer", metavar="'CALL HEADER=TEXT'", help=_ANSWER),
@@ -59,7 +61,8 @@ def approvals(
 
     A glob allows a script only if it is plain and each of its commands matches;
     redirects, substitutions and variables need the call's id. It denies as soon
-    as any part matches. Questions are answered by their call, all at once.
+    as any part matches. Questions are answered by their call, all at once, and a
+    prefix of commands is allowed by the call that proposes it.
 
     \b
     dendro approvals
@@ -76,7 +79,7 @@ def approvals(
         ReviewDecision.APPROVED_FOR_SESSION: for_session or [],
         ReviewDecision.DENIED: deny or [],
     }
-    words = Words.of(answer or [], cancel or [])
+    words = Words.of(answer or [], cancel or [], amend or [])
     if (any(wishes.values()) or words) and id is None and not all:
         raise Fault("name the tree to answer in, or say --all for the whole fleet", ExitCode.USAGE)
     if id is not None and all:
@@ -102,22 +105,24 @@ async def _approvals(
         if not any(wishes.values()) and not words:
             await _list(found, asked, json=json)
             return
-        replies = words.meant(asked)
+        replies, amendments = words.meant(asked), words.amendments(asked)
         before = await decided_before(found, tree, asked, wishes)
         client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
-        async def answered(request: Asked, decision: ReviewDecision) -> Decided:
+        async def answered(request: Asked, decision: Decision) -> Decided:
             async with gate:
                 return await decide(client, found, request, decision)
 
         choice = chosen(asked, before.without_calls(wishes), before.similar)
         if (question := next((one for one, _ in choice.decisions if one.asks), None)) is not None:
             raise Fault(f"{question.call} asks for words: --answer {_example(question)}")
+        if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
+            raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
         try:
             done = [await reply(client, found, *one) for one in replies]
         except DoesNotAnswer as error:
             raise Fault(f"not answered: {error}", ExitCode.USAGE) from None
-        done += await asyncio.gather(*(answered(*one) for one in choice.decisions))
+        done += await asyncio.gather(*(answered(*one) for one in (*amendments, *choice.decisions)))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):
@@ -129,9 +134,11 @@ class Words:
     """The answers of the command line to questions, by the call that they name; None: it is cancelled."""
 
     by_call: Mapping[str, Mapping[str, Sequence[str]] | None]
+    amended: Sequence[str] = ()
+    """The calls whose prefix is allowed."""
 
     @classmethod
-    def of(cls, answers: Sequence[str], cancelled: Sequence[str]) -> Words:
+    def of(cls, answers: Sequence[str], cancelled: Sequence[str], amended: Sequence[str] = ()) -> Words:
         """Raises `Fault` for what is no answer."""
         by_call: dict[str, dict[str, list[str]] | None] = dict.fromkeys(cancelled)
         for answer in answers:
@@ -143,10 +150,27 @@ class Words:
             if given is None:
                 raise Fault(f"{call} is both answered and cancelled", ExitCode.USAGE)
             given.setdefault(name, []).append(text)
-        return cls(by_call)
+        return cls(by_call, amended)
 
     def __bool__(self) -> bool:
-        return bool(self.by_call)
+        return bool(self.by_call or self.amended)
+
+    def amendments(self, asked: Sequence[Asked]) -> list[tuple[Asked, Decision]]:
+        """The requests whose prefix is allowed; raises `Fault` for a call that proposes none, or several."""
+        from orchestrator.gateways.approvals import amendment_of
+        from orchestrator.views.patterns import names_call
+
+        found: list[tuple[Asked, Decision]] = []
+        for call in self.amended:
+            meant = [one for one in asked if names_call(call, one.agent_id, one.call_id)]
+            if len(meant) != 1:
+                why = f"{len(meant)} calls of that name wait" if meant else "no open request is"
+                raise Fault(f"{why} meant by {call!r}; `dendro approvals` lists them as AGENT:CALL")
+            allowed = amendment_of(meant[0].request)
+            if allowed is None:
+                raise Fault(f"{meant[0].call} proposes no prefix: --allow {meant[0].call} allows it alone")
+            found.append((meant[0], allowed))
+        return found
 
     def meant(self, asked: Sequence[Asked]) -> list[tuple[Asked, Mapping[str, Sequence[str]] | None]]:
         """The questions that the calls name; raises `Fault` for a call that names none, or several."""
@@ -195,6 +219,7 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
 def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     """A request in two lines, with their styles; questions have a line each for their answers."""
     from orchestrator.cli.terminal import one_line
+    from orchestrator.views.event_text import prefix_text
     from orchestrator.views.questions import name_of, options_of
 
     agent = f"agent {one.asked.agent_path}" + (f" ({one.label})" if one.label else "")
@@ -202,6 +227,8 @@ def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     parts = (one.title, agent if one.asked.agent_id else "the root", one.folder)
     yield f"{waits} {one.tree}  {one_line(' · '.join(part for part in parts if part))}", "bold"
     yield f"     {one_line(f'{one.asked.call}  {_wish(one)}')}", ""
+    if prefix := prefix_text(one.asked.request):
+        yield f"       --amend {one.asked.call} allows whatever begins with {one_line(prefix)}", "dim"
     for question in one.asked.request["questions"] if one.asked.asks else ():
         options = ", ".join(options_of(question)) or "any text"
         yield f"       {one_line(f'{name_of(question)}={options}')}", "dim"

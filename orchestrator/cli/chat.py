@@ -33,7 +33,7 @@ from orchestrator.cli.invocation import opened
 from orchestrator.cli.live import LiveView, reminder
 from orchestrator.cli.notifications import Calling, notifications
 from orchestrator.cli.processes import Companion
-from orchestrator.cli.prompts import APPROVAL_WORDS, Prompt
+from orchestrator.cli.prompts import Prompt
 from orchestrator.cli.review_words import typed_request
 from orchestrator.cli.terminal import Left, ctrl_c, read_stdin
 from orchestrator.core.ids import SessionId
@@ -125,7 +125,7 @@ class Chat(Conversation):
                 return await self._asked_next()
             self._put_question(request)
         elif request is not None and not line.startswith(("/", "!")):
-            self.seat.view.note(f"answer the question first: {APPROVAL_WORDS}; or {STOP}")
+            self.seat.view.note(f"answer the question first: {self.prompt(request).words}; or {STOP}")
         elif line:
             await self.say(line)
         return None

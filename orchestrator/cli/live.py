@@ -29,6 +29,7 @@ from orchestrator.views.event_text import (
     lifecycle_text,
     mcp_call_text,
     mcp_result_text,
+    prefix_text,
     resolved_text,
     review_asked_text,
     review_verdict_text,
@@ -321,6 +322,8 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
         if variables := variables_text(request):
             live.line(f"  with {one_line(variables)}", "bold yellow")
         live.line("  " + command_text(request["command"]).replace("\n", "\n  │ "), "bold")
+        if prefix := prefix_text(request):
+            live.line(f"  p: run in this session whatever begins with {one_line(prefix)}", "yellow")
     else:
         live.line(f"? {who}wants to change files", "bold yellow")
         live.changes(request)

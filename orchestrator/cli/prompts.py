@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.gateways.approvals import answer_op, questions_op
+from orchestrator.gateways.approvals import amendment_of, answer_op, questions_op
 from orchestrator.protocol import ops
-from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.protocol.policy import Decision, ReviewDecision
 from orchestrator.views.questions import INPUT, is_question, name_of, options_of, texts_of
 
 APPROVAL: Final = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
-APPROVAL_WORDS: Final = "y, a, n or q"
+APPROVAL_WITH_PREFIX: Final = (
+    "Allow? [y]es / [p]refix in this session / [a]lways in this session / [n]o / [q]uit the turn: "
+)
+PREFIX_WORDS: Final = frozenset({"p", "prefix"})
 CANCEL: Final = "/cancel"
 ANSWERS: Mapping[str, ReviewDecision] = {
     "y": ReviewDecision.APPROVED,
@@ -44,7 +47,7 @@ class Prompt:
     def text(self) -> str:
         """The line that asks."""
         if not is_question(self.request):
-            return APPROVAL
+            return APPROVAL if amendment_of(self.request) is None else APPROVAL_WITH_PREFIX
         question = self._questions[self._place]
         how = "your words"
         if options_of(question):
@@ -54,20 +57,25 @@ class Prompt:
         return f"{question['header']}: {how}{left}; {CANCEL}: "
 
     @property
+    def words(self) -> str:
+        """The answers of one word that it takes."""
+        return "y, a, n or q" if amendment_of(self.request) is None else "y, p, a, n or q"
+
+    @property
     def _questions(self) -> list[Mapping[str, Any]]:
         return list(self.request["questions"])
 
     def answers(self, line: str) -> bool:
         """Whether a line is for this request, and no command."""
         if not is_question(self.request):
-            return line.strip().lower() in ANSWERS
+            return self._decision(line) is not None
         return line.strip() == CANCEL or not line.startswith(("/", "!"))
 
     def take(self, line: str) -> ops.Op | None:
         """The op that the line completes; None while more is to be typed."""
         self.fault = ""
         if not is_question(self.request):
-            decision = ANSWERS.get(line.strip().lower())
+            decision = self._decision(line)
             return None if decision is None else answer_op(self.request, decision)
         if line.strip() == CANCEL:
             return questions_op(self.request, None)
@@ -79,6 +87,10 @@ class Prompt:
             self.fault, self._place = str(error), 0
             self._given.clear()
             return None
+
+    def _decision(self, line: str) -> Decision | None:
+        word = line.strip().lower()
+        return amendment_of(self.request) if word in PREFIX_WORDS else ANSWERS.get(word)
 
     def _take_answer(self, line: str) -> bool:
         """Notes the answer to the question that is asked; whether it was the last one."""

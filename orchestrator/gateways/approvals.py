@@ -14,6 +14,7 @@ import orjson
 
 from orchestrator.core import facts as f
 from orchestrator.core.calls import QuestionWork, UserInputWork
+from orchestrator.core.decide.answer import decision_word
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.entries import DENDRO
 from orchestrator.gateways.client import Client
@@ -26,7 +27,7 @@ from orchestrator.protocol.plans import (
     RequestUserInputAnswer,
     RequestUserInputResponse,
 )
-from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision, ExecpolicyAmendment
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
@@ -37,7 +38,16 @@ PATIENCE_S = 10.0
 POLL_S = 0.05
 
 
-def answer_op(request: Mapping[str, Any], decision: ReviewDecision) -> ops.Op:
+def amendment_of(request: Mapping[str, Any]) -> ApprovedExecpolicyAmendment | None:
+    """The decision that allows the prefix which the request proposes; None if it proposes none."""
+    prefix = request.get("proposed_execpolicy_amendment")
+    if not prefix:
+        return None
+    proposed = ExecpolicyAmendment(proposed_execpolicy_amendment=tuple(prefix))
+    return ApprovedExecpolicyAmendment(approved_execpolicy_amendment=proposed)
+
+
+def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
     """The op that answers a request."""
     # Two agents of a tree may both have a call of this name.
     call, agent = call_id_of(request), request.get("agent_id")
@@ -67,12 +77,11 @@ def questions_op(request: Mapping[str, Any], answers: Answers | None) -> ops.Op:
     return ops.UserInputAnswer(id=call, response=response, agent_id=agent)
 
 
-async def decide(client: Client, found: LogSource, asked: Asked, decision: ReviewDecision) -> Decided:
+async def decide(client: Client, found: LogSource, asked: Asked, decision: Decision) -> Decided:
     """Decides about a request, and waits for its decision."""
     # The session is the agent's own: its call's id is enough.
-    return await _hand_in(
-        client, found, asked, answer_op({**asked.request, "agent_id": None}, decision), decision
-    )
+    op = answer_op({**asked.request, "agent_id": None}, decision)
+    return await _hand_in(client, found, asked, op, decision_word(decision))
 
 
 async def reply(client: Client, found: LogSource, asked: Asked, answers: Answers | None) -> Decided:

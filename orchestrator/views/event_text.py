@@ -93,6 +93,11 @@ def mcp_result_text(message: Mapping[str, Any]) -> tuple[bool, str]:
     return not result.get("isError"), "\n".join(texts)
 
 
+def prefix_text(request: Mapping[str, Any]) -> str:
+    """The prefix of commands that an approval may allow from now on; empty if it may allow none."""
+    return shlex.join(request.get("proposed_execpolicy_amendment") or ())
+
+
 def variables_text(request: Mapping[str, Any]) -> str:
     """The variables that the model sets for a command, as a shell would read them; empty if it sets none."""
     said = "".join(f"{name}={shlex.quote(value)} " for name, value in (request.get("env") or {}).items())

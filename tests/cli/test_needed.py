@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.approvals import needed_lines
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from orchestrator.cli.approvals import Words, needed_lines
+from orchestrator.cli.faults import Fault
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.protocol.policy import ApprovedExecpolicyAmendment
 from orchestrator.views.approvals import Asked, Needed
 
 REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reason": "a\nb"}
@@ -18,3 +25,39 @@ def test_person_reads_in_two_lines_who_needs_them_and_what_for() -> None:
     ]
     value = needed.value()
     assert (value["title"], value["label"], value["cwd"]) == ("Fix the\nparser", "tests", "/home/me/parser")
+
+
+PREFIX = {**REQUEST, "command": ["npm", "test"], "proposed_execpolicy_amendment": ["npm", "te\x1bst"]}
+
+
+def open_request(call: str, request: Mapping[str, object], agent: int = 3) -> Asked:
+    return Asked(SessionId("s"), TreeId("t"), agent, f"0/{agent}", call, 1_000, request, 9)
+
+
+def test_person_reads_which_prefix_an_answer_may_allow() -> None:
+    needed = Needed(open_request("c1", PREFIX), "7c1e95aa", "", "", "/w")
+    *_, last = (line for line, _ in needed_lines(needed, 2_000))
+    assert last == "       --amend 3:c1 allows whatever begins with npm 'te␛st'"
+
+
+def test_person_allows_a_prefix_by_the_call_that_proposes_it() -> None:
+    asked = [open_request("c1", PREFIX), open_request("c2", REQUEST), open_request("c1", PREFIX, agent=4)]
+    ((one, decision),) = Words.of([], [], ["3:c1"]).amendments(asked)
+    assert isinstance(decision, ApprovedExecpolicyAmendment)
+    allowed = decision.approved_execpolicy_amendment.proposed_execpolicy_amendment
+    assert (one.call, allowed) == ("3:c1", ("npm", "te\x1bst"))
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("c1", "2 calls of that name wait meant by 'c1'"),
+        ("c9", "no open request is meant by 'c9'"),
+        ("npm*", "no open request is meant by 'npm*'"),
+        ("c2", "3:c2 proposes no prefix: --allow 3:c2 allows it alone"),
+    ],
+)
+def test_call_that_proposes_no_single_prefix_allows_none(call: str, told: str) -> None:
+    asked = [open_request("c1", PREFIX), open_request("c2", REQUEST), open_request("c1", PREFIX, agent=4)]
+    with pytest.raises(Fault, match=re.escape(told)):
+        Words.of([], [], [call]).amendments(asked)

@@ -13,8 +13,9 @@ from orchestrator.broker.follow import BEGINNING
 from orchestrator.cli.conversation import Conversation, Seat
 from orchestrator.cli.faults import Fault, report
 from orchestrator.cli.live import Live, LiveView, reminder, show_request
-from orchestrator.cli.prompts import APPROVAL
+from orchestrator.cli.prompts import APPROVAL, Prompt
 from orchestrator.core.ids import SessionId
+from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 
 COMMAND = {"type": "exec_approval_request", "call_id": "c1", "command": ["bash", "-lc", "ls"], "cwd": "/w"}
@@ -85,3 +86,17 @@ def test_agents_are_spoken_of_by_their_labels_once_they_are_known() -> None:
 def test_error_that_quotes_a_model_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     report(Fault("no agent \x1b[2Jx\u202ey"))
     assert capsys.readouterr().err == "dendro: no agent ␛[2Jx\\u202ey\n"
+
+
+def test_key_for_a_prefix_counts_where_the_request_proposes_one() -> None:
+    proposed = {**COMMAND, "command": ["git", "fetch"], "proposed_execpolicy_amendment": ["git", "fetch"]}
+    prompt, plain = Prompt(proposed), Prompt(COMMAND)
+    assert "[p]refix" in prompt.text
+    assert (prompt.answers("P"), plain.answers("p"), plain.take("p")) == (True, False, None)
+    op = prompt.take("p")
+    assert op is not None
+    decision = {"approved_execpolicy_amendment": {"proposed_execpolicy_amendment": ["git", "fetch"]}}
+    assert written(op)["decision"] == decision
+    on = console()
+    show_request(Live(on), {**proposed, "proposed_execpolicy_amendment": ["git", "a\nb"]})
+    assert "  p: run in this session whatever begins with git 'a␊b'\n" in shown(on)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
 from tests.cli.parked_tree import worker
 
@@ -40,6 +42,31 @@ def test_a_person_approves_for_the_session_and_is_not_asked_again(machine: Machi
         person.type("a\n")
         rest = person.wait_for("twice")
         assert "uit the turn" not in rest
+        assert person.exit_code() == 0
+
+
+OTHER = {"items": [{"call": "shell", "args": {"command": ["touch", "other.txt"]}}]}
+
+
+def test_a_person_allows_a_prefix_with_one_key(machine: Machine) -> None:
+    with machine.model(TOUCH, OTHER, says("both")) as user, user.terminal("run", "go", *UNTRUSTED) as person:
+        shown = person.wait_for(QUESTION)
+        assert "p: run in this session whatever begins with touch" in shown
+        person.type("p\n")
+        assert "uit the turn" not in person.wait_for("both")
+        assert person.exit_code() == 0
+
+
+def test_a_prefix_is_allowed_from_the_list_of_requests(machine: Machine) -> None:
+    with machine.model(TOUCH, OTHER, says("both")) as user, user.terminal("run", "go", *UNTRUSTED) as person:
+        person.wait_for(QUESTION)
+        (session,) = user.session_ids()
+        (asked,) = json.loads(user.run("approvals", session, "--json").stdout)
+        call = f"0:{asked['call_id']}"
+        assert f"--amend {call} allows whatever begins with touch" in user.run("approvals", session).stdout
+        ran = user.run("approvals", session, "--amend", call)
+        assert "allowed, and in its session all that begins with `touch`" in ran.stdout, ran.stderr
+        assert "uit the turn" not in person.wait_for("both")
         assert person.exit_code() == 0
 
 

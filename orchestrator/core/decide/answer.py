@@ -53,7 +53,7 @@ def reply_of(op: AnswerOp) -> Reply:
     agent_id = None if op.agent_id is None else AgentId(op.agent_id)
     match op:
         case ops.ExecApproval() | ops.PatchApproval():
-            return Reply(op.id, agent_id, op.type, _word(op.decision))
+            return Reply(op.id, agent_id, op.type, decision_word(op.decision))
         case ops.ResolveAskUserQuestion() | ops.ResolvePlanApproval():
             return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
         case ops.UserInputAnswer():
@@ -61,7 +61,7 @@ def reply_of(op: AnswerOp) -> Reply:
             return Reply(op.id, agent_id, op.type, decision, written(op.response))
 
 
-def _word(decision: Decision) -> str:
+def decision_word(decision: Decision) -> str:
     """A decision on an approval as the log has it."""
     if isinstance(decision, ApprovedExecpolicyAmendment):
         return amendment(decision.approved_execpolicy_amendment.proposed_execpolicy_amendment)
