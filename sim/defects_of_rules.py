@@ -187,7 +187,7 @@ DEFECTS = (
         text(
             ask,
             "_end",
-            "draft.add(f.Answered(call.call_id, draft.task.id, end.decision, who, at_ms, digest=digest))",
+            "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))",
             "pass",
         ),
         "asks",

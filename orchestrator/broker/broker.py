@@ -23,6 +23,7 @@ from orchestrator.broker.errors import (
     Misconfigured,
     OutOfMemory,
     QueueFull,
+    SecretsFull,
     SessionArchived,
     SubmissionConflict,
     Unavailable,
@@ -58,6 +59,7 @@ from orchestrator.broker.replies import (
     unexpected,
 )
 from orchestrator.broker.requests import holder
+from orchestrator.broker.secrets import Secrets
 from orchestrator.broker.storage import StorageCalls
 from orchestrator.broker.trees import Trees
 from orchestrator.core.commit_parts import NewEvent
@@ -67,7 +69,7 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, StorageCalls, Deletion, Admission, History):
+class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
@@ -120,6 +122,8 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History):
                 raise SubmissionConflict(submit.submission)
             case "FULL":
                 raise QueueFull(submit.session, reply[1], reply[2])
+            case "SECRETS":
+                raise SecretsFull(submit.session, reply[1])
             case code:
                 raise unexpected("submit", code)
         if done.holder and not done.duplicate:

@@ -153,6 +153,8 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         found += [keys.session(target), keys.sq(target), keys.eq(target)]
     for child in request.tree.children:
         found += birth_keys(keys, child.session)
+    if request.tree.secrets_dropped:
+        found.append(keys.secrets(claim.tree))
     return found
 
 
@@ -187,6 +189,7 @@ def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) ->
         "settlements": [(s.request, s.used is None, amount(s.used)) for s in budget.settlements],
         "reservations": [(reserved.request, amount(reserved.amount))] if reserved is not None else (),
         "waits": [(wait.timer, amount(wait.amount))] if wait is not None else (),
+        "secrets_drop": tree.secrets_dropped,
     }
 
 
@@ -199,6 +202,7 @@ def _concerns_others(request: CommitRequest) -> bool:
         or tree.summary
         or tree.debits
         or tree.unless_flagged
+        or tree.secrets_dropped
         or budget.within
         or budget.settlements
         or budget.reservation

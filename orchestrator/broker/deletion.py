@@ -104,7 +104,7 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
     tree, shard = order.tree, keys.shard_of(order.tree)
     pools = list(dict.fromkeys(listed.pool for listed in order.listed if listed.pool is not None))
     names = [keys.sessions(shard), keys.timers(shard), keys.approvals(shard)]
-    names += [keys.agents(tree), keys.blobs(tree), keys.tree(tree)]
+    names += [keys.agents(tree), keys.blobs(tree), keys.tree(tree), keys.secrets(tree)]
     for pool in pools:
         names += [keys.due(shard, pool), keys.leases(shard, pool)]
     for listed in order.listed:

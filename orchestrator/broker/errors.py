@@ -11,6 +11,7 @@
     ├── SessionHeld          a worker holds, or is to take, what was to be deleted
     ├── SubmissionConflict   the same id was used before for other bytes
     ├── QueueFull            the session's submission queue is at its bound
+    │   └── SecretsFull      the tree has as many answers apart from its logs as it may
     └── CommitTooLarge       more than one commit may carry; nothing was sent
 
 Answers that are part of normal work (`Fenced`, `Refused`) are values, not errors: see records.py.
@@ -106,6 +107,18 @@ class QueueFull(BrokerError):
         self.session = session
         self.entries = entries
         self.size = size
+
+
+class SecretsFull(QueueFull):
+    """The tree has as many answers whose texts stand apart as it may; nothing was written."""
+
+    def __init__(self, session: str, most: int) -> None:
+        BrokerError.__init__(
+            self,
+            f"the tree of session {session} has {most} answers that no worker has read, or whose turns still "
+            "go on; wait until one of them ends",
+        )
+        self.session, self.entries, self.size = session, most, 0
 
 
 class CommitTooLarge(BrokerError):

@@ -20,6 +20,8 @@ a tree live in one slot and a script may touch them together.
                                     raise_limits                 delete; its fields: tree_records.py
     {s}:blob:<tree>:<hash>  string  put_blob                     any               the tree
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
+    {s}:secrets:<tree>      hash    submit keep_secret; commit   worker            their tasks; at most a day
+                                    drops                                          after the last one
     {s}:due:<pool>          zset    all wakes; claim takes       peek, serving     its members
     {s}:leases:<pool>       zset    claim renew commit release   peek, serving,    its members
                                     revoke archive               wakes
@@ -118,6 +120,9 @@ class Keys:
 
     def blobs(self, tree: TreeId | str) -> str:
         return self.of_session("blobs", tree)
+
+    def secrets(self, tree: TreeId | str) -> str:
+        return self.of_session("secrets", tree)
 
     def of_shard(self, shard: int, name: str) -> str:
         return f"{self.prefix}{{s{shard}}}:{name}"

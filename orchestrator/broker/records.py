@@ -116,7 +116,10 @@ class NewTree:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A submission from one client; (client, submission) is its idempotency key."""
+    """A submission from one client; (client, submission) is its idempotency key.
+
+    `secret` is what its payload says nothing of: it stands beside the queue until a task needs it no more.
+    """
 
     session: SessionId
     client: str
@@ -124,6 +127,7 @@ class Submit:
     payload: bytes
     kind: str = "submission"
     sender: str = ""
+    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

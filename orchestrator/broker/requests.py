@@ -6,6 +6,7 @@ Nothing here talks to Redis.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.broker.arguments import Argument
@@ -15,8 +16,11 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, Claim, NewTree, Place, Submit
 from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.ids import SessionId
+from orchestrator.core.secrets import secret_name
 
 MAX_SUBMISSION_BYTES = 8 << 20
+SECRETS: Mapping[str, Argument] = {"most": 64, "ttl_ms": 86_400_000}
+"""How many answers with texts that stand apart a tree may have, and for how long after the last of them."""
 
 
 def payload_digest(*parts: bytes) -> str:
@@ -111,6 +115,9 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
             f"a submission may have {MAX_SUBMISSION_BYTES} bytes, this has {len(submit.payload)}"
         )
     session = submit.session
+    apart = None
+    if submit.secret:
+        apart = {"name": secret_name(submit.client, submit.submission), "value": submit.secret, **SECRETS}
     return call(
         "submit",
         [
@@ -119,6 +126,7 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
             *keys.seen(session),
             keys.agents(place.tree),
             *keys.pool(keys.shard_of(session), place.pool),
+            *([keys.secrets(place.tree)] if apart else ()),
         ],
         session=session,
         pool_name=place.pool,
@@ -133,6 +141,7 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
         max_bytes=config.sq_max_bytes,
         keep=config.seen_keep,
         keep_ms=int(config.seen_keep_s * 1000),
+        apart=apart,
     )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.protocol.policy import Decision
     from orchestrator.views.approvals import Asked, Needed, Wishes
+    from orchestrator.views.questions import Answers
     from orchestrator.wiring.open_deployment import Opened
 
 AT_ONCE = 32
@@ -105,7 +106,8 @@ async def _approvals(
         if not any(wishes.values()) and not words:
             await _list(found, asked, json=json)
             return
-        replies, amendments = words.meant(asked), words.amendments(asked)
+        replies = [(one, _secrets_typed(one, answers)) for one, answers in words.meant(asked)]
+        amendments = words.amendments(asked)
         before = await decided_before(found, tree, asked, wishes)
         client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
@@ -186,10 +188,42 @@ class Words:
         return found
 
 
-def _example(question: Asked) -> str:
-    from orchestrator.views.questions import name_of
+def _secrets_typed(asked: Asked, answers: Mapping[str, Sequence[str]] | None) -> Answers | None:
+    """The answers, with secret ones as they are typed now: a command line is seen by others, and kept.
 
-    return f"'{question.call} {name_of(question.request['questions'][0])}=TEXT'"
+    Raises `Fault` for a secret that stands in the command line.
+    """
+    from orchestrator.views.questions import is_secret, name_of
+
+    given = dict(answers or {})
+    for question in asked.request["questions"]:
+        name = name_of(question)
+        if not is_secret(question) or name not in given:
+            continue
+        if any(given[name]):
+            raise Fault(
+                f"{name} is a secret, and others see a command line: say --answer '{asked.call} {name}='"
+                " and type it when you are asked, or give it as a line of standard input",
+                ExitCode.USAGE,
+            )
+        given[name] = [_typed_unseen(f"{asked.call} {name} (not shown): ")]
+    return given if answers is not None else None
+
+
+def _typed_unseen(prompt: str) -> str:
+    import getpass
+    import sys
+
+    if sys.stdin.isatty():
+        return getpass.getpass(prompt)
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _example(question: Asked) -> str:
+    from orchestrator.views.questions import is_secret, name_of
+
+    first = question.request["questions"][0]
+    return f"'{question.call} {name_of(first)}={'' if is_secret(first) else 'TEXT'}'"
 
 
 async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
@@ -220,7 +254,7 @@ def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     """A request in two lines, with their styles; questions have a line each for their answers."""
     from orchestrator.cli.terminal import one_line
     from orchestrator.views.event_text import prefix_text
-    from orchestrator.views.questions import name_of, options_of
+    from orchestrator.views.questions import is_secret, name_of, options_of
 
     agent = f"agent {one.asked.agent_path}" + (f" ({one.label})" if one.label else "")
     waits = f"{age((now_ms - one.asked.opened_ms) / 1000):<4}"
@@ -230,7 +264,7 @@ def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     if prefix := prefix_text(one.asked.request):
         yield f"       --amend {one.asked.call} allows whatever begins with {one_line(prefix)}", "dim"
     for question in one.asked.request["questions"] if one.asked.asks else ():
-        options = ", ".join(options_of(question)) or "any text"
+        options = "" if is_secret(question) else ", ".join(options_of(question)) or "any text"
         yield f"       {one_line(f'{name_of(question)}={options}')}", "dim"
 
 

@@ -20,6 +20,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.cli.conversation import (
+    TYPED_IN_VAIN,
     Conversation,
     Seat,
     Typed,
@@ -35,7 +36,7 @@ from orchestrator.cli.notifications import Calling, notifications
 from orchestrator.cli.processes import Companion
 from orchestrator.cli.prompts import Prompt
 from orchestrator.cli.review_words import typed_request
-from orchestrator.cli.terminal import Left, ctrl_c, read_stdin
+from orchestrator.cli.terminal import Echo, Left, ctrl_c, read_stdin
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
@@ -61,6 +62,7 @@ STOP = "/stop"
 TO_AN_AGENT = f"{STOP} stops what it does, {STOP} TEXT stops it and says TEXT, //TEXT says /TEXT"
 COMMANDS_AT_ROOT = "!COMMAND runs in the root of the tree alone: dendro run --resume, or attach to agent 0"
 WOULD_STOP = f"the agent works, and a command of yours would stop it: {STOP} first, or wait"
+HIDDEN = "(not shown)"
 PAST = 20
 """Events that a conversation which goes on shows first."""
 WORDS: Mapping[str, str] = {
@@ -106,7 +108,7 @@ class Chat(Conversation):
             except Interrupted:
                 self.press_ctrl_c()
                 continue
-            self._queue.put_nowait(Typed(line))
+            self._queue.put_nowait(Typed(line, self.editor.hid))
             if line is None:
                 return
 
@@ -116,9 +118,9 @@ class Chat(Conversation):
             return ExitCode.DONE
         self._leaving = False
         line = text.strip()
-        if line:
-            self.seat.view.note(f"{PROMPT}{line}")
         request = self.open_requests.first
+        if line:
+            self.seat.view.note(f"{PROMPT}{HIDDEN if self._asks_for_a_secret() else line}")
         if request is not None and self.prompt(request).answers(line):
             if (op := self.taken(request, line)) is not None:
                 await self.submit(op)
@@ -221,7 +223,8 @@ class Chat(Conversation):
     # ── questions ─────────────────────────────────────────────────────────────────────────────
 
     def _put_question(self, request: Mapping[str, Any]) -> None:
-        self.editor.ask(self.prompt(request).text)
+        prompt = self.prompt(request)
+        self.editor.ask(prompt.text, hides=prompt.hides)
 
     def _leave_question(self) -> None:
         """Events are drawn above the question."""
@@ -372,9 +375,10 @@ class Attachment:
     target: Addressed
     view: View
     _open: OpenRequests = field(init=False)
-    _news: asyncio.Queue[Event | str | None] = field(default_factory=asyncio.Queue)
+    _news: asyncio.Queue[Event | Typed | None] = field(default_factory=asyncio.Queue)
     _client: Client | None = None
     _prompt: Prompt | None = None
+    _echo: Echo = field(default_factory=Echo)
 
     def __post_init__(self) -> None:
         self._open = OpenRequests(self.target.session)
@@ -399,6 +403,8 @@ class Attachment:
                 await asyncio.gather(*reading)
             except UnknownSession as error:
                 raise Fault(deleted(self.target.session)) from error
+            finally:
+                self._echo.set(hides=False)
         self.view.note("left; it works on")
 
     async def _listen(self, left: Left) -> None:
@@ -415,7 +421,7 @@ class Attachment:
                 self._news.put_nowait(None)
                 return
             for line in data.decode("utf-8", "replace").splitlines():
-                self._news.put_nowait(line.strip())
+                self._news.put_nowait(Typed(line.strip(), self._echo.hid_a_line()))
 
     async def _handle(self, left: Left) -> None:
         while not left.is_set():
@@ -424,8 +430,8 @@ class Attachment:
                     left.set()
                 case Event() as event:
                     self._event(event)
-                case str() as line if line:
-                    await self._typed(line)
+                case Typed(str() as line, hidden) if line:
+                    await self._typed(line, hidden=hidden)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────
 
@@ -438,10 +444,17 @@ class Attachment:
             self._put(after)
         elif after is not None and scrolls(event):
             self.view.note(f"{reminder(after)}\n{self._asking(after).text}")
+        self._hide()
 
     def _put(self, request: Mapping[str, Any]) -> None:
         self.view.ask(request)
         self.view.note(self._asking(request).text)
+        self._hide()
+
+    def _hide(self) -> None:
+        """From here on the terminal shows what is typed, unless a secret is asked for."""
+        request = self._open.first
+        self._echo.set(hides=request is not None and self._asking(request).hides)
 
     def _asking(self, request: Mapping[str, Any]) -> Prompt:
         """The prompt of a request, with what was answered of it so far."""
@@ -451,9 +464,12 @@ class Attachment:
 
     # ── what is typed ─────────────────────────────────────────────────────────────────────────
 
-    async def _typed(self, line: str) -> None:
+    async def _typed(self, line: str, *, hidden: bool) -> None:
         request = self._open.first
-        if request is not None and self._asking(request).answers(line):
+        if hidden and not (request is not None and self._asking(request).hides):
+            # Somebody else has answered while it was typed: nobody else may read it.
+            self.view.note(TYPED_IN_VAIN)
+        elif request is not None and self._asking(request).answers(line):
             await self._take(self._asking(request), line)
         else:
             await self._say(line)
@@ -484,8 +500,10 @@ class Attachment:
         op = prompt.take(line)
         if op is None:
             self.view.note(f"{prompt.fault}\n{prompt.text}".lstrip())
+            self._hide()
             return
         self._open.take_first()
+        self._hide()
         await self._submit(self.target.session, op)
         if self._open.first is not None:
             self._put(self._open.first)

@@ -22,7 +22,7 @@ from orchestrator.cli.faults import ExitCode, Fault, deleted, worker_ended
 from orchestrator.cli.live import reminder
 from orchestrator.cli.processes import Companion
 from orchestrator.cli.prompts import Prompt
-from orchestrator.cli.terminal import STDIN, Left, read_stdin
+from orchestrator.cli.terminal import STDIN, Echo, Left, read_stdin
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import open_requests, until_read
@@ -44,6 +44,7 @@ NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "mcp_tool_call
 PATIENCE_S = 5.0
 """The wait without a worker after which a person is told so."""
 PARK_S = 10.0
+TYPED_IN_VAIN = "the secret question is not asked any more: what you typed was not sent"
 POLL_S = 0.05
 
 
@@ -77,7 +78,9 @@ def at_a_terminal() -> bool:
 class Typed:
     """A line from the terminal; None is the end of input."""
 
-    text: str | None
+    text: str | None = field(repr=False)
+    hidden: bool = False
+    """The terminal did not show it: it is an answer to a secret question, or nothing at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ class Conversation:
     _failed: bool = False
     _holder: str = ""
     _told_silence: bool = False
+    _echo: Echo = field(default_factory=Echo)
 
     def __post_init__(self) -> None:
         self.open_requests = OpenRequests(self.seat.session)
@@ -193,6 +197,8 @@ class Conversation:
             code: ExitCode | None = await self.left.unless(self._run(cursor, worker))
         except UnknownSession as error:
             raise Fault(deleted(self.seat.session)) from error
+        finally:
+            self._echo.set(hides=False)
         return self._leave() if code is None else code
 
     def _leave(self) -> ExitCode:
@@ -245,7 +251,8 @@ class Conversation:
         self._queue.put_nowait(WorkerEnded(await worker.ended()))
 
     async def _read(self) -> None:
-        self._queue.put_nowait(Typed(await read_answer()))
+        text = await read_answer()
+        self._queue.put_nowait(Typed(text, self._echo.hid_a_line()))
 
     async def _next(self) -> Happening:
         with suppress(TimeoutError):
@@ -257,6 +264,10 @@ class Conversation:
         match happening:
             case Event():
                 return await self._event(happening)
+            case Typed(text, hidden) if text is not None and hidden and not self._asks_for_a_secret():
+                # Somebody else has answered while it was typed: nobody else may read it.
+                self.seat.view.note(TYPED_IN_VAIN)
+                return None
             case Typed(text):
                 return await self._typed(text)
             case CtrlC():
@@ -343,6 +354,7 @@ class Conversation:
         """Events have moved the question up: it is put again, with what it is about."""
         self.seat.view.note(reminder(request))
         put_question(self.prompt(request).text, again=True)
+        self._echo.set(hides=self.prompt(request).hides)
 
     def prompt(self, request: Mapping[str, Any]) -> Prompt:
         """The prompt of a request, with what was answered of it so far."""
@@ -350,7 +362,12 @@ class Conversation:
             self._prompt = Prompt(request)
         return self._prompt
 
+    def _asks_for_a_secret(self) -> bool:
+        request = self.open_requests.first
+        return request is not None and self.prompt(request).hides
+
     def _put_question(self, request: Mapping[str, Any]) -> None:
+        self._echo.set(hides=self.prompt(request).hides)
         put_question(self.prompt(request).text)
         if self._reader is None or self._reader.done():
             self._reader = self._start(self._read())
@@ -377,6 +394,7 @@ class Conversation:
         op = prompt.take(line)
         if op is not None:
             self.open_requests.take_first()
+            self._echo.set(hides=False)
         elif prompt.fault:
             self.seat.view.note(prompt.fault)
         return op

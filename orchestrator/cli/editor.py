@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import Completer, WordCompleter
 from prompt_toolkit.data_structures import Size
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input.vt100 import Vt100Input
@@ -81,6 +82,9 @@ class Editor:
         """The question that is open now, on one line; empty if a message may be typed."""
         self.bar: Callable[[], str] = str
         """The line above the input; it is erased with the input."""
+        self.hid = False
+        """Whether the line that was read last was not shown while it was typed."""
+        self._hides = False
         self._draft = ""
         self._session: PromptSession[str] = PromptSession(
             message=self._message,
@@ -88,6 +92,7 @@ class Editor:
             completer=_slash_words(words),
             complete_while_typing=False,
             erase_when_done=True,
+            is_password=Condition(lambda: self._hides),
             input=PressedKeys(sys.stdin),
             output=_output(term),
             reserve_space_for_menu=2,
@@ -95,6 +100,7 @@ class Editor:
 
     async def read(self) -> str | None:
         """The next line, None at the end of input; raises `Interrupted`."""
+        self.hid = self._hides
         try:
             return await self._session.prompt_async(default=self._took_draft(), handle_sigint=False)
         except KeyboardInterrupt:
@@ -109,8 +115,12 @@ class Editor:
         style = "reverse" if self.question else "fg:ansibrightblack"
         return FormattedText([(style, shown), ("", f"\n{self.question or PROMPT}")])
 
-    def ask(self, question: str) -> None:
-        """Puts a question, or none: what was typed before it is no answer, and is kept for later."""
+    def ask(self, question: str, *, hides: bool = False) -> None:
+        """Puts a question, or none: what was typed before it is no answer, and is kept for later.
+
+        With `hides` the answer is not shown.
+        """
+        self._hides, self.hid = hides, self.hid or hides
         if question == self.question:
             return
         buffer = self._session.default_buffer

@@ -13,7 +13,7 @@ from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.gateways.approvals import amendment_of, answer_op, questions_op
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import Decision, ReviewDecision
-from orchestrator.views.questions import INPUT, is_question, name_of, options_of, texts_of
+from orchestrator.views.questions import INPUT, is_question, is_secret, name_of, options_of, texts_of
 
 APPROVAL: Final = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
 APPROVAL_WITH_PREFIX: Final = (
@@ -50,7 +50,9 @@ class Prompt:
             return APPROVAL if amendment_of(self.request) is None else APPROVAL_WITH_PREFIX
         question = self._questions[self._place]
         how = "your words"
-        if options_of(question):
+        if self.hides:
+            how = "a secret, which is not shown and not kept"
+        elif options_of(question):
             numbers = "numbers with commas" if question.get("multiSelect") else "a number"
             how = f"{numbers}, or your own words"
         left = ", empty to leave it out" if self.request["type"] == INPUT else ""
@@ -65,10 +67,17 @@ class Prompt:
     def _questions(self) -> list[Mapping[str, Any]]:
         return list(self.request["questions"])
 
+    @property
+    def hides(self) -> bool:
+        """Whether the line that is typed now is a secret."""
+        return is_question(self.request) and is_secret(self._questions[self._place])
+
     def answers(self, line: str) -> bool:
-        """Whether a line is for this request, and no command."""
+        """Whether a line is for this request, and no command; a secret may begin as a command does."""
         if not is_question(self.request):
             return self._decision(line) is not None
+        if self.hides:
+            return True
         return line.strip() == CANCEL or not line.startswith(("/", "!"))
 
     def take(self, line: str) -> ops.Op | None:

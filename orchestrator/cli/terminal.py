@@ -130,6 +130,36 @@ def write_all(data: bytes) -> None:
         view = view[os.write(STDOUT, view) :]
 
 
+class Echo:
+    """Whether the terminal shows what is typed; it does again when a secret was typed, or the person left."""
+
+    def __init__(self) -> None:
+        self._before: list[Any] | None = None
+        self._hid = False
+
+    def hid_a_line(self) -> bool:
+        """Whether a part of the line that was just read was hidden, if only for a moment."""
+        hid, self._hid = self._hid, self._before is not None
+        return hid
+
+    def set(self, *, hides: bool) -> None:
+        import termios
+
+        self._hid = self._hid or hides
+        if hides == (self._before is not None):
+            return
+        with suppress(termios.error, OSError):
+            # Input that waits stays: it was typed ahead, and whoever asks says whether it counts.
+            if self._before is not None:
+                termios.tcsetattr(STDIN, termios.TCSADRAIN, self._before)
+                self._before = None
+                return
+            now = termios.tcgetattr(STDIN)
+            hidden = [*now[:3], now[3] & ~termios.ECHO | termios.ECHONL, *now[4:]]
+            termios.tcsetattr(STDIN, termios.TCSADRAIN, hidden)
+            self._before = now
+
+
 # ── Ctrl-C ────────────────────────────────────────────────────────────────────────────────────
 
 

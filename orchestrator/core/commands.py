@@ -57,6 +57,8 @@ class PendingBelow:
     """How the call runs if it is approved; None: it is no command, or an earlier version asked."""
     kind: str = ""
     """The kind of the call's work, which says what op answers it; empty: it was not said."""
+    secret: bool = False
+    """Whether it asks for a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ class Submitted:
     """The input items of the op with what the worker has read of files put in; None if none names a file."""
     history: HistoryHead = NO_HISTORY
     """For an op that is answered by `session_configured`: the sender's history of prompts."""
+    secret: str = ""
+    """For an answer: the name under which its texts stand beside the log."""
+    in_clear: bool = False
+    """The answer's texts came in the submission itself: an older client has sent it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,6 +215,8 @@ class TreePart:
     """Fields of `agents:<tree>` (cancel flags) that must not exist: the commit is refused if one does."""
     taken: tuple[int, int] = (0, 0)
     """Regular and interrupting messages that left the inbox."""
+    secrets_dropped: tuple[str, ...] = ()
+    """The names of answers whose texts, which stand beside the log, go with this commit."""
 
     def and_then(self, later: TreePart) -> TreePart:
         """The part of both in one commit."""
@@ -226,6 +228,7 @@ class TreePart:
             self.debits + later.debits,
             later.unless_flagged or self.unless_flagged,
             (self.taken[0] + later.taken[0], self.taken[1] + later.taken[1]),
+            self.secrets_dropped + later.secrets_dropped,
         )
 
     def behind(self, events: int) -> TreePart:

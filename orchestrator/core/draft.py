@@ -192,6 +192,8 @@ class Draft:
         branch = self.task.branch
         own = branch.settings if branch else told_settings(self.task.settings, self.state.settings)
         told = context_told(own, self.state.settings)
+        for secret in self.task.secrets:
+            self.drop_secret(secret.name)
         self.add(f.TaskEnded(outcome))
         self.over = TaskOver(outcome, message)
         if told is not None:
@@ -232,6 +234,11 @@ class Draft:
     def close_approval(self, call_id: str) -> None:
         self._close.append(call_id)
 
+    def drop_secret(self, name: str) -> None:
+        """Removes the texts of an answer that stand beside the log."""
+        if name:
+            self.tree.dropped.append(name)
+
     def guard(self) -> None:
         """Guards a decision that starts something: the commit is refused if the agent was cancelled."""
         facts = self.state.facts
@@ -258,7 +265,17 @@ class Draft:
 class TreeDraft:
     """The part of a draft that concerns other sessions."""
 
-    __slots__ = ("_blobs", "_taken", "children", "debits", "events", "outbox", "summary", "unless_flagged")
+    __slots__ = (
+        "_blobs",
+        "_taken",
+        "children",
+        "debits",
+        "dropped",
+        "events",
+        "outbox",
+        "summary",
+        "unless_flagged",
+    )
 
     def __init__(self, blobs: dict[str, bytes]) -> None:
         self.outbox: list[OutboundMessage] = []
@@ -267,6 +284,8 @@ class TreeDraft:
         self.summary: dict[str, bytes] = {}
         self.debits: list[Debit] = []
         self.unless_flagged: tuple[str, ...] = ()
+        self.dropped: list[str] = []
+        """The names of answers whose texts nobody needs any more."""
         self._blobs = blobs
         self._taken = [0, 0]
 
@@ -307,7 +326,7 @@ class TreeDraft:
         self._taken[interrupt] += 1
 
     def part(self) -> TreePart | None:
-        counted = self.unless_flagged or self._taken != [0, 0]
+        counted = self.unless_flagged or self._taken != [0, 0] or self.dropped
         if not (counted or self.outbox or self.children or self.events or self.summary or self.debits):
             return None
         return TreePart(
@@ -318,4 +337,5 @@ class TreeDraft:
             tuple(self.debits),
             self.unless_flagged,
             (self._taken[0], self._taken[1]),
+            tuple(self.dropped),
         )

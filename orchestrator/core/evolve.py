@@ -17,6 +17,7 @@ from orchestrator.core.evolve_tree import evolve_tree
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
 from orchestrator.core.modes import plans
+from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.state import (
     ANSWERS_KEPT,
     EARLIER,
@@ -181,7 +182,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, rate_limits=snapshot)
         case f.Answered():
             answer = Answer(fact.call_id, fact.turn, fact.decision, fact.who, fact.digest)
-            return replace(state, answers=(*state.answers, answer)[-ANSWERS_KEPT:])
+            state = replace(state, answers=(*state.answers, answer)[-ANSWERS_KEPT:])
+            return state if not fact.secret else _secret_told(state, fact)
         case f.ApprovedForSession(keys, granted):
             roots = tuple(dict.fromkeys((*state.granted_roots, *granted)))
             return replace(state, approved=state.approved | set(keys), granted_roots=roots)
@@ -205,6 +207,13 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, history=state.history.append(inherited), native=True)
         case _:
             assert_never(fact)
+
+
+def _secret_told(state: State, fact: f.Answered) -> State:
+    if state.task is None:
+        return state
+    secrets = (*state.task.secrets, SecretAnswer(fact.call_id, fact.secret))
+    return replace(state, task=replace(state.task, secrets=secrets))
 
 
 def _noted(state: State, name: str, values: Sequence[JsonValue]) -> State:

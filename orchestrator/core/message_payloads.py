@@ -98,9 +98,14 @@ class _Answer(TypedDict):
 
 
 class AnswerPayload(_Answer, total=False):
-    """An `answer` of a person to a request, sent on by the root; questions have a `response`."""
+    """An `answer` of a person to a request, sent on by the root; questions have a `response`.
 
-    response: JsonObject
+    One with a secret has the name of it instead, and who arrives with it puts the response in its place; None
+    if that is gone.
+    """
+
+    response: JsonObject | None
+    secret: str
 
 
 ToParent: TypeAlias = StatusPayload | CompletionPayload | EndedPayload

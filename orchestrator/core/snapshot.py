@@ -19,6 +19,7 @@ from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
+from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import FACTS_EMPTY, NEW_SETTINGS, USUAL_FACTS, SessionFacts, TurnSettings
 from orchestrator.core.state import (
     USUAL_TASK,
@@ -250,7 +251,7 @@ def _tokens(wire: JsonObject) -> TokenInfo:
     return TokenInfo(Usage(**wire["total"]), Usage(**wire["last"]))
 
 
-_TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage", "branch"})
+_TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage", "branch", "secrets"})
 
 
 def _task(wire: JsonObject) -> Task:
@@ -261,6 +262,7 @@ def _task(wire: JsonObject) -> Task:
         usage=Usage(**wire["usage"]) if wire["usage"] else None,
         calls=Calls(_call(call) for call in wire["calls"]),
         steered=tuple(wire["steered"]),
+        secrets=tuple(SecretAnswer(**secret) for secret in wire.get("secrets", ())),
         branch=_branch(wire["branch"]) if wire.get("branch") else None,
     )
 

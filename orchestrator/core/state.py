@@ -31,6 +31,7 @@ from typing import Literal
 from orchestrator.core.calls import CallWork
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
+from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
@@ -299,6 +300,8 @@ class Task:
     """The decision that ends a planning session: `plan`, null for one that was rejected."""
     pinned: JsonMapping | None = None
     """The approved plan that every request of the task shows."""
+    secrets: tuple[SecretAnswer, ...] = ()
+    """The answers of people that its requests show and that the log has not."""
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -385,6 +388,7 @@ class LookUp:
 USUAL_TASK: Mapping[str, object] = {
     "rescue": 0,
     "rescued": False,
+    "secrets": (),
     **dict.fromkeys(("branch", "result", "pinned")),
 }
 """Fields of a task that only some tasks have."""

@@ -8,6 +8,7 @@ one again after a lost answer is always right.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,14 +38,15 @@ from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
+from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
 from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.events import WarningEvent
-from orchestrator.protocol.ops import AddToHistory, ConfigureSession, Op
+from orchestrator.protocol.ops import AddToHistory, ConfigureSession, Op, UserInputAnswer
 from orchestrator.protocol.policy import WorkspaceWrite
-from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 
@@ -82,6 +84,7 @@ class Client:
         self._ports = ports
         self.client_id = client_id
         self.who = who
+        self._proof_key = b""
 
     def keeps(self, op: Op) -> bool:
         """Whether an op is to be submitted at all: without a history, a prompt for it is dropped here."""
@@ -121,13 +124,12 @@ class Client:
     async def submit(self, session: SessionId, submission: Submission) -> Submitted:
         """Puts a submission into the session's SQ; acknowledged means kept.
 
+        The texts of an answer that may be secret are set apart from it: no queue and no log has them.
         Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`;
         and `MalformedSubmission` for a field that holds more than it may.
         """
         check_bounds(submission)
-        request = Submit(
-            session, self.client_id, submission.id, encode_submission(submission), sender=self.who
-        )
+        request = self._request(session, submission)
         restore = self._ports.restore
         for _ in range(RESTORES):
             try:
@@ -139,6 +141,18 @@ class Client:
                 # It may be archived again before the submission arrives, but hardly twice.
                 await self._insist(lambda: restore(session))
         raise SessionArchived(session)
+
+    def _request(self, session: SessionId, submission: Submission) -> Submit:
+        payload = encode_submission(submission)
+        plain = Submit(session, self.client_id, submission.id, payload, sender=self.who)
+        if not (isinstance(submission.op, UserInputAnswer) and submission.op.response.answers):
+            return plain
+        self._proof_key = self._proof_key or self._ports.random_bytes(16)
+        payload, texts = set_apart(payload, self._proof_key)
+        if len(texts) > MOST_SECRET_BYTES:
+            found = f"op.response: at most {MOST_SECRET_BYTES:,} bytes as JSON, this has {len(texts):,}"
+            raise MalformedSubmission(found, submission.id)
+        return dataclasses.replace(plain, payload=payload, kind=SET_APART, secret=texts)
 
     async def _insist(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """Sends the same request until it is answered: every one of them may be repeated."""

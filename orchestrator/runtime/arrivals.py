@@ -29,10 +29,11 @@ from orchestrator.protocol.ops import (
 )
 from orchestrator.runtime.bisect import Arrival
 from orchestrator.runtime.input_files import with_files
-from orchestrator.runtime.intake import Unreadable, command_of
+from orchestrator.runtime.intake import Unreadable
 from orchestrator.runtime.lookups import NOISE_BYTES
 from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.runtime.secrets import with_texts
 from orchestrator.runtime.trees import TreeLookups
 
 SQ_PAGE = 100
@@ -118,7 +119,7 @@ class Arrivals:
 
     async def _command(self, entry: SqEntry) -> c.Command | Note | Unreadable:
         try:
-            command = await self._with_lookups(command_of(entry), entry)
+            command = await self._with_lookups(await with_texts(self._context, entry), entry)
             if not isinstance(command, c.Submitted):
                 return command
             ports, state = self._context.ports, self._context.journal.state

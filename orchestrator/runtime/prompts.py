@@ -15,8 +15,10 @@ from orchestrator.core.history import for_model, since
 from orchestrator.core.ids import TreeId
 from orchestrator.core.inheritance import needed, opened, whole
 from orchestrator.core.plans import with_plan
+from orchestrator.core.secrets import with_secrets
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.request import Item, Prompt
+from orchestrator.protocol.wire import JsonMapping
 from orchestrator.runtime.instructions import BASE_INSTRUCTIONS
 
 _REASONING_MODELS = ("gpt-5", "o1", "o3", "o4", "codex-")
@@ -52,14 +54,19 @@ def build_prompt(
     tools: Sequence[Item],
     text_of: Callable[[str], str | None],
     known: Response | None = None,
+    told: Sequence[tuple[str, JsonMapping]] = (),
 ) -> Prompt:
-    """The prompt of `request`. `text_of` gives a stored text by its hash."""
+    """The prompt of `request`. `text_of` gives a stored text by its hash; `told` are secret answers.
+
+    A compaction is shown none of them: what it says is logged.
+    """
     compact = request.purpose == "compact"
     settings, plan = _task(state).settings, _task(state).pinned
     said = conversation(state, known)
     shown = said if whole(said) else list(opened(said, text_of))
     if plan is not None and not compact:
         shown = with_plan(shown, plan)
+    shown = with_secrets(shown, told) if told and not compact else shown
     return Prompt(
         model=settings.model,
         instructions=resolve(state.facts.base_instructions, text_of) or BASE_INSTRUCTIONS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -10,9 +10,16 @@ from typing import Any, cast
 from orchestrator.broker.admission import ProviderLimits
 from orchestrator.core import commands as c
 from orchestrator.core.ids import TreeId
+from orchestrator.core.secrets import hidden
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
+from orchestrator.model.errors import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
+)
 from orchestrator.model.events import (
     Completed,
     ItemAdded,
@@ -20,11 +27,13 @@ from orchestrator.model.events import (
     RateLimits,
 )
 from orchestrator.model.request import Prompt
+from orchestrator.protocol.wire import JsonMapping
 from orchestrator.runtime.admission import RoomRequest, admitted, estimated_tokens, settle
 from orchestrator.runtime.item_stream import ItemStream
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.prompts import beside, build_prompt, conversation, fetch_texts, known_response
+from orchestrator.runtime.secrets import kept_answers
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.site import DeltaSink
 
@@ -47,6 +56,8 @@ class _Following:
     push: Push
     delta: DeltaSink
     budget: HttpBudget
+    told: Sequence[tuple[str, JsonMapping]] = ()
+    """Secret answers of people, by the ids of their calls."""
 
     @property
     def task(self) -> Task:
@@ -72,7 +83,9 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
     """Sends the request that `state` has begun once its provider has room, and reports it to its end."""
     assert state.task is not None
     most = ports.models.retries(state.task.settings.model_provider)[0]
-    following = _Following(ports, state, push, delta, HttpBudget(max(0, most - state.task.http_used)))
+    told = await kept_answers(ports, state) if state.task.secrets else ()
+    budget = HttpBudget(max(0, most - state.task.http_used))
+    following = _Following(ports, state, push, delta, budget, told)
     n, asking, usage = following.request.n, None, None
     try:
         known = known_response(state, following.request) if following.table.previous_response_id else None
@@ -98,7 +111,7 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
     await fetch_texts(ports.texts, tree, beside(state))
     if request.purpose == "turn":
         await ports.tools.prepare(state, following.delta)
-    prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known)
+    prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known, following.told)
     if request.purpose != "turn":
         return prompt
     table = following.table
@@ -120,14 +133,24 @@ def _asking(following: _Following, prompt: Prompt) -> RoomRequest | None:
 async def _exchange(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
     """The request and its response; answers what was used, if the provider says."""
     try:
-        return await _stream(following, prompt)
+        return await _heard(following, prompt)
     except FatalModelError as error:
         if prompt.previous_response_id is None or error.kind not in _FORGOTTEN:
             raise
         log.info(
             "provider %s: not going on from %s: %s", following.provider, prompt.previous_response_id, error
         )
-        return await _stream(following, await _prompt(following, None))
+        return await _heard(following, await _prompt(following, None))
+
+
+async def _heard(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
+    """The same; an error of the provider, which may quote the request, names no secret."""
+    try:
+        return await _stream(following, prompt)
+    except ModelError as error:
+        if following.told:
+            error.censor(lambda text: hidden(text, following.told))
+        raise
 
 
 async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:

@@ -149,7 +149,12 @@ def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | No
         asked["turn"],
         asked.get("sandboxed"),
         asked.get("kind", ""),
+        _asks_for_a_secret(asked["event"]),
     )
+
+
+def _asks_for_a_secret(event: dict[str, Any]) -> bool:
+    return any(question.get("isSecret") for question in event.get("questions") or ())
 
 
 def _decided(entry: TreeEntry) -> DecidedBelow | None:

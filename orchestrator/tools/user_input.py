@@ -30,11 +30,6 @@ from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Tool, unsupported
 
 MOST_ID: Final = 64
-NO_SECRETS: Final = (
-    "this version cannot keep an answer out of the log, so it asks for no secret; ask the person to put it "
-    "into a file or a variable, and ask for its name"
-)
-
 
 REQUEST_USER_INPUT: Final = function(
     "request_user_input",
@@ -52,6 +47,11 @@ REQUEST_USER_INPUT: Final = function(
                     "header": string(f"A heading of at most {MOST_HEADER} characters."),
                     "question": string("The whole question."),
                     "options": {"type": "array", "description": "2 or 3, or left out.", "items": OPTION},
+                    "isSecret": {
+                        "type": "boolean",
+                        "description": "For a password or a token: you read the answer while this turn goes "
+                        "on, and no log has it. What you repeat of it is logged.",
+                    },
                 },
                 "required": ["id", "header", "question"],
                 "additionalProperties": False,
@@ -101,8 +101,6 @@ def _checked(asked: InputQuestion, number: int) -> JsonObject:
     if not asked.id.strip() or len(asked.id) > MOST_ID:
         raise BadArguments(f"question {number}: its id has 1 to {MOST_ID} characters")
     check_words(number, asked.header, asked.question)
-    if asked.is_secret:
-        raise BadArguments(f"question {number}: {NO_SECRETS}")
     if asked.options is not None and not 2 <= len(asked.options) <= 3:
         raise BadArguments(f"question {number}: 2 or 3 options, or none, not {len(asked.options)}")
     for each in asked.options or ():
@@ -116,6 +114,7 @@ def _checked(asked: InputQuestion, number: int) -> JsonObject:
             header=asked.header,
             question=asked.question,
             is_other=True,
+            is_secret=asked.is_secret,
             options=options or None,
         )
     )

@@ -33,6 +33,11 @@ def name_of(question: Request) -> str:
     return str(question["id"] if "id" in question else question["header"])
 
 
+def is_secret(question: Request) -> bool:
+    """Whether the answer is not to be seen."""
+    return bool(question.get("isSecret"))
+
+
 def subject_of(request: Request) -> str:
     """All questions of a request, in one line."""
     return " · ".join(f"{each['header']}: {each['question']}" for each in request["questions"])
@@ -49,6 +54,8 @@ def texts_of(question: Request, line: str) -> list[str]:
     Several choices are separated by commas, and become one text with one's own words last.
     """
     labels = options_of(question)
+    if is_secret(question) and not labels:
+        return [line]
     if not question.get("multiSelect"):
         return [_chosen(labels, line) or line.strip()]
     parts = [part.strip() for part in line.split(",") if part.strip()]

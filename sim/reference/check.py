@@ -27,6 +27,7 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.emit,
             sessions.fire,
             sessions.heartbeat,
+            sessions.keep_secret,
             sessions.peek,
             sessions.put_blob,
             sessions.release,

@@ -74,6 +74,7 @@ class Step:
     settlements: list[tuple[bytes, list[int] | None]] = field(default_factory=list)
     reservations: list[tuple[bytes, list[int]]] = field(default_factory=list)
     waits: list[tuple[bytes, list[int]]] = field(default_factory=list)
+    dropped: list[list[bytes]] = field(default_factory=list)
 
 
 def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
@@ -116,6 +117,7 @@ def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) ->
         step.settlements.append((name, None if estimated else amount))
     step.reservations = [(given.word(), given.amount()) for _ in range(given.number())]
     step.waits = [(given.word(), given.amount()) for _ in range(given.number())]
+    step.dropped = given.rows(1)
 
 
 def _fence(step: Step, own: Fields) -> bytes:
@@ -273,6 +275,8 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
     _registered(step, tree, judged.drawn, final if events else None)
     _timers_and_approvals(sight, keys, step)
     woken = _accounted(sight, keys, step, judged)
+    for (name,) in step.dropped:
+        sight.hash(keys[-1]).pop(name, None)
     _placed(sight, keys, step, released)
     accounts = judged.budget.accounts() if judged.budget is not None else []
     told = [number(own, b"eq"), int(released), final, sight.now, pokes, woken, stamp]

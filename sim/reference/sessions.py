@@ -60,6 +60,7 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     key, sq, seen, seen_at, agents = keys[:5]
     name, pool_name, tree, client, submission, digest, kind, payload, sender = given.words(9)
     most_entries, most_bytes, keep, keep_ms = (given.number() for _ in range(4))
+    apart = (given.word(), given.word(), given.number(), given.number()) if given.number() else None
     pool, session = Pool.at(pool_name, keys, 5), sight.hash(key)
     if b"tree" not in session:
         return [b"UNKNOWN"]
@@ -75,11 +76,30 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     entries, held = sight.stream(sq).length, held_bytes(session)
     if entries >= most_entries or held + len(payload) > most_bytes:
         return [b"FULL", entries, held]
+    if apart is not None and not _set_apart(sight.hash(keys[9]), *apart[:3]):
+        return [b"SECRETS", apart[2]]
     n = enqueued(sight, session, sq, Entry(kind, payload, client, submission, sender))
     is_remembered(sight, seen, seen_at, client + b"|" + submission, n, digest)
     _forgets(sight, seen, seen_at, keep, keep_ms)
     is_woken(sight, pool, name, agents, quarantined == b"1")
     return [b"OK", n, held_by, quarantined, sight.now]
+
+
+def _set_apart(secrets: Fields, name: bytes, texts: bytes, most: int) -> bool:
+    """Keeps the texts under their name, if there is room."""
+    fits = len(secrets) < most
+    if fits:
+        secrets[name] = texts
+    return fits
+
+
+def keep_secret(sight: Sight, keys: Keys, given: Given) -> Reply:
+    name, texts, most, _ = given.word(), given.word(), given.number(), given.number()
+    secrets = sight.hash(keys[0])
+    if name not in secrets and not _set_apart(secrets, name, texts, most):
+        return [b"SECRETS", most]
+    secrets[name] = texts
+    return [b"OK", sight.now]
 
 
 def _forgets(sight: Sight, seen: bytes, seen_at: bytes, keep: int, keep_ms: int) -> None:
@@ -335,7 +355,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
     pools = [row[0] for row in given.rows(1)]
     listed, blobs = given.rows(4), given.number()
-    first, of_pools = 6 + 2 * len(pools), keys[6 : 6 + 2 * len(pools)]
+    first, of_pools = 7 + 2 * len(pools), keys[7 : 7 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
         session = sight.hash(keys[first + 8 * at])
@@ -368,7 +388,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     for zset in (sight.zset(keys[0]), *map(sight.zset, of_pools[::2])):
         for name in names & zset.keys():
             del zset[name]
-    for key in (*(keys[3:6] if whole else ()), *keys[first:]):
+    for key in (*(keys[3:7] if whole else ()), *keys[first:]):
         sight.delete(key)
     return [b"OK", sight.now]
 

@@ -11,7 +11,17 @@ from sim.store import Store
 
 Fields = dict[bytes, bytes]
 HASHES = frozenset(
-    (b"session", b"seen", b"timer", b"agents", b"approvals", b"workers", b"provider", b"history_keys")
+    (
+        b"session",
+        b"seen",
+        b"timer",
+        b"agents",
+        b"approvals",
+        b"workers",
+        b"provider",
+        b"history_keys",
+        b"secrets",
+    )
 )
 ZSETS = frozenset((b"seen_at", b"due", b"leases", b"timers", b"sessions", b"heard", b"waiting"))
 STREAMS = frozenset((b"rollout", b"eq", b"sq", b"tree", b"ready", b"history"))

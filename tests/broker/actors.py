@@ -32,7 +32,7 @@ _GROUPED = {
     "tree_events": ("tree", "events"),
     **{
         name: ("tree", name)
-        for name in ("outbox", "children", "summary", "debits", "unless_flagged", "taken")
+        for name in ("outbox", "children", "summary", "debits", "unless_flagged", "taken", "secrets_dropped")
     },
     **{name: ("budget", name) for name in ("settlements", "reservation")},
     "within_budget": ("budget", "within"),

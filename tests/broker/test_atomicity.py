@@ -20,7 +20,14 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, OutOfMemory
 from orchestrator.broker.follow import hash8_of
-from orchestrator.broker.records import BrokerConfig, Claimed, CommitRequest, Committed, NewTree
+from orchestrator.broker.records import (
+    BrokerConfig,
+    Claimed,
+    CommitRequest,
+    Committed,
+    NewTree,
+    Submit,
+)
 from orchestrator.broker.rights import missing_rights
 from orchestrator.broker.tree_records import BudgetWait, LimitChange, Reservation, Settlement, Spend
 from orchestrator.core.chain import GENESIS
@@ -35,6 +42,7 @@ from orchestrator.core.commit_parts import (
     TreeEvent,
 )
 from orchestrator.core.ids import AgentId
+from orchestrator.core.secrets import SET_APART
 from tests.broker.actors import (
     SHARD,
     Backend,
@@ -52,7 +60,7 @@ READ_ONLY = {"peek", "timers_due", "registry", "serving", "rights"}
 SHRINKING = {"delete"}
 """Scripts that only free memory: they run whole although the server is full."""
 
-DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob"}
+DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob", "secrets"}
 """Keys that `delete` deletes whatever they are."""
 
 Provoke = Callable[[Backend, Connection, ScriptCall], Awaitable[None]]
@@ -83,12 +91,14 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     await broker.create(NewTree(root, {"limit:slots": b"4", "limit:tokens": b"50"}))
     session = root.session
     await submitted(broker, session)
+    await broker.submit(Submit(session, "client", "a1", b"answer", SET_APART, secret=b"texts"))
     held = await broker.claim("default", "w1", "c1", SHARD)
     assert held is not None
     await broker.emit(held.claim, [NewEvent(b"delta", 1, hash8_of(held.head))])
     await broker.renew([held.claim])
     await broker.reserve(held.claim.tree, 1)
     await Blobs(connection, broker.keys).put(held.claim.tree, b"content")
+    await broker.keep_secret(held.claim.tree, "in clear", b"texts")
     await broker.heartbeat("w1", b"state")
     assert await missing_rights(connection, broker.keys) == ()
     for ticket in ("first", "second"):
@@ -148,6 +158,7 @@ def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
         approvals_close=("b",),
         summary={"a:1": b"queued"},
         debits=(Debit("slots", 1, "limit:slots"),),
+        secrets_dropped=("in clear",),
         reservation=Reservation("1", Spend(10, 5, 1)),
         status="running",
         meta=b"meta",
@@ -294,6 +305,7 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "fire",
         "delete",
         "raise_limits",
+        "keep_secret",
     }
     sent: list[ScriptCall] = []
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.cli.prompts import CANCEL, Prompt
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
@@ -95,6 +97,54 @@ def test_question_without_a_terminal_parks_and_is_answered_from_the_command_line
         assert done.returncode == 0
         assert "thank you" in done.stdout
         assert "request q1 was answered by" in user.run("logs", session).stdout
+
+
+TOKEN = {"id": "token", "header": "Token", "question": "Which token?", "isSecret": True}
+SECRET_ASKED = {"items": [{"call": "request_user_input", "args": {"questions": [TOKEN]}, "call_id": "q2"}]}
+SECRET = "!hunter2"
+
+
+def test_secret_is_taken_as_it_is_typed_even_if_it_looks_like_a_command() -> None:
+    request = {**INPUT, "questions": [TOKEN]}
+    assert Prompt(request).hides
+    assert Prompt(request).answers("!hunter2")
+    assert "not shown" in Prompt(request).text
+    assert typed(request, SECRET)["response"]["answers"] == {"token": {"answers": [SECRET]}}
+    assert typed(request, CANCEL)["response"] == {"answers": {}}
+    assert not Prompt(INPUT).hides
+
+
+@pytest.mark.parametrize("command", [("run", "go"), ("run",)])
+def test_secret_is_not_shown_at_a_terminal(machine: Machine, command: tuple[str, ...]) -> None:
+    with (
+        machine.model(SECRET_ASKED, says("thank you")) as user,
+        user.terminal(*command, *NEVER) as person,
+    ):
+        if len(command) == 1:
+            person.wait_for("/help shows words")
+            person.type("go\r")
+        shown = person.wait_for("which is not shown and not kept")
+        person.type(f"{SECRET}\r")
+        shown += person.wait_for("thank you")
+        if len(command) == 1:
+            person.type("/quit\r")
+        assert person.exit_code() == 0
+        assert SECRET not in shown + person.seen
+    history = Path(user.environ["DENDRO_HOME"]) / "history"
+    assert not history.exists() or SECRET not in history.read_text()
+
+
+def test_secret_is_not_taken_from_a_command_line_but_from_a_line_of_input(machine: Machine) -> None:
+    with machine.model(SECRET_ASKED, says("thank you")) as user:
+        assert user.run("run", "go", *NEVER).returncode == 3
+        (session,) = user.session_ids()
+        refused = user.run("approvals", session, "--answer", f"0:q2 token={SECRET}")
+        assert (refused.returncode, "others see a command line" in refused.stderr) == (2, True)
+        assert SECRET not in refused.stderr
+        answer = ("approvals", session, "--answer", "0:q2 token=")
+        assert "handed in" in user.run(*answer, input=f"{SECRET}\n").stdout
+        assert "thank you" in user.run("run", "--resume", session, *NEVER).stdout
+        assert SECRET not in user.run("logs", session, "--json").stdout
 
 
 def test_page_of_questions_shows_what_the_model_and_the_client_say() -> None:

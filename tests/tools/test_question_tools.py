@@ -17,7 +17,6 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.question import HELPER_ASKS
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
-from orchestrator.tools.user_input import NO_SECRETS
 
 TOOLBOX = Toolbox(built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None)))
 STATE = State(
@@ -99,7 +98,6 @@ async def test_request_for_input_offers_a_free_answer_and_may_have_no_options() 
         ([wish(header="x" * 13)], "question 1: its header has 13"),
         ([wish(options=labels("A"))], "2 or 3 options, or none, not 1"),
         ([wish(options=labels("A", ""))], "a label is empty"),
-        ([wish(isSecret=True)], NO_SECRETS),
     ],
 )
 async def test_request_for_input_that_a_person_cannot_be_asked_is_refused(

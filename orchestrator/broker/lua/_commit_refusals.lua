@@ -25,6 +25,8 @@ local function any_misfit()
     or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash')
     or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'hash') or misfit(KEYS[13], 'hash') or misfit(KEYS[14], 'zset')
   if bad then return bad end
+  bad = #secrets_drop > 0 and misfit(KEYS[#KEYS], 'hash')
+  if bad then return bad end
   for i = 0, #pools do
     bad = pool_misfit(pools[i])
     if bad then return bad end

@@ -103,6 +103,10 @@ local function write_approvals(now)
   end
 end
 
+local function drop_secrets()
+  for _, name in ipairs(secrets_drop) do redis.call('HDEL', KEYS[#KEYS], name) end
+end
+
 local function write_standing(outcome, now)
   redis.call('ZADD', KEYS[14], text(now), session)
   if outcome.released then redis.call('ZREM', KEYS[8], session) end

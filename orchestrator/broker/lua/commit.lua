@@ -5,7 +5,7 @@
 -- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key)
 -- takes: others[pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
 -- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
--- takes:   settlements(request estimated? used$) reservations(request amount$) waits(timer amount$)]
+-- takes:   settlements(request estimated? used$) reservations(request amount$) waits(timer amount$) secrets_drop(name)]
 -- then: commit_refusals commit_outcome commit_writes
 --
 -- commit(…) -> OK seq head tip eq released tree_seq now {session worker to poke, …} woken depths {account, …}
@@ -27,7 +27,8 @@
 --      11 timers     zset    the shard's deadlines        12 timer  hash    id -> generation:payload
 --      13 approvals  hash    the fleet's open approvals   14 sessions zset  by last change
 --      15… four keys (as 7-10) for each further pool, then for each target of mail or events its
---          session hash, sq stream and eq stream, then for each child the six keys of a birth
+--          session hash, sq stream and eq stream, then for each child the six keys of a birth, and the last, if
+--          secrets are dropped, their hash
 
 place_others()
 local bad = any_misfit()
@@ -58,6 +59,7 @@ write_timers()
 write_tree(outcome, drawn, now)
 local woken = write_budget(own, budget, now)
 write_approvals(now)
+drop_secrets()
 write_standing(outcome, now)
 return {'OK', outcome.seq, outcome.head, outcome.tip, outcome.eq, outcome.released and 1 or 0, outcome.tree_seq, now, pokes,
   woken, outcome.depths, budget and accounts(budget.kept) or {}}

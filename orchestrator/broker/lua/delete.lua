@@ -21,10 +21,11 @@
 -- sessions 156 and 285 ms.
 --
 -- KEYS  1 sessions zset   2 timers zset   3 approvals hash   4 agents hash   5 blobs set   6 tree stream
---       7… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
+--       7 secrets hash
+--       8… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
 --          which are deleted whatever they are, then each blob
 
-local next_key = 7
+local next_key = 8
 for i, name in ipairs(pools) do
   pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
@@ -88,6 +89,6 @@ for i, row in ipairs(sessions) do
   local k = first_session + 8 * (i - 1)
   redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7])
 end
-if whole then redis.call('DEL', KEYS[4], KEYS[5], KEYS[6]) end
+if whole then redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7]) end
 for i = next_key, #KEYS do redis.call('DEL', KEYS[i]) end
 return {'OK', now_ms()}

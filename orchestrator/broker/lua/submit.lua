@@ -1,22 +1,26 @@
 -- uses: base wake queue
 -- takes: session pool_name tree client submission digest kind payload sender max_entries# max_bytes# keep# keep_ms#
+-- takes: apart[name value most# ttl_ms#]
 -- submit(…)
---   -> OK n holder quarantined now | DUP n holder quarantined now | CONFLICT | FULL entries bytes
+--   -> OK n holder quarantined now | DUP n holder quarantined now | CONFLICT | FULL entries bytes | SECRETS n
 --      | ARCHIVED | UNKNOWN | MOVED tree pool | CORRUPT key why
 --
 -- Appends one submission to the queue, once per (client, submission), and makes the session due
--- if it is parked. The holder, if there is one, is for the caller to poke.
+-- if it is parked. The holder, if there is one, is for the caller to poke. What the payload says nothing of (`apart`)
+-- stands in a hash of its own from the same moment on, until a commit drops it or nobody has added any for so long.
 --
 -- KEYS  1 session  hash    state of the session     2 sq      stream  its submission queue
 --       3 seen     hash    client|submission -> n:digest    4 seen_at zset  the same ids by arrival
 --       5 agents   hash    the tree's fair turn
 --       6 due zset   7 leases zset   8 ready stream   9 clock string   of the session's pool
+--      10 secrets hash    with `apart`: name -> value
 
 local pool = fixed_pool(pool_name, 6)
 local id = client .. '|' .. submission
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'hash')
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
+  or KEYS[10] and misfit(KEYS[10], 'hash')
 if bad then return bad end
 local box = read_box(KEYS[1], KEYS[2])
 if not box then return {'UNKNOWN'} end
@@ -35,7 +39,12 @@ if not has_room(box, #payload, max_entries, max_bytes) then
   return {'FULL', redis.call('XLEN', KEYS[2]), box.total - box.done}
 end
 if ahead(KEYS[2], box.n) then return ahead_reply(KEYS[2], box.n) end
+if KEYS[10] and #redis.call('HKEYS', KEYS[10]) >= most then return {'SECRETS', most} end
 
+if KEYS[10] then
+  redis.call('HSET', KEYS[10], name, value)
+  redis.call('PEXPIRE', KEYS[10], text(ttl_ms))
+end
 local n = enqueue(box, {kind = kind, payload = payload, client = client, submission = submission, sender = sender}, now)
 save_box(box)
 redis.call('HSET', KEYS[3], id, text(n) .. ':' .. digest)

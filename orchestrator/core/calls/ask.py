@@ -35,6 +35,8 @@ class Settled:
     output: str
     events: tuple[EventModel, ...] = ()
     """The events before the output."""
+    hides: bool = False
+    """The output has a note in the place of a secret text."""
 
 
 def digest_of(response: JsonObject) -> str:

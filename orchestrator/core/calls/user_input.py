@@ -10,6 +10,7 @@ import orjson
 from orchestrator.core.calls.ask import DoesNotAnswer, Settled, check_texts, named, shown
 from orchestrator.core.forms import LIST
 from orchestrator.core.frozen import record, replace
+from orchestrator.core.secrets import NOT_KEPT
 from orchestrator.protocol.events import RequestUserInput
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.plans import RequestUserInputResponse
@@ -39,6 +40,11 @@ class UserInputWork:
         )
 
     @property
+    def secret(self) -> frozenset[str]:
+        """The ids of the questions whose answers the log may not have."""
+        return frozenset(str(question["id"]) for question in self.questions if question.get("isSecret"))
+
+    @property
     def unanswered(self) -> Settled:
         """The end of a request that nobody has answered in time, or that a person declines."""
         return Settled("cancelled", '{"answers":{}}')
@@ -57,5 +63,7 @@ class UserInputWork:
                     f"{shown(id)} has {len(answer.answers):,} answers; at most {MOST_TEXTS} are taken"
                 )
         check_texts((id, text) for id, answer in given.items() for text in answer.answers)
-        answers = {id: {"answers": given[id].answers if id in given else ()} for id in ids}
-        return Settled("answered", orjson.dumps({"answers": answers}).decode())
+        hides = {id for id in self.secret if id in given and given[id].answers}
+        told = {id: (NOT_KEPT,) if id in hides else given[id].answers if id in given else () for id in ids}
+        answers = {id: {"answers": texts} for id, texts in told.items()}
+        return Settled("answered", orjson.dumps({"answers": answers}).decode(), hides=bool(hides))

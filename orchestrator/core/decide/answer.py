@@ -23,6 +23,8 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision
 from orchestrator.protocol.wire import UNSET, JsonObject, JsonValue, written
 
+GONE = "its texts are not kept any more: answer again"
+
 
 @record
 class Reply:
@@ -70,16 +72,21 @@ def decision_word(decision: Decision) -> str:
 
 def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
     """An answer under a call id, or under the turn's id if exactly one request was open then."""
-    reply = reply_of(op)
+    if not _answered_by(draft, command, reply_of(op)):
+        draft.drop_secret(command.secret)
+
+
+def _answered_by(draft: Draft, command: Submitted, reply: Reply) -> bool:
+    """Carries out an answer; whether its texts, if they stand beside the log, are still needed there."""
     meant = _meant(draft, reply, command.seq) if _for_me(draft, reply) else []
     below = _below(command, reply)
     if len(meant) == 1:
-        _carry_out(draft, command, reply, meant[0])
-    elif meant:
+        return _carry_out(draft, command, reply, meant[0])
+    if meant:
         # Where several are open, the answer was meant for one of them, not for an earlier one.
         draft.add(e.error(command.id, _unknown(draft, reply.id)))
     elif len(below) == 1:
-        _route(draft, command, below[0], reply)
+        return _route(draft, command, below[0], reply)
     elif below:
         text = f"{_unknown_below(below, reply.id)}; name the agent by agent_id"
         draft.add(e.error(command.id, text))
@@ -87,21 +94,36 @@ def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
         draft.add(e.error(command.id, other))
     else:
         _hold_against_earlier(draft, command, reply)
+    return False
 
 
 def _for_me(draft: Draft, reply: Reply) -> bool:
     return reply.agent_id in (None, draft.state.facts.agent_id)
 
 
-def _carry_out(draft: Draft, command: Submitted, reply: Reply, call: Call) -> None:
+def _carry_out(draft: Draft, command: Submitted, reply: Reply, call: Call) -> bool:
     who = command.who or command.client
     try:
         if reply.response is None:
             resolve(draft, call, reply.decision, who, command.client)
-        else:
-            settle(draft, call, reply.response, who, command.client)
+            return False
+        needed = settle(draft, call, reply.response, who, command.client, command.secret)
     except DoesNotAnswer as error:
         draft.add(e.error(command.id, _stays_open(call.call_id, error)))
+        return False
+    if needed:
+        _warn_of_clear_text(draft, command, call.call_id)
+    return needed
+
+
+def _warn_of_clear_text(draft: Draft, command: Submitted, name: str) -> None:
+    if command.in_clear:
+        message = (
+            f"{name} asked for a secret, and the client handed the answer in in clear: Redis had it in the "
+            "session's queue until now, and its append-only file may have it still. The log has it not; a "
+            "client of this version sets such texts apart"
+        )
+        draft.add(e.event(command.id, ev.WarningEvent(message=message)))
 
 
 def _stays_open(name: str, error: DoesNotAnswer) -> str:
@@ -125,8 +147,9 @@ def _other_op(draft: Draft, command: Submitted, reply: Reply) -> str | None:
     return None
 
 
-def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) -> None:
-    """Sends an answer on to the one agent that waits for it."""
+def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) -> bool:
+    """Sends an answer on to the one agent that waits for it; one with a secret by its name alone."""
+    secret = command.secret if asked.secret and reply.decision == "answered" else ""
     by = command.who or command.client
     payload: AnswerPayload = {
         "id": command.id,
@@ -136,12 +159,17 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
         "who": by,
         "sandboxed": asked.sandboxed,
     }
-    if reply.response is not None:
+    if secret:
+        payload["secret"] = secret
+        _warn_of_clear_text(draft, command, asked.call_id)
+    elif reply.response is not None:
         payload["response"] = reply.response
     key = f"answer:{command.client}:{command.id}"
     draft.tree.send(asked.session, "answer", payload, key)
     at_ms, (decision, digest) = draft.moment.at_ms, reply.said
+    digest = "" if secret else digest
     draft.add(f.Answered(asked.call_id, asked.turn, decision, by, at_ms, asked.agent_id, digest))
+    return bool(secret)
 
 
 def routed_answer(draft: Draft, command: MailArrived) -> None:
@@ -150,33 +178,42 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
     A command that its sandbox stopped is asked about again under the same id: an approval of the confined
     command does not allow it without the sandbox.
     """
-    answer, response = command.payload, command.payload.get("response")
+    answer, of_words = command.payload, "response" in command.payload
     for call in _pending(draft):
         asks = isinstance(call.work, AskWork)
-        if call.call_id != answer["call_id"] or asks != (response is not None):
+        if call.call_id != answer["call_id"] or asks != of_words:
             continue
         if asks or answer.get("sandboxed") in (None, _sandboxed(call)):
-            _answer_sent_on(draft, call, answer)
-            return
-    _tell_late(draft, answer)
+            needed = _answer_sent_on(draft, call, answer)
+            break
+    else:
+        needed = False
+        _tell_late(draft, answer)
+    if not needed:
+        draft.drop_secret(answer.get("secret", ""))
 
 
-def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -> None:
+def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -> bool:
+    """Carries out an answer of the root's client; whether its texts beside the log are still needed."""
     try:
         if isinstance(call.work, AskWork):
-            settle(draft, call, answer["response"], answer["who"])
-        else:
-            resolve(draft, call, answer["decision"], answer["who"])
+            if answer["response"] is None:
+                raise DoesNotAnswer(GONE)
+            return settle(draft, call, answer["response"], answer["who"], secret=answer.get("secret", ""))
+        resolve(draft, call, answer["decision"], answer["who"])
     except DoesNotAnswer as error:
         name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
         if "id" in answer:
             _tell_root(draft, answer["id"], _stays_open(name, error))
+    return False
 
 
 def _tell_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
     """Tells the root that an answer which it has sent on came too late."""
     told, response = (answer["call_id"], answer["turn"]), answer.get("response")
-    said = (answer["decision"], "" if response is None else digest_of(response))
+    # Two secret answers are never the same: nothing is kept that tells.
+    digest = answer["secret"] if "secret" in answer else "" if response is None else digest_of(response)
+    said = (answer["decision"], digest)
     earlier = [one for one in draft.state.answers if (one.call_id, one.turn) == told]
     if "id" not in answer or (earlier and (earlier[-1].decision, earlier[-1].digest) == said):
         return

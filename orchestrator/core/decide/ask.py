@@ -32,10 +32,19 @@ def ask_person(draft: Draft, call: Call, work: AskWork) -> None:
     open_request(draft, call.call_id, work.kind, request)
 
 
-def settle(draft: Draft, call: Call, response: JsonObject, who: str, client: str = "") -> None:
-    """Gives the call an answer; raises `DoesNotAnswer` before anything is written if it does not fit."""
-    work = _work(call)
-    _end(draft, call, work.settled(response), digest_of(response), who, client)
+def settle(
+    draft: Draft, call: Call, response: JsonObject, who: str, client: str = "", secret: str = ""
+) -> bool:
+    """Gives the call an answer; raises `DoesNotAnswer` before anything is written if it does not fit.
+
+    Whether requests of the task need the texts that stand beside the log under the name `secret`.
+    """
+    end = _work(call).settled(response)
+    if not end.hides:
+        _end(draft, call, end, digest_of(response), who, client)
+        return False
+    _end(draft, call, end, "", who, client, secret)
+    return True
 
 
 def give_up(draft: Draft, call: Call) -> None:
@@ -49,9 +58,11 @@ def _work(call: Call) -> AskWork:
     return call.work
 
 
-def _end(draft: Draft, call: Call, end: Settled, digest: str, who: str, client: str = "") -> None:
-    at_ms = draft.moment.at_ms
-    draft.add(f.Answered(call.call_id, draft.task.id, end.decision, who, at_ms, digest=digest))
+def _end(
+    draft: Draft, call: Call, end: Settled, digest: str, who: str, client: str = "", secret: str = ""
+) -> None:
+    turn, said = draft.task.id, (end.decision, who, draft.moment.at_ms)
+    draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     resolved(draft, call, end.decision, who, client, digest=digest)

@@ -113,7 +113,10 @@ class Answered:
     answered_ms: int = field(default=0, metadata=ALWAYS)
     agent_id: AgentId | None = None
     digest: str = ""
-    """The identity of the response to questions, whose words the call's output has; approvals have none."""
+    """The identity of the response to questions, whose words the call's output has; approvals have none, nor
+    have responses with a secret text, which could be guessed by it."""
+    secret: str = ""
+    """The name of a response with a secret text, beside the log."""
 
 
 @record

@@ -1,0 +1,35 @@
+"""Texts of answers that stand beside the log: read by the workers of their tree, until a commit drops them.
+
+Knows not which of them are secret. `submit` writes them with the submission that they belong to.
+"""
+
+from __future__ import annotations
+
+from orchestrator.broker.connection import call
+from orchestrator.broker.errors import SecretsFull
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.broker.requests import SECRETS
+from orchestrator.core.ids import TreeId
+
+
+class Secrets(Reader):
+    """The part of the broker that keeps what no log may have."""
+
+    async def secret(self, tree: TreeId, name: str) -> bytes:
+        """The texts under a name; empty if they are gone."""
+        found: bytes | None = await self._connection.command("HGET", self.keys.secrets(tree), name)
+        return found or b""
+
+    async def keep_secret(self, tree: TreeId, name: str, texts: bytes) -> None:
+        """Sets texts apart that came in clear; safe to repeat."""
+        reply = await self._connection.run(
+            call("keep_secret", [self.keys.secrets(tree)], name=name, value=texts, **SECRETS)
+        )
+        match code_of(reply, tree):
+            case "OK":
+                self._clock.note(reply[1])
+            case "SECRETS":
+                raise SecretsFull(tree, reply[1])
+            case code:
+                raise unexpected("keep_secret", code)
