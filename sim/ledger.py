@@ -33,6 +33,8 @@ class Run:
     output: str = ""
     denied: bool = False
     """The sandbox stopped it: it may be asked for, and run, without one."""
+    lasting: int = 0
+    """The number of the process that the command may become; 0: it ends with its call."""
     lost: bool = False
     """Decided on a branch of the log that Redis had lost by then."""
     state: str = "running"

@@ -22,13 +22,17 @@ from orchestrator.core.calls import (
     McpWork,
     PatchWork,
     QuestionWork,
+    StdinWork,
     UserInputWork,
+    WriteStdin,
 )
 from orchestrator.core.calls.exec import Segment
-from orchestrator.core.commands import Assessment, CallFinished, Immediate
+from orchestrator.core.calls.process import Lasting
+from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.core.ids import SessionId
+from orchestrator.core.processes import Process
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Call, State
 from orchestrator.core.user_shell import command_of
@@ -52,6 +56,7 @@ from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
 from orchestrator.tools.view_image import ViewImage
 from sim.ledger import Ledger, Run, SimSupervisor
 from sim.loop import SimLoop
+from sim.processes import SimProcesses
 from sim.requests import Requests, Sent
 from sim.trace import Trace
 
@@ -389,12 +394,22 @@ class SimTools:
         self._supervisor = supervisor
         self._machine = machine
         self._starting = starting
+        self.processes = SimProcesses(model.loop, model.rng, ledger, supervisor, machine)
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Needs nothing."""
 
     def release(self, session: SessionId) -> None:
         """Held nothing."""
+
+    async def follow(self, process: Process, claim: str) -> ProcessEnd:
+        return await self.processes.follow(process, claim)
+
+    def kill_process(self, number: int, claim: str) -> None:
+        self.processes.kill(number, claim)
+
+    async def abandon(self, claim: str) -> None:
+        await self.processes.abandon(claim)
 
     async def of_servers(self, state: State) -> dict[str, McpTool]:
         return {}
@@ -428,6 +443,14 @@ class SimTools:
             case "request_user_input":
                 shown = {"header": "Where", "question": "Where?", "isOther": True, "isSecret": False}
                 return UserInputWork(({"id": "place", **shown},))
+            case "exec_command":
+                parsed = (UnknownCommand(cmd="serve"),)
+                lasting = Lasting(bool(arguments["tty"]), arguments["yield_ms"], 100)
+                return Exec(("serve",), "/sim", parsed, call.call_id, safe=True, lasting=lasting)
+            case "write_stdin":
+                # Of a number that the model was told, or of one that it was not.
+                chars = "x" if arguments["types"] else ""
+                return WriteStdin(arguments["number"], chars, 250, 100)
             case name if name == TOOL:
                 # Some calls are the same ones again: they may have been approved for the session.
                 file = {"file": call.call_id if self._model.rng.random() < 0.7 else "again"}
@@ -445,7 +468,11 @@ class SimTools:
         model = self._model
         if not self._supervisor.permits(site.claim):
             return finished(call, f"killed {call.call_id}", "killed")
+        if isinstance(call.work, StdinWork):
+            return await self.processes.look(call, call.work, site)
         lost = self._starting(call, site)
+        if isinstance(call.work, ExecWork) and call.work.lasting is not None:
+            return await self.processes.start(call, call.work.lasting, site, lost=lost)
         done: asyncio.Future[str] = model.loop.create_future()
         run = Run(
             str(site.session),

@@ -228,6 +228,7 @@ EFFECTS: Mapping[str, Effect] = {
     "tools.timeout_s": Effect("3", lambda s: command(s).timeout_s, 3),
     "tools.max_deltas": Effect("2", lambda s: at_work.ran(s)[1], 2),
     "tools.local_shell": Effect("true", lambda s: "local_shell" in at_work.tools_offered(s), True),
+    "tools.unified_exec": Effect("true", lambda s: at_work.tools_offered(s)[0], "exec_command"),
     "tools.web_search": Effect("true", lambda s: "web_search" in at_work.tools_offered(s), True),
     "tools.view_image": Effect("false", lambda s: "view_image" in at_work.tools_offered(s), False),
     "tools.apply_patch_freeform": Effect("true", lambda s: birth(s).facts.patch_freeform, True),

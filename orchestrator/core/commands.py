@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from orchestrator.core.calls import AskWork, Await, Runnable
+from orchestrator.core.calls import AskWork, Await, Runnable, WriteStdin
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.core.state import State
+from orchestrator.protocol.events import ExecCommandEnd
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
@@ -269,7 +270,7 @@ class Prune:
 
 
 AgentAssessment = Spawn | Fork | Helper | SendMessage | Await | SetWatchdog | CancelAgent | Prune
-Assessment = Runnable | Immediate | AskWork | AgentAssessment
+Assessment = Runnable | WriteStdin | Immediate | AskWork | AgentAssessment
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +282,17 @@ class CallAssessed:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """The end of a process; `unread` is what it said since the model looked last, cut for the model."""
+
+    number: int
+    end: ExecCommandEnd
+    unread: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CallFinished:
-    """A running call has ended, and no process of it is left."""
+    """A running call has ended, and no process of it is left but one that it `keeps`."""
 
     call_id: str
     output: ToolOutput
@@ -291,6 +301,19 @@ class CallFinished:
     """The command failed, and it looks as if the sandbox was why."""
     applied: bool = False
     """The patch was written."""
+    keeps: bool = False
+    """The command goes on as a process of the session."""
+    over: ProcessEnd | None = None
+    """The end of the process that the call has looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFinished:
+    """A process of the session has ended, with everything that it had started."""
+
+    over: ProcessEnd
+    lost: str = ""
+    """Why the worker has ended it, as the model is told; empty if it ended by itself or by a decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +421,7 @@ Command = (
     | ResponseBroken
     | CallAssessed
     | CallFinished
+    | ProcessFinished
     | Stopped
     | CloseCalls
     | TellChildren

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.core.blobs import INLINE_TEXT_BYTES
-from orchestrator.core.context import CONTEXT_TAGS, is_context, is_role, new_context, standing_context
+from orchestrator.core.context import (
+    CONTEXT_TAGS,
+    PROCESS_GONE_TAG,
+    is_context,
+    is_role,
+    new_context,
+    standing_context,
+)
 from orchestrator.core.history import INHERITED, Item, message_text, user_message
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.modes import is_of_modes, standing_modes, told_settings
+from orchestrator.core.processes import Processes
 from orchestrator.core.review import REVIEW_TAG
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.core.user_shell import USER_SHELL_TAG
@@ -41,7 +49,7 @@ MOST_PICTURES = 16
 """Pictures that a compaction keeps of the running task."""
 _MARKER = "<turn_aborted>"
 _BRIDGE_OPENING = "This conversation was compacted."
-_OWN = (*CONTEXT_TAGS, _MARKER, _BRIDGE_OPENING)
+_OWN = (*CONTEXT_TAGS, PROCESS_GONE_TAG, _MARKER, _BRIDGE_OPENING)
 """The beginnings of user messages that no user wrote."""
 _NOT_SAID = (*_OWN, SKILL_TAG, USER_SHELL_TAG, REVIEW_TAG)
 """The same, and of those that tell of a file, of a command or of a review."""
@@ -63,7 +71,7 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     message: list[Item] = [{**history[place], "content": pictures} for place in list(shown)[:1]]
     context = new_context(history, told_settings(state.task.settings, state.settings), _given(state))
     context += map(written, standing_modes(state.task.settings))
-    return kept, [*context, *message, _bridge(kept, summary)]
+    return kept, [*context, *message, _bridge(kept, summary + _running(state.processes))]
 
 
 def _compacted_branch(
@@ -74,7 +82,7 @@ def _compacted_branch(
     kept = _newest_of(branch.kept_user_texts, said, ())
     context = new_context(said, task.settings, _given(state))
     opening = [item for item in branch.opening if not is_context(item)]
-    return kept, [*context, _bridge(kept, summary), *opening]
+    return kept, [*context, _bridge(kept, summary + _running(state.processes)), *opening]
 
 
 def summarised_history(state: State, summary: str) -> tuple[tuple[str, ...], list[Item]]:
@@ -196,6 +204,13 @@ def _newest(texts: list[str]) -> Iterable[str]:
         # The oldest message that fits only in part keeps its beginning: that is where a request stands.
         yield text[:left]
         left -= len(text)
+
+
+def _running(processes: Processes) -> str:
+    """The processes that the agent can go on with: their numbers stand nowhere else any more."""
+    lines = [f"- session ID {one.number}: {one.command} (in {one.cwd})" for one in processes.living]
+    lines += [f"- session ID {one.number}: ended, its last output is not read" for one in processes.ended]
+    return "\n\nProcesses of exec_command, for write_stdin:\n" + "\n".join(lines) if lines else ""
 
 
 def _bridge(kept: tuple[str, ...], summary: str) -> Item:

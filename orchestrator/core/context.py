@@ -20,6 +20,10 @@ TURN_ABORTED_MARKER = (
     "had effects; check before repeating them.\n</turn_aborted>"
 )
 
+PROCESS_GONE_TAG = "<process_gone>"
+PROCESS_GONE = f"{PROCESS_GONE_TAG}\n{{}}\n</process_gone>"
+"""The message that tells the model of a process that is gone with its worker."""
+
 ROLE_OPENING = "You are agent "
 """The beginning of the developer message that gives an agent below the root its part."""
 SHELL = "bash"

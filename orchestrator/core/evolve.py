@@ -13,6 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
+from orchestrator.core.evolve_processes import evolve_processes
 from orchestrator.core.evolve_tree import evolve_tree
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
@@ -155,6 +156,8 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
         return replace(state, tree=evolve_tree(state.tree, fact))
     if fact.of == "session":
         return _of_session(state, fact)
+    if fact.of == "process":
+        return replace(state, processes=evolve_processes(state.processes, fact))
     if fact.of == "nothing":
         return state
     assert_never(fact)

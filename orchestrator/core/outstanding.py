@@ -51,6 +51,16 @@ class StopAll:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowProcess:
+    """A process lives under `epoch`: its end is awaited, and the claim is kept for it."""
+
+    number: int
+    epoch: int
+    stopping: bool = False
+    """Whether it is to be killed."""
+
+
+@dataclass(frozen=True, slots=True)
 class CloseCalls:
     """The task's work is stopped: open calls are to be closed, and the task ends with the last of them."""
 
@@ -87,6 +97,7 @@ Work = (
     | StopAll
     | CloseCalls
     | TellChildren
+    | FollowProcess
 )
 
 
@@ -96,6 +107,7 @@ def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     return (
         *telling,
         *_lookups(state),
+        *(FollowProcess(one.number, one.epoch, one.stopping) for one in state.processes.living),
         *(_of_task(state, state.task, rules) if state.task is not None else ()),
     )
 
@@ -113,7 +125,10 @@ def _lookups(state: State) -> list[Work]:
 
 def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
     if task.stopping:
-        return (CloseCalls() if task.ending else StopAll(task.stopping),)
+        if task.ending:
+            return (CloseCalls(),)
+        # The task's end is told when nothing of it is left.
+        return () if state.processes.stopping else (StopAll(task.stopping),)
     work: list[Work] = [RunCall(call.call_id, call.epoch) for call in task.running]
     work += [AssessCall(call.call_id) for call in _startable(task, rules)]
     if task.request is not None:

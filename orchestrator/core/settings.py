@@ -211,6 +211,8 @@ class SessionFacts:
     """Whether the model may look at image files of the machine."""
     patch_freeform: bool = False
     """Whether `apply_patch` is offered as a free-form tool."""
+    unified_exec: bool = False
+    """Whether `exec_command` and `write_stdin` are offered in the place of `shell`."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> SessionFacts:
@@ -244,7 +246,12 @@ class SessionFacts:
         return len(self.ancestors)
 
 
-USUAL_FACTS: Mapping[str, bool] = {"web_search": False, "view_image": True, "patch_freeform": False}
+USUAL_FACTS: Mapping[str, bool] = {
+    "web_search": False,
+    "view_image": True,
+    "patch_freeform": False,
+    "unified_exec": False,
+}
 """Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
 _STATED = object()
 """Equal to no value: the other facts are always stated."""

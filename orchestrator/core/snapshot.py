@@ -19,6 +19,7 @@ from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
+from orchestrator.core.processes import NO_PROCESSES, USUAL_PROCESSES, Processes
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import FACTS_EMPTY, NEW_SETTINGS, USUAL_FACTS, SessionFacts, TurnSettings
 from orchestrator.core.state import (
@@ -50,7 +51,7 @@ SAME_SNAPSHOTS = frozenset({4, 5, 6, CORE_VERSION})
 
 def encode(state: State) -> bytes:
     """Canonical JSON: equal states are equal bytes."""
-    stored = _stored(state)
+    stored = _stated(_stored(state), USUAL_PROCESSES)
     return orjson.dumps(stored, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
@@ -207,6 +208,7 @@ def _state(wire: JsonObject) -> State:
         granted_roots=tuple(wire["granted_roots"]),
         answers=tuple(Answer(**answer) for answer in wire["answers"]),
         tree=decode_tree(wire["tree"]),
+        processes=Processes.of(wire["processes"]) if "processes" in wire else NO_PROCESSES,
     )
 
 
@@ -226,6 +228,7 @@ _STATE_NESTED = frozenset(
         "granted_roots",
         "answers",
         "tree",
+        "processes",
     }
 )
 

@@ -31,6 +31,7 @@ from typing import Literal
 from orchestrator.core.calls import CallWork
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
+from orchestrator.core.processes import NO_PROCESSES, Processes
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
@@ -435,6 +436,7 @@ class State:
     outcome: Outcome | None = None
     """How the last task ended."""
     tree: TreeView = field(default_factory=TreeView)
+    processes: Processes = NO_PROCESSES
 
     @property
     def name(self) -> str:

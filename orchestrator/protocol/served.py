@@ -93,6 +93,7 @@ SENT_EVENTS: Final = frozenset(
         "subagent_lifecycle",
         "task_complete",
         "task_started",
+        "terminal_interaction",
         "thread_name_updated",
         "thread_rolled_back",
         "token_count",

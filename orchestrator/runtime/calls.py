@@ -9,8 +9,9 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import spec_of, work_of
-from orchestrator.core.commands import Assessment, CallFinished, Immediate
+from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.processes import Process
 from orchestrator.core.state import Call, State
 from orchestrator.model.request import Item
 from orchestrator.protocol.mcp import Tool as McpTool
@@ -63,6 +64,15 @@ class ToolCalls:
         except Exception:
             log.exception("call %s could not be judged by its files", call.call_id)
             return "in_doubt"
+
+    async def follow(self, process: Process, claim: str) -> ProcessEnd:
+        return await self._toolbox.follow(process, claim)
+
+    def kill_process(self, number: int, claim: str) -> None:
+        self._toolbox.kill_process(number, claim)
+
+    async def abandon(self, claim: str) -> None:
+        await self._toolbox.abandon(claim)
 
     async def _whole(self, call: Call, tree: TreeId) -> Call:
         spec = spec_of(call.work) if call.work is not None else {}

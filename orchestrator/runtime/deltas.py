@@ -47,6 +47,8 @@ class Delta:
 
     task_id: str
     message: Mapping[str, Any]
+    lasting: bool = False
+    """Whether it is shown behind the end of its task, too."""
 
     def event(self, seq: int, head: bytes) -> NewEvent:
         """The event, as one that belongs to entry `seq`."""

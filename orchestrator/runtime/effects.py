@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.runtime.ports import Ports
 
 EffectKey = tuple[str, str]
-"""(`request`, `call` or `look_up`, its number, id or key)."""
+"""(`request`, `call`, `look_up` or `process`, its number, id or key)."""
 
 
 class Effects:

@@ -11,9 +11,11 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork, spec_of, work_of
+from orchestrator.core.decide.process import unknown_end
 from orchestrator.core.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
+from orchestrator.core.processes import Process
 from orchestrator.core.state import Call, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import parse_submission, short_id
@@ -57,7 +59,7 @@ async def judged_running(
     """Judges each call that a lost worker left running; None if nothing had been begun."""
     task = state.task
     if task is None or not (task.running or task.request or task.stopping):
-        return None
+        return {} if state.processes.living else None
     if task.running and await workspace.fault(state):
         # Another folder's files say nothing of a patch: what is not judged is in doubt.
         return {}
@@ -100,6 +102,11 @@ def refused_call(call: Call, why: str) -> c.CallFinished:
 def failed_call(call: Call, why: str) -> c.CallFinished:
     """The end of a call whose tool broke down: how far it came is unknown."""
     return _ended_early(call, f"{why}; it may have had effects", 0.0)
+
+
+def failed_process(process: Process, why: str) -> c.ProcessEnd:
+    """The end of a process whose wait broke down: what became of it is unknown."""
+    return c.ProcessEnd(process.number, unknown_end(process, f"{why}; it may have had effects"))
 
 
 def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.texts import Texts
-from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.ids import SessionId
+from orchestrator.core.processes import Process
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
@@ -59,6 +60,19 @@ class Tools(Protocol):
 
     async def judge(self, call: Call, claim: str) -> str:
         """Judges what a lost worker's call left: `none`, `all` or `in_doubt`; `claim` is the asker's."""
+        ...
+
+    async def follow(self, process: Process, claim: str) -> ProcessEnd:
+        """Returns at the end of a process that a call has left; cancelling it kills it and waits for the
+        proof."""
+        ...
+
+    def kill_process(self, number: int, claim: str) -> None:
+        """Lets a process be killed; `follow` returns when that is proved."""
+        ...
+
+    async def abandon(self, claim: str) -> None:
+        """Kills the processes of a claim that nobody follows; returns when they are proved dead."""
         ...
 
 

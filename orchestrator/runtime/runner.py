@@ -139,6 +139,11 @@ class Runner:
         self._side_work.cancel()
         self._arrivals.wake()
 
+    @property
+    def keeps_processes_only(self) -> bool:
+        """Whether the claim is kept for processes alone: no turn of the session is under way."""
+        return self._arrivals.resting and self._side_work.follows_processes_only
+
     def drain(self) -> None:
         """Gives the session back as soon as nothing of it runs, because the worker leaves."""
         self._side_work.drain()
@@ -269,7 +274,7 @@ class Runner:
 
     def _show(self, step: Step, delta: Delta) -> None:
         task = step.position.state.task
-        if task is None or task.id != delta.task_id:
+        if not delta.lasting and (task is None or task.id != delta.task_id):
             return
         if step.entries:
             step.show(delta.event(step.position.seq, step.position.head))

@@ -15,24 +15,35 @@ from collections.abc import Iterable
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
-from orchestrator.core.outstanding import FollowRequest, LookUp, OweRequest, RunCall, StopAll, Work
+from orchestrator.core.outstanding import (
+    FollowProcess,
+    FollowRequest,
+    LookUp,
+    OweRequest,
+    RunCall,
+    StopAll,
+    Work,
+)
+from orchestrator.core.processes import Process
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.events import AgentReasoningRawContentDelta
 from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.deltas import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
-from orchestrator.runtime.intake import drained_call, failed_call, refused_call
+from orchestrator.runtime.intake import drained_call, failed_call, failed_process, refused_call
 from orchestrator.runtime.log import log
 from orchestrator.runtime.lookups import look_up
 from orchestrator.runtime.requests import follow_request
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.trees import TreeLookups
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.site import CallSite, DeltaSink
 
 SHUTTING_DOWN = "the worker is shutting down"
+WORKER_LEFT = "its worker was shut down"
 
 LOOK_UP = "look_up"
+PROCESS = "process"
 RAW_DELTA = tag_of(AgentReasoningRawContentDelta)
 
 
@@ -47,6 +58,8 @@ class SideWork:
         self._effects = Effects(context.ports, context.claim.session, self._ended)
         self._lookups = Effects(context.ports, context.claim.session, self._ended)
         """Apart from the task's: what stops a task does not stop them."""
+        self._processes = Effects(context.ports, context.claim.session, self._ended)
+        """The waits for the ends of processes, which outlive the task that started them."""
         self._agents: TreeLookups | None = None
         self._began = context.ports.monotonic()
         self._draining = False
@@ -58,7 +71,14 @@ class SideWork:
     @property
     def unsettled(self) -> bool:
         """Whether a result is still to come, or to be decided."""
-        return self._effects.unsettled or self._lookups.unsettled
+        return self._effects.unsettled or self._lookups.unsettled or self._processes.unsettled
+
+    @property
+    def follows_processes_only(self) -> bool:
+        """Whether processes are all that the session does."""
+        delayed = self._delay is not None and not self._delay.done()
+        at_work = self._effects.unsettled or self._lookups.unsettled or delayed
+        return self._processes.unsettled and not at_work
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────
 
@@ -75,6 +95,8 @@ class SideWork:
                     self._start_request(n, state)
                 case LookUp(key) if (LOOK_UP, key) not in self._lookups and not self.leaving():
                     self._lookups.start((LOOK_UP, key), self._run_lookup(key))
+                case FollowProcess(number, stopping=stopping):
+                    self._follow(number, state, stopping=stopping)
                 case OweRequest(not_before_ms) if not self.leaving():
                     self._wait_until(not_before_ms)
                 case _:
@@ -85,6 +107,22 @@ class SideWork:
             self._arrivals.push(refused_call(call, "not run: the worker was shut down"))
         else:
             self._effects.start(("call", call.call_id), self._run_call(call, state))
+
+    def _follow(self, number: int, state: State, *, stopping: bool) -> None:
+        process = state.processes.get(number)
+        assert process is not None, "the state was just said to have it"
+        if (PROCESS, str(number)) not in self._processes:
+            self._processes.start((PROCESS, str(number)), self._run_process(process))
+        if stopping or (self._draining and not self._effects.unsettled):
+            # A leaving worker takes its processes along as soon as no call of the session needs them.
+            self._ports.tools.kill_process(number, self._claim.claim_id)
+
+    async def _run_process(self, process: Process) -> None:
+        over = await self._ports.tools.follow(process, self._claim.claim_id)
+        known = self._context.journal.state.processes.get(process.number)
+        decided = known is not None and known.stopping
+        lost = WORKER_LEFT if self._draining and not decided else ""
+        self._arrivals.push(c.ProcessFinished(over, lost))
 
     def _start_request(self, n: int, state: State) -> None:
         if self._overdue:
@@ -136,6 +174,7 @@ class SideWork:
             position.head.hex(),
             self._claim.session,
             self._claim.tree,
+            self._lasting_deltas(state),
         )
 
     def forget_numbers(self) -> None:
@@ -149,13 +188,22 @@ class SideWork:
         raw = message["type"] == RAW_DELTA
         if task is None or (raw and not self._context.config.rules.show_raw_reasoning):
             return
+        self._show(Delta(task.id, message))
+
+    def _lasting_deltas(self, state: State) -> DeltaSink:
+        """Shows what a process of the task says, also behind the task's end."""
+        turn = state.task.id if state.task is not None else ""
+        return lambda message: self._show(Delta(turn, message, lasting=True))
+
+    def _show(self, delta: Delta) -> None:
         if self._context.config.log.rollout_deltas:
-            self._arrivals.add((Note((Entry(EVENT_MSG, message, event_id(task.id, message)),)), None))
+            id = event_id(delta.task_id, delta.message)
+            self._arrivals.add((Note((Entry(EVENT_MSG, delta.message, id),)), None))
         elif self._arrivals.inbox or not self._arrivals.resting:
             # What happened before it (an item was done) is not in the log yet, and its event comes first.
-            self._arrivals.add((Delta(task.id, message), None))
+            self._arrivals.add((delta, None))
         else:
-            self._context.writing.delta(Delta(task.id, message), self._context.journal.position)
+            self._context.writing.delta(delta, self._context.journal.position)
 
     def _ended(self, key: EffectKey, error: BaseException | None) -> None:
         # Its result may be in the log already: then it was all that kept the session from being given back.
@@ -170,6 +218,10 @@ class SideWork:
             self._arrivals.push(failed_call(call_of(self._context.journal.state, key[1]), text))
         elif key[0] == LOOK_UP:
             self._arrivals.push(c.LookedUp(key[1], error=text))
+        elif key[0] == PROCESS:
+            process = self._context.journal.state.processes.get(int(key[1]))
+            assert process is not None
+            self._arrivals.push(c.ProcessFinished(failed_process(process, text)))
 
     def settle(self, command: c.Command) -> None:
         """Settles the effect whose last result was decided, or found to be of no use any more."""
@@ -184,7 +236,13 @@ class SideWork:
             self._of(key).reopen(key)
 
     def _of(self, key: EffectKey) -> Effects:
-        return self._lookups if key[0] == LOOK_UP else self._effects
+        match key[0]:
+            case "look_up":
+                return self._lookups
+            case "process":
+                return self._processes
+            case _:
+                return self._effects
 
     # ── ending ────────────────────────────────────────────────────────────────────────────────
 
@@ -197,7 +255,9 @@ class SideWork:
         """Whether nothing new is to be begun, because the session is to be given back."""
         config = self._context.config
         over = self._ports.monotonic() - self._began > config.worker.quantum_s
-        return self._draining or (over and not self._effects and config.others_wait())
+        # Elsewhere there are no processes of the session: it stays with its own.
+        busy = self._effects or self._processes
+        return self._draining or (over and not busy and config.others_wait())
 
     def drain(self) -> None:
         """Begins to leave: effects that run have a grace to end by themselves."""
@@ -229,12 +289,15 @@ class SideWork:
         """Cancels every effect, without waiting for the proof."""
         self._effects.cancel()
         self._lookups.cancel()
+        self._processes.cancel()
 
     async def stop(self) -> None:
         """Cancels every effect and returns when all have ended."""
         self.cancel()
         await self._effects.stop()
         await self._lookups.stop()
+        await self._processes.stop()
+        await self._ports.tools.abandon(self._claim.claim_id)
 
     def close(self) -> None:
         """Ends the waits for a request that is not due, and for the grace; lets go of tools."""
@@ -260,5 +323,7 @@ def _ended_by(command: c.Command | Note | Delta) -> EffectKey | None:
             return ("request", str(n))
         case c.LookedUp(key):
             return (LOOK_UP, key)
+        case c.ProcessFinished(over):
+            return (PROCESS, str(over.number))
         case _:
             return None

@@ -27,6 +27,8 @@ POLL_S = 1.0
 TICK_S = 0.5
 HEARTBEAT_S = 5.0
 UNAVAILABLE_S = 0.5
+MOST_KEPT = 8
+"""Claims that a worker holds at once, for each turn that it runs at once: those beyond have processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,12 @@ class Worker:
                 self._to_poll[pool, shard] = after
 
     def _room(self) -> bool:
-        return len(self._runners) < self._config.runner.worker.concurrency
+        most = self._config.runner.worker.concurrency
+        if len(self._runners) < most:
+            return True
+        # A claim that is kept for processes alone takes no turn's place.
+        at_work = sum(not runner.keeps_processes_only for runner in self._runners.values())
+        return at_work < most and len(self._runners) < most * MOST_KEPT
 
     async def _claim_one(self, pool: str, shard: int, guess: SessionId | None) -> SessionId | None:
         """Takes a session of the shard, if it can; answers who could be next."""

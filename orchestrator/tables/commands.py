@@ -27,6 +27,10 @@ class ToolSettings(Table):
     `codex-mini-latest` alone, which was trained with it, is offered it. Its calls may set environment
     variables, which approvals show; without this setting a call that does is refused."""
 
+    unified_exec: bool = setting(False, "tools.unified_exec", folder=(False, True))
+    """Offer a new session's model `exec_command` and `write_stdin` in the place of `shell`: commands that may
+    go on behind their call, to be looked at and typed to later."""
+
     web_search: bool = setting(False, "tools.web_search", folder=(False, True))
     """Offer a new session's model the search that its provider runs itself, where the provider has one."""
 

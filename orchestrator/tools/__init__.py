@@ -3,6 +3,7 @@
     tool         what a tool is: names, offer, assess, run, judge; `site`: what a call of it is told
     toolbox      the tools of one worker, and which of them a call means
     shell, local_shell, exec/   commands, under a supervisor that kills them when the right to run them ends
+    exec_command, write_stdin   commands that may go on behind their call
     commands/    what a command line would do, read before it runs
     apply_patch, patch/         patches: grammar, plan, and writing that a crash cannot tear
     update_plan, view_image     what is done as soon as it is assessed

@@ -90,7 +90,8 @@ class ShellArguments(Arguments):
 
 def is_hosted(state: State, config: ToolConfig) -> bool:
     """Whether the model is offered `local_shell` in the place of `shell`."""
-    return config.tools.local_shell or state.in_force.model in TRAINED_WITH_LOCAL_SHELL
+    hosted = config.tools.local_shell or state.in_force.model in TRAINED_WITH_LOCAL_SHELL
+    return hosted and not state.facts.unified_exec
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class Shell(Tool):
         self._patches = patches
 
     def offered(self, state: State) -> JsonObject | None:
-        return None if is_hosted(state, self._config) else SHELL
+        return None if state.facts.unified_exec or is_hosted(state, self._config) else SHELL
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call":
@@ -141,7 +142,7 @@ class Shell(Tool):
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         if isinstance(call.work, ExecWork):
-            _keep_rule(call, call.work, site, self._config)
+            keep_rule(call, call.work, site, self._config)
             return await run_command(call, call.work, site, self._config, self._supervisor)
         return await self._patches.run(call, site)
 
@@ -250,7 +251,7 @@ def is_confinable(state: State, config: ToolConfig) -> bool:
     return True
 
 
-def _keep_rule(call: Call, work: ExecWork, site: CallSite, config: ToolConfig) -> None:
+def keep_rule(call: Call, work: ExecWork, site: CallSite, config: ToolConfig) -> None:
     """Writes the prefix that the call's approval allows, if it allows one, into the owner's rules."""
     task = task_of(site.state)
     said = [one.decision for one in site.state.answers if (one.call_id, one.turn) == (call.call_id, task.id)]
@@ -272,7 +273,7 @@ async def run_command(
     confinement = confinement_of(site.state, config, sandboxed=work.sandboxed)
     shown = ShownOutput(call.call_id, site.deltas, config.tools.max_deltas)
     try:
-        finished = await supervisor.run(_command(call, work, site, config, confinement), shown.add)
+        finished = await supervisor.run(command_of(call, work, site, config, confinement), shown.add)
     except (NoConfinement, SupervisorLost) as error:
         finished = Finished(exit_code=-1, error=str(error))
     finally:
@@ -280,7 +281,7 @@ async def run_command(
     return _result(call, work, finished)
 
 
-def _command(
+def command_of(
     call: Call, work: ExecWork, site: CallSite, config: ToolConfig, confinement: Confinement
 ) -> Command:
     timeout_ms = work.timeout_ms
@@ -308,14 +309,16 @@ def _result(call: Call, work: ExecWork, finished: Finished) -> CallFinished:
         duration=Duration.cut(finished.duration_s),
         formatted_output=formatted_output(finished),
     )
-    return CallFinished(call.call_id, model_output(finished), (end,), sandbox_denied=_denied(work, finished))
+    return CallFinished(
+        call.call_id, model_output(finished), (end,), sandbox_denied=is_denied(work, finished)
+    )
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _denied(work: ExecWork, finished: Finished) -> bool:
+def is_denied(work: ExecWork, finished: Finished) -> bool:
     """A guess from the exit code and the words, as every sandbox of this kind has to make it."""
     if not work.sandboxed or finished.exit_code == 0 or finished.timed_out or finished.killed:
         return False

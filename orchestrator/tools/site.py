@@ -16,6 +16,12 @@ from orchestrator.tools.subagents.port import Tree
 
 DeltaSink = Callable[[JsonObject], None]
 """Takes an event, as it is written, that goes to the EQ alone."""
+
+
+def _nowhere(message: JsonObject) -> None:
+    """Shows nothing."""
+
+
 _NO_SESSION, _NO_TREE = SessionId(""), TreeId("")
 
 
@@ -50,3 +56,5 @@ class CallSite:
     """The chain's head at `seq`, up to which the session's log is written."""
     session: SessionId = _NO_SESSION
     tree: TreeId = _NO_TREE
+    lasting_deltas: DeltaSink = _nowhere
+    """Shows what the call leaves running, also behind the end of its task."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.core.calls import McpWork, RunnableWork
-from orchestrator.core.commands import Assessment, CallFinished, Immediate
+from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
+from orchestrator.core.processes import Process
 from orchestrator.core.state import Call, State, Task
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
@@ -15,7 +16,10 @@ from orchestrator.tools.apply_patch import ApplyPatchTool
 from orchestrator.tools.approve_plan import ApprovePlanTool
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.custom import CustomTool, custom_tools
+from orchestrator.tools.exec.processes import LiveProcesses
+from orchestrator.tools.exec.reports import follow
 from orchestrator.tools.exec.supervisor import Supervisor
+from orchestrator.tools.exec_command import ExecCommand
 from orchestrator.tools.local_shell import LocalShell
 from orchestrator.tools.mcp import McpToolbox, is_mcp
 from orchestrator.tools.question import AskUserQuestionTool
@@ -29,15 +33,18 @@ from orchestrator.tools.user_input import RequestUserInputTool
 from orchestrator.tools.user_shell import UserShell
 from orchestrator.tools.view_image import ViewImage
 from orchestrator.tools.web_search import WebSearch
+from orchestrator.tools.write_stdin import WriteStdinTool
 
 
 def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
     """The tools that Dendro brings along, in the order in which the model is offered them."""
     patches = ApplyPatchTool(config, supervisor)
     shell = Shell(config, supervisor, patches)
+    processes = LiveProcesses()
+    lasting = (ExecCommand(config, supervisor, shell, processes), WriteStdinTool(processes))
     plain = (shell, LocalShell(config, shell), patches, UpdatePlan(), ViewImage(config), WebSearch())
     asks = (AskUserQuestionTool(), RequestUserInputTool(), ApprovePlanTool())
-    return (*plain, *AGENT_TOOLS, *asks, UserShell(config, supervisor))
+    return (*lasting, *plain, *AGENT_TOOLS, *asks, UserShell(config, supervisor))
 
 
 def all_tools(config: ToolConfig, supervisor: Supervisor, own: Sequence[CustomTool]) -> tuple[Tool, ...]:
@@ -57,6 +64,8 @@ class Toolbox:
         self._mcp = mcp
         self._rule_warnings = None if rules is None else RuleWarnings(rules)
         self._by_name: Mapping[str, Tool] = {name: tool for tool in tools for name in tool.names}
+        kept = (tool.processes for tool in tools if isinstance(tool, ExecCommand))
+        self._processes = next(kept, LiveProcesses())
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Makes ready what the session's tools need, before they are offered."""
@@ -125,6 +134,20 @@ class Toolbox:
         """Judges what a lost worker's call left; in doubt where nobody here knows the tool."""
         tool = self._by_name.get(call.name)
         return "in_doubt" if tool is None else await tool.judge(call, claim)
+
+    async def follow(self, process: Process, claim: str) -> ProcessEnd:
+        """Returns at the end of a process; cancelling it kills it and waits for the proof."""
+        return await follow(self._processes, process, claim)
+
+    def kill_process(self, number: int, claim: str) -> None:
+        """Lets a process be killed; `follow` returns when that is proved."""
+        living = self._processes.get(claim, number)
+        if living is not None:
+            living.kill()
+
+    async def abandon(self, claim: str) -> None:
+        """Kills the processes of a claim that nobody follows; returns when they are proved dead."""
+        await self._processes.abandon(claim)
 
 
 def _serves(tool: Tool, state: State) -> bool:

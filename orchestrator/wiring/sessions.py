@@ -56,6 +56,7 @@ def new_birth(
         web_search=settings.tools.web_search,
         view_image=settings.tools.view_image,
         patch_freeform=settings.tools.apply_patch_freeform,
+        unified_exec=settings.tools.unified_exec,
     )
     instructions = [text for text in (defaults.user_instructions, workspace.instructions) if text]
     return Birth(

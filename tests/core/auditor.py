@@ -44,6 +44,7 @@ class Audit:
     ends: int = 0
     stopping: bool = False
     phases: dict[str, str] = field(default_factory=dict)
+    tasks: set[str] = field(default_factory=set)
     lookups: list[str] = field(default_factory=list)
     """Look-ups that were accepted and not answered."""
     inputs: set[str] = field(default_factory=set)
@@ -67,6 +68,8 @@ class Audit:
             self.ends += 1
         if kind == "warning":
             assert entry.id, "a warning belongs to a task, or to the submission that it is about"
+        elif kind == "exec_command_end" and entry.payload.get("process_id"):
+            assert entry.id in self.tasks, f"the end of a process of {entry.id}, which was no task"
         elif kind not in OF_A_SUBMISSION:
             assert entry.id == self.task, f"{kind} of {entry.id} while {self.task} holds the session"
 
@@ -75,6 +78,7 @@ class Audit:
             case "task":
                 assert self.task is None, f"task {fact['id']} began while {self.task} held the session"
                 self.task, self.ends, self.stopping, self.phases = fact["id"], 0, False, {}
+                self.tasks.add(fact["id"])
             case "task_ended":
                 assert self.ends == 1, f"task {self.task} ended with {self.ends} final events"
                 self.task = None

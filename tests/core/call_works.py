@@ -16,9 +16,11 @@ from orchestrator.core.calls import (
     PatchWork,
     PlanWork,
     QuestionWork,
+    StdinWork,
     UnknownWork,
     UserInputWork,
 )
+from orchestrator.core.calls.process import Lasting
 from orchestrator.protocol.scalars import StoredText
 
 Strategy = st.SearchStrategy[Any]
@@ -33,7 +35,11 @@ def works_of_calls(words: Strategy, numbers: Strategy, objects: Strategy) -> st.
     parsed = st.lists(objects, max_size=2).map(tuple)
     agents = st.lists(numbers, max_size=3).map(tuple)
     return st.one_of(
-        st.builds(ExecWork, keys, keys, texts, parsed, st.none() | numbers, env, st.booleans(), timers),
+        st.builds(
+            ExecWork, keys, keys, texts, parsed, st.none() | numbers, env, st.booleans(), timers,
+            lasting=st.none() | st.builds(Lasting, st.booleans(), numbers, numbers, numbers),
+        ),
+        st.builds(StdinWork, numbers, words, texts, numbers, numbers),
         st.builds(
             PatchWork, keys, texts, texts, objects, texts, rows | texts, objects, st.none() | words,
             numbers, st.booleans(), timers,

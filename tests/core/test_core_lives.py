@@ -14,13 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import PatchWork
+from orchestrator.core.calls import ExecWork, PatchWork, WriteStdin
+from orchestrator.core.calls.process import Lasting
 from orchestrator.core.decide import IllegalCommand, request, task_end
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import (
     AssessCall,
     CloseCalls,
+    FollowProcess,
     FollowRequest,
     LookUp,
     OweRequest,
@@ -73,6 +75,8 @@ ASSESSMENTS = st.one_of(
     ),
     st.sampled_from([a_patch(), a_patch("/other/x", outside=["/other/x"])]),
     st.just(c.Immediate("done at once")),
+    st.just(a_command("repl", safe=True, lasting=Lasting(True, 250, 100))),
+    st.builds(WriteStdin, st.integers(1, 3), st.sampled_from(["", "x"]), st.just(250), st.just(100)),
 )
 USAGES = st.sampled_from([None, {"total_tokens": 10}, {"total_tokens": 900}])
 
@@ -301,7 +305,18 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
             return st.builds(c.CallAssessed, st.just(call_id), ASSESSMENTS)
         case RunCall(call_id):
             events = (exec_end(call_id),)
+            call = session.call(call_id)
+            if isinstance(call.work, ExecWork) and call.work.lasting is not None:
+                return st.just(c.CallFinished(call_id, "running", keeps=True))
             return st.builds(c.CallFinished, st.just(call_id), st.just("ok"), st.just(events), st.booleans())
+        case FollowProcess(number):
+            process = session.state.processes.get(number)
+            assert process is not None
+            end = exec_end(process.call_id).model_copy(update={"process_id": str(number)})
+            over = c.ProcessEnd(number, end, "bye")
+            return st.sampled_from(["", "its worker was shut down"]).map(
+                lambda lost: c.ProcessFinished(over, lost)
+            )
         case StopAll():
             return st.just(c.Stopped())
         case CloseCalls() | TellChildren():

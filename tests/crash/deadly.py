@@ -14,8 +14,9 @@ from unittest import mock
 from orchestrator.broker.connection import Connection, ScriptCall, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.calls import PatchWork
-from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.ids import SessionId
+from orchestrator.core.processes import Process
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
@@ -119,6 +120,17 @@ class DeadlyTools:
         verdict = await self._inner.judge(call, claim)
         self._doom.at("after:judge")
         return verdict
+
+    async def follow(self, process: Process, claim: str) -> ProcessEnd:
+        over = await self._inner.follow(process, claim)
+        self._doom.at("after:process")
+        return over
+
+    def kill_process(self, number: int, claim: str) -> None:
+        self._inner.kill_process(number, claim)
+
+    async def abandon(self, claim: str) -> None:
+        await self._inner.abandon(claim)
 
 
 class DeadlyModels:

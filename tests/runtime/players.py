@@ -11,8 +11,10 @@ from typing import Any
 import orjson
 
 from orchestrator.core.calls import ApplyPatch, Exec, PatchWork
-from orchestrator.core.commands import Assessment, CallFinished
+from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
+from orchestrator.core.decide.process import unknown_end
 from orchestrator.core.ids import SessionId
+from orchestrator.core.processes import Process
 from orchestrator.core.state import Call, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
@@ -109,6 +111,9 @@ class ScriptedTools:
         self.fails: dict[str, Exception] = {}
         self.events: dict[str, ev.EventModel] = {}
         """The event that a call publishes beside its end."""
+        self.processes: dict[int, Gate] = {}
+        """The gate behind which each process ends."""
+        self.abandoned: list[str] = []
         self._began: dict[str, asyncio.Event] = {}
 
     def began(self, call_id: str) -> asyncio.Event:
@@ -162,6 +167,21 @@ class ScriptedTools:
 
     async def judge(self, call: Call, claim: str) -> str:
         return self.verdicts.get(call.call_id, "in_doubt")
+
+    async def follow(self, process: Process, claim: str) -> ProcessEnd:
+        try:
+            await self.processes.setdefault(process.number, Gate()).wait()
+        except asyncio.CancelledError:
+            self.killed.append(f"process {process.number}")
+            raise
+        return ProcessEnd(process.number, unknown_end(process, "bye"), "bye")
+
+    def kill_process(self, number: int, claim: str) -> None:
+        self.killed.append(f"process {number}")
+        self.processes.setdefault(number, Gate()).open()
+
+    async def abandon(self, claim: str) -> None:
+        self.abandoned.append(claim)
 
 
 def _patch(arguments: Mapping[str, Any]) -> ApplyPatch:

@@ -48,7 +48,10 @@ def test_a_model_is_offered_what_its_session_was_made_with() -> None:
     plain = offered()
     assert "web_search" not in plain
     assert (plain["view_image"], plain["apply_patch"]) == ("function", "function")
-    other = offered(web_search=True, view_image=False, patch_freeform=True)
+    assert "exec_command" not in plain
+    other = offered(web_search=True, view_image=False, patch_freeform=True, unified_exec=True)
+    assert list(other)[:2] == ["exec_command", "write_stdin"]
+    assert not {"shell", "local_shell"} & set(other)
     assert (other["web_search"], other["apply_patch"]) == ("web_search", "custom")
     assert "view_image" not in other
 
@@ -75,8 +78,11 @@ async def test_a_model_sees_no_image_where_the_person_has_switched_that_off(tmp_
 
 
 def test_a_session_states_its_switches_only_where_they_are_set() -> None:
-    plain, other = SessionFacts(), SessionFacts(web_search=True, view_image=False, patch_freeform=True)
-    assert not {"web_search", "view_image", "patch_freeform"} & set(plain.wire())
+    plain, other = (
+        SessionFacts(),
+        SessionFacts(web_search=True, view_image=False, patch_freeform=True, unified_exec=True),
+    )
+    assert not {"web_search", "view_image", "patch_freeform", "unified_exec"} & set(plain.wire())
     assert SessionFacts.of(plain.wire()) == plain
     assert SessionFacts.of(other.wire()) == other
 

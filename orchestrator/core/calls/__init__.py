@@ -2,7 +2,7 @@
 
     exec     a command             patch    a patch            custom   a tool of the program's own
     wait     a wait for agents     helper   an agent whose answer is the output
-    mcp      a tool of an MCP server
+    mcp      a tool of an MCP server    stdin   words to a process, or a look at it
     question, user_input, plan   questions to a person, and plans; `ask` has what they share
 
 The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
@@ -20,6 +20,7 @@ from orchestrator.core.calls.helper import HelperWork
 from orchestrator.core.calls.mcp import Mcp, McpWork
 from orchestrator.core.calls.patch import ApplyPatch, PatchWork
 from orchestrator.core.calls.plan import PlanWork
+from orchestrator.core.calls.process import StdinWork, WriteStdin
 from orchestrator.core.calls.question import QuestionWork
 from orchestrator.core.calls.user_input import UserInputWork
 from orchestrator.core.calls.wait import Await, AwaitWork
@@ -45,9 +46,11 @@ __all__ = [
     "QuestionWork",
     "Runnable",
     "RunnableWork",
+    "StdinWork",
     "UnknownWork",
     "UserInputWork",
     "Waiting",
+    "WriteStdin",
     "answered_by",
     "spec_of",
     "timer_of",
@@ -69,7 +72,7 @@ RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork
 Waiting: TypeAlias = AwaitWork | HelperWork
 AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork
 """Calls that wait for a person's words. An assessment of such a call is its work."""
-CallWork: TypeAlias = RunnableWork | Waiting | AskWork | UnknownWork
+CallWork: TypeAlias = RunnableWork | StdinWork | Waiting | AskWork | UnknownWork
 
 _EXEC = writer_of(ExecWork, ExecWork.kind)
 _PATCH = writer_of(PatchWork, PatchWork.kind)
@@ -77,6 +80,7 @@ _AWAIT = writer_of(AwaitWork, AwaitWork.kind)
 _HELPER = writer_of(HelperWork, HelperWork.kind)
 _CUSTOM = writer_of(CustomWork, CustomWork.kind)
 _MCP = writer_of(McpWork, McpWork.kind)
+_STDIN = writer_of(StdinWork, StdinWork.kind)
 _QUESTION = writer_of(QuestionWork, QuestionWork.kind)
 _USER_INPUT = writer_of(UserInputWork, UserInputWork.kind)
 _PLAN = writer_of(PlanWork, PlanWork.kind)
@@ -87,6 +91,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     HelperWork.kind: reader_of(HelperWork),
     CustomWork.kind: reader_of(CustomWork),
     McpWork.kind: reader_of(McpWork),
+    StdinWork.kind: reader_of(StdinWork),
     QuestionWork.kind: reader_of(QuestionWork),
     UserInputWork.kind: reader_of(UserInputWork),
     PlanWork.kind: reader_of(PlanWork),
@@ -119,6 +124,8 @@ def spec_of(work: CallWork) -> JsonObject:
             return _CUSTOM(work)
         case McpWork():
             return _MCP(work)
+        case StdinWork():
+            return _STDIN(work)
         case QuestionWork():
             return _QUESTION(work)
         case UserInputWork():
@@ -134,7 +141,7 @@ def spec_of(work: CallWork) -> JsonObject:
 def timer_of(work: CallWork | None) -> int | None:
     """The generation of the timer that ends the call's approval or wait; None for none."""
     match work:
-        case None | HelperWork():
+        case None | HelperWork() | StdinWork():
             return None
         case UnknownWork():
             return work.spec.get("timer")

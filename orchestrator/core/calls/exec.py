@@ -8,8 +8,9 @@ from typing import ClassVar, Literal
 
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.calls.prefixes import MOST_WORDS, Words, is_remembered, offered, prefix_key
+from orchestrator.core.calls.process import Lasting, read_lasting, write_lasting
 from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
-from orchestrator.core.forms import ALWAYS, LIST, TEXT, TEXTS
+from orchestrator.core.forms import ALWAYS, LIST, TEXT, TEXTS, form
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.commands import ParsedCommand
@@ -65,6 +66,8 @@ class Exec:
     strict_rule: StrictRule | None = None
     by_person: bool = False
     """Whether a person typed it: then nobody is asked, and the session's sandbox confines it."""
+    lasting: Lasting | None = None
+    """The command may go on behind its call; None for one that ends with it."""
 
     def judged(self, settings: TurnSettings, approved: frozenset[str], *, may_leave: bool = True) -> Verdict:
         """The verdict on the command under the task's settings and the owner's rules.
@@ -193,6 +196,7 @@ class Exec:
             env=self.env,
             sandboxed=sandboxed,
             by_person=self.by_person,
+            lasting=self.lasting,
         )
 
 
@@ -215,11 +219,20 @@ class ExecWork:
     """The prefix that its approval may allow from now on; empty for none."""
     by_person: bool = False
     """Whether a person typed it."""
+    lasting: Lasting | None = field(default=None, metadata=form(read=read_lasting, write=write_lasting))
+    """The command may go on behind its call; None for one that ends with it."""
 
     @property
     def source(self) -> ExecCommandSource | None:
         """The origin of the command as events name it; they name no model."""
+        if self.lasting is not None:
+            return ExecCommandSource.UNIFIED_EXEC_STARTUP
         return ExecCommandSource.USER_SHELL if self.by_person else None
+
+    @property
+    def process_id(self) -> str | None:
+        """The number of the process that the command may become, as events name it."""
+        return None if self.lasting is None else str(self.lasting.number)
 
     def asked(self, timer: int) -> ExecWork:
         return replace(self, timer=timer)
@@ -269,6 +282,7 @@ class ExecWork:
                 "cwd": self.cwd,
                 "parsed_cmd": self.parsed_cmd,
                 "source": self.source,
+                "process_id": self.process_id,
             }
         )
 
@@ -276,6 +290,7 @@ class ExecWork:
         """The end of a command of which only `text` is known: never started, killed, or in doubt."""
         return ExecCommandEnd(
             call_id=call_id,
+            process_id=self.process_id,
             source=self.source,
             stdout="",
             stderr=text,

@@ -6,7 +6,7 @@ as it was. The command's own rule comes first, then `transitions.advance`.
 
     ops, agent_ops                submissions: input and settings, then what people ask of agents
     task, request, task_end       a task from its beginning to its end, and its model requests
-    call, wait, ask               a tool call, the wait for agents, questions to a person
+    call, wait, ask, process      a tool call, the wait for agents, questions to a person, commands that last
     answer, approval              which request an answer means, and what a decision about a call does
     agent_*, helper*              agents: calls about them, their creation, their status
     mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
@@ -23,6 +23,7 @@ from orchestrator.core.decide.cancel import tell_next
 from orchestrator.core.decide.lookup import instructions_read, looked_up
 from orchestrator.core.decide.mail import mail_arrived
 from orchestrator.core.decide.ops import file_not_written, submitted
+from orchestrator.core.decide.process import process_finished
 from orchestrator.core.decide.refusal import commit_refused
 from orchestrator.core.decide.request import (
     begin_request,
@@ -84,6 +85,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             assessed(draft, command)
         case c.CallFinished():
             finished(draft, command)
+        case c.ProcessFinished():
+            process_finished(draft, command)
         case c.Stopped():
             stopped(draft, command)
         case c.CloseCalls():

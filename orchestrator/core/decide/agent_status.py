@@ -85,7 +85,7 @@ def come_to_rest(draft: Draft) -> None:
     if not tree.canceling:
         if over is not None:
             _rest(draft, over.outcome, over.message)
-    elif tree.ending_children:
+    elif tree.ending_children or draft.state.processes.living:
         # Its end is told when everything below it has ended: a cancel that is done is done for all.
         return
     elif tree.status not in ACTIVE:

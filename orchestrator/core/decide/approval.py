@@ -10,6 +10,7 @@ from orchestrator.core.calls.verdict import Remembered
 from orchestrator.core.decide.approval_events import resolved
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity
+from orchestrator.core.decide.process import numbered
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.state import Call, Phase
@@ -66,6 +67,8 @@ def _remembered(draft: Draft, call: Call, decision: str) -> Remembered | None:
 def run(draft: Draft, call: Call, work: RunnableWork, auto_approved: bool = False) -> None:
     """Decides to start the call, with the event that tells of it; the worker that commits starts it once."""
     draft.guard()
+    if isinstance(work, ExecWork) and work.lasting is not None:
+        work = numbered(draft, work, work.lasting)
     activity(draft, work.activity)
     draft.event(work.begin(call.call_id, auto_approved=auto_approved))
     draft.add(f.CallMoved(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, work=work))

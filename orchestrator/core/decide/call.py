@@ -17,6 +17,7 @@ from orchestrator.core.calls import (
     Runnable,
     RunnableWork,
     UserInputWork,
+    WriteStdin,
 )
 from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
@@ -27,6 +28,7 @@ from orchestrator.core.decide.approval_events import open_request
 from orchestrator.core.decide.ask import ask_person
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import activity, uses
+from orchestrator.core.decide.process import keep, no_room, seen_ending, write_stdin
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.modes import plans
 from orchestrator.core.state import Call, Phase, State
@@ -48,12 +50,16 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
     match command.assessment:
         case Immediate() as done:
             _done(draft, call, done.output, done.events)
+        case Exec() as asked if asked.lasting is not None and (full := no_room(draft)):
+            close(draft, call, full)
         case Exec() as asked:
             may_leave = _may_leave_the_sandbox(draft.state)
             verdict = asked.judged(draft.task.settings, _approved(draft), may_leave=may_leave)
             _carry_out(draft, call, asked, verdict)
         case ApplyPatch() | Custom() | Mcp() as asked:
             _carry_out(draft, call, asked, asked.judged(draft.task.settings, _approved(draft)))
+        case WriteStdin() as asked:
+            write_stdin(draft, call, asked)
         case QuestionWork() | UserInputWork() | PlanWork() as work:
             ask_person(draft, call, work)
         case asked:
@@ -126,6 +132,9 @@ def finished(draft: Draft, command: CallFinished) -> None:
             draft.event(event)
         ask(draft, call, work.unconfined(), UNSANDBOXED_REASON)
         return
+    if command.keeps:
+        keep(draft, call)
+    seen_ending(draft, command)
     baselines = work.baselines if command.applied and isinstance(work, PatchWork) else None
     _done(draft, call, command.output, command.events, baselines)
 

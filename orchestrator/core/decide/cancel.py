@@ -18,6 +18,7 @@ from orchestrator.core.agent_views import child_summary, envelope
 from orchestrator.core.commands import Target
 from orchestrator.core.decide.agent_status import end_watchdogs
 from orchestrator.core.decide.mail_delivery import take, tell_undelivered
+from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import CancelPayload
@@ -42,6 +43,7 @@ def begin_canceling(draft: Draft, reason: str) -> bool:
     draft.add(f.AgentChanged({"canceling": reason or "canceled"}))
     _leave_unread(draft)
     end_watchdogs(draft)
+    stop_processes(draft)
     cancel_children(draft, reason)
     return True
 

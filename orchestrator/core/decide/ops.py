@@ -16,6 +16,7 @@ from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.item_events import tell_input
 from orchestrator.core.decide.lookup import ask
+from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.decide.rollback import roll_back
 from orchestrator.core.decide.task import (
     begin_task,
@@ -190,6 +191,7 @@ def _changes(op: ops.OverrideTurnContext | ops.ConfigureSession) -> SettingsChan
 
 def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> None:
     """(Re)configures; what runs is aborted, the history stays."""
+    stop_processes(draft)
     stop(draft, "replaced", command.id)
     change_settings(draft, _changes(op))
     if op.base_instructions is not None:
@@ -238,4 +240,5 @@ def _shutdown(draft: Draft, command: Submitted) -> None:
         return
     draft.add(f.Closing(command.id))
     cancel_children(draft, "the session above was closed")
+    stop_processes(draft)
     stop(draft, "interrupted", command.id)

@@ -6,6 +6,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.process import WORKER_LOST, lose, lost_processes
 from orchestrator.core.decide.request import response_broken
 from orchestrator.core.decide.task_end import all_stopped, fail, go_on
 from orchestrator.core.draft import DoesNotFit, Draft
@@ -32,6 +33,7 @@ def refused(draft: Draft, command: TaskRefused) -> None:
 
 def took_over(draft: Draft, command: TookOver) -> None:
     """Takes over from a lost holder: what it had begun is void, in doubt, or shown to be done."""
+    lose(draft, lost_processes(draft.state.processes.living, draft.moment.epoch), WORKER_LOST)
     task = draft.state.task
     if task is None:
         return

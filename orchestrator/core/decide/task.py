@@ -49,7 +49,7 @@ def start_next(draft: Draft) -> None:
         return
     if state.closing:
         # A tree is closed from below: its end is told when nothing of it is left.
-        if not state.tree.ending_children:
+        if not (state.tree.ending_children or state.processes.living):
             close(draft, state.closing)
     elif state.queue and _may_take_input(draft):
         if lies_before(state, state.queue[0].turn):

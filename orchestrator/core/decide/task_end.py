@@ -30,6 +30,7 @@ from orchestrator.core.decide.branch import keep, leave
 from orchestrator.core.decide.budget import give_up_waiting
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import expect_ends, flag_and_notify
+from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, user_message
 from orchestrator.core.state import ANSWERABLE, Call, Phase, StopReason, Task
@@ -42,6 +43,8 @@ from orchestrator.protocol.scalars import TurnAbortReason
 BY_USER = "aborted by user"
 BY_FAILURE = "aborted because the model request failed"
 FAILED: Final = "failed"
+KILLING = frozenset({"interrupted", "canceled"})
+"""Reasons to stop a task with which the session's processes end as well."""
 MOST_ITEMS = 96
 """Items of one piece. A step that holds 127 entries takes one more decision, and a commit carries 256."""
 MOST_BYTES = 128 << 10
@@ -64,9 +67,13 @@ class Piece:
 def stop(draft: Draft, reason: StopReason, by: str | None = None) -> None:
     """Aborts the task: at once if nothing of it runs, else when what runs is proved stopped."""
     task = draft.state.task
-    if task is None or task.stopping:
+    if task is None:
         return
-    if task.request is not None or task.running:
+    if reason in KILLING:
+        stop_processes(draft)
+    if task.stopping:
+        return
+    if task.request is not None or task.running or draft.state.processes.stopping:
         draft.add(f.Stopping(reason, by))
         return
     if not _piece(task, BY_USER).last:

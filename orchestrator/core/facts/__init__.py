@@ -20,6 +20,14 @@ from orchestrator.core.facts.agent import (
 )
 from orchestrator.core.facts.call import CallMoved
 from orchestrator.core.facts.codec import Fact, UnknownFact, decode, encode, states
+from orchestrator.core.facts.process import (
+    ProcessesStopping,
+    ProcessFact,
+    ProcessKept,
+    ProcessNumbered,
+    ProcessOver,
+    ProcessRead,
+)
 from orchestrator.core.facts.request import (
     RequestBegun,
     RequestCompleted,
@@ -92,6 +100,12 @@ __all__ = [
     "Named",
     "PlanDecided",
     "PlanPinned",
+    "ProcessFact",
+    "ProcessKept",
+    "ProcessNumbered",
+    "ProcessOver",
+    "ProcessRead",
+    "ProcessesStopping",
     "RateLimitsReported",
     "RequestBegun",
     "RequestCompleted",

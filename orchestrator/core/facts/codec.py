@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from orchestrator.core.facts.agent import AgentFact
 from orchestrator.core.facts.call import CallMoved
+from orchestrator.core.facts.process import ProcessFact
 from orchestrator.core.facts.request import RequestEnded, RequestFact
 from orchestrator.core.facts.session import SessionFact
 from orchestrator.core.facts.task import TaskFact
@@ -20,7 +21,7 @@ from orchestrator.core.forms import reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
-Fact: TypeAlias = CallMoved | RequestFact | TaskFact | SessionFact | AgentFact
+Fact: TypeAlias = CallMoved | RequestFact | TaskFact | SessionFact | AgentFact | ProcessFact
 Payload: TypeAlias = JsonMapping
 _Read = Callable[[Payload], Fact]
 _Write = Callable[[Fact], JsonObject]

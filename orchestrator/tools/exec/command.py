@@ -28,6 +28,8 @@ class Command:
     timeout_s: float | None = 10.0
     """None: until it ends by itself or the claim does."""
     limits: Limits = field(default_factory=Limits)
+    tty: bool = False
+    """Whether it gets a terminal of its own, for its input and its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +62,28 @@ class Written:
     """Whether it may have written anything."""
     why: str = ""
     """Why there is no outcome."""
+
+
+class Grip:
+    """The hold on a command that runs: to type to it, and to end it; given to `Supervisor.run`."""
+
+    def __init__(self) -> None:
+        self._kill: Callable[[], None] | None = None
+        self._write: Callable[[bytes], bool] | None = None
+        self._killed = False
+
+    def bind(self, kill: Callable[[], None], write: Callable[[bytes], bool] | None) -> None:
+        """Gets hold of the command; `write` is None for one without a terminal."""
+        self._kill, self._write = kill, write
+        if self._killed:
+            kill()
+
+    def kill(self) -> None:
+        """Kills the command with everything that it has started; `run` returns when that is proved."""
+        self._killed = True
+        if self._kill is not None:
+            self._kill()
+
+    def write(self, data: bytes) -> bool:
+        """Types to the command's terminal; False, and nothing is typed, if too much of before waits."""
+        return self._write is not None and self._write(data)

@@ -152,7 +152,7 @@ def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroups: list[str])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     filter_fd = _filter_pipe(spec["seccomp_on_fd"])
     options_fd = _memory_file(spec["options_on_fd"])
-    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+    os.dup2(stdout if spec["tty"] else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     if filter_fd is not None:

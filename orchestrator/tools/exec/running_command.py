@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.tools.exec.capture import Capture
 from orchestrator.tools.exec.command import OutputSink, Stream
+from orchestrator.tools.exec.terminal import Terminal
 
 KEPT_BYTES = 1024 * 1024
 _READ_BYTES = 64 * 1024
@@ -30,8 +31,11 @@ class Exit:
 class Running:
     """The worker's end of one command."""
 
-    def __init__(self, output: OutputSink, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, output: OutputSink, loop: asyncio.AbstractEventLoop, *, tty: bool = False) -> None:
         self._loop = loop
+        self._tty = tty
+        self.terminal: Terminal | None = None
+        """The command's terminal, if it is to have one and was opened."""
         self._output = output
         self._captures: dict[Stream, Capture] = {"stdout": Capture(KEPT_BYTES), "stderr": Capture(KEPT_BYTES)}
         self._aggregated = Capture(KEPT_BYTES)
@@ -54,7 +58,12 @@ class Running:
         """Makes pipes and channel and starts reading; returns the shim's ends: channel, stdout, stderr."""
         opened: list[int] = []
         try:
-            for stream in ("stdout", "stderr"):
+            streams: tuple[Stream, ...] = () if self._tty else ("stdout", "stderr")
+            if self._tty:
+                self.terminal = Terminal(self._loop)
+                self._pipes["stdout"] = self.terminal.descriptor
+                opened += [self.terminal.other, os.dup(self.terminal.other)]
+            for stream in streams:
                 reading, writing = os.pipe2(os.O_CLOEXEC)
                 opened.append(writing)
                 os.set_blocking(reading, False)
@@ -127,6 +136,9 @@ class Running:
             data = os.read(descriptor, _READ_BYTES)
         except BlockingIOError:
             return False
+        except OSError:
+            # A terminal whose other end nobody has any more.
+            data = b""
         self._activity.set()
         if not data:
             self._close_pipe(stream)
@@ -140,6 +152,8 @@ class Running:
         descriptor = self._pipes.pop(stream, None)
         if descriptor is not None:
             self._loop.remove_reader(descriptor)
+            if self.terminal is not None:
+                self.terminal.closed()
             os.close(descriptor)
 
     def _read_channel(self) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Self
 from orchestrator.sandbox.launch import Launch
 from orchestrator.sandbox.limits import Limits, ProcessAllowance, memory_settings
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
-from orchestrator.tools.exec.command import Command, Finished, OutputSink, Written
+from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink, Written
 from orchestrator.tools.exec.held_objects import remove_cgroup
 from orchestrator.tools.exec.running_command import Exit, Running
 
@@ -42,6 +42,11 @@ _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from orchestrator.tools.exec.supervisor_process import main; main(int(sys.argv[2]))"
 )
+_OWN_SESSION = (
+    "import fcntl, os, sys, termios; os.getsid(0) == os.getpid() or os.setsid(); "
+    "fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""Takes the terminal inside of the sandbox: a wrapper outside of it would die of the first Ctrl-C."""
 _UNCONFINED: dict[str, Any] = {
     "timeout_s": None,
     "placeholders": [],
@@ -56,6 +61,8 @@ _OUT_OF_MEMORY = (
     b"bad_alloc",
     b"memory exhausted",
 )
+OWN_SESSION = (os.path.realpath(sys.executable), "-I", "-S", "-c", _OWN_SESSION)
+"""The words before a command that gets a terminal."""
 _START_S = 10.0
 _CLOSE_S = 15.0
 _FORGET_S = 1.0
@@ -194,8 +201,8 @@ class Supervisor:
                 self._sent_deadlines.add(claim)
                 self._send("extend", claim, self._deadlines[claim])
 
-    async def run(self, command: Command, output: OutputSink) -> Finished:
-        """Runs a command to its end and the end of everything that it started.
+    async def run(self, command: Command, output: OutputSink, grip: Grip | None = None) -> Finished:
+        """Runs a command to its end and the end of everything that it started; `grip` holds it meanwhile.
 
         Cancelling kills it and waits for the proof. Raises `NoConfinement` if it cannot be
         confined as its policy asks, `SupervisorLost` if there is no supervisor.
@@ -207,7 +214,8 @@ class Supervisor:
                 exit_code=-1, error=f"the variable {unfit!r} cannot be set: no program can have it"
             )
         began = self._loop.time()
-        running = await self._run(command.claim, output, partial(self._launch, command))
+        running = Running(output, self._loop, tty=command.tty)
+        await self._run(command.claim, running, partial(self._launch, command), grip)
         finished = _finished(running, self._loop.time() - began)
         return replace(finished, memory_limit=self._passed(command.limits, running, finished))
 
@@ -223,23 +231,33 @@ class Supervisor:
 
         Cancelling kills its writer wherever it is, and waits for the proof.
         """
-        return _written(await self._run(claim, lambda *_: None, partial(self._launch_writer, job)))
+        running = Running(lambda *_: None, self._loop)
+        await self._run(claim, running, partial(self._launch_writer, job))
+        return _written(running)
 
-    async def _run(self, claim: str, output: OutputSink, launch: Callable[[int, Running], None]) -> Running:
+    async def _run(
+        self,
+        claim: str,
+        running: Running,
+        launch: Callable[[int, Running], None],
+        grip: Grip | None = None,
+    ) -> None:
         if not self._alive:
             await self._revived()
-        ident, running = next(self._idents), Running(output, self._loop)
+        ident = next(self._idents)
         self._running[ident] = (claim, running)
         if not self._asking:
             self._asking = True
             self._loop.call_later(self._config.silence_s / _QUESTIONS, self._ask)
         try:
             launch(ident, running)
+            if grip is not None:
+                terminal = running.terminal
+                grip.bind(lambda: self._send("kill", ident), terminal.write if terminal is not None else None)
             await self._see_through(ident, running)
         finally:
             running.close()
             del self._running[ident]
-        return running
 
     def _ask(self) -> None:
         """Asks the process whether it is still there, again and again while anything runs under it.
@@ -284,7 +302,8 @@ class Supervisor:
 
     def _launch(self, command: Command, ident: int, running: Running) -> None:
         launcher = choose(self._config.support, command.confinement, self._config.prefer)
-        launch = launcher.launch(command.argv, command.env, command.cwd, command.confinement)
+        argv = (*OWN_SESSION, *command.argv) if command.tty else command.argv
+        launch = launcher.launch(argv, command.env, command.cwd, command.confinement)
         descriptors = [] if launch.ruleset is None else [launch.ruleset]
         self._hand_over(ident, running, self._spec(ident, command, launch), descriptors)
 
@@ -336,6 +355,7 @@ class Supervisor:
         return {
             "program": command.argv[0],
             "argv": list(launch.argv),
+            "tty": command.tty,
             "cwd": str(command.cwd),
             "path": command.env.get("PATH", os.defpath),
             "env": dict(launch.env),

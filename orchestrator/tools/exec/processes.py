@@ -1,0 +1,137 @@
+"""The processes of a worker: commands that go on behind the call that started them.
+
+    start    a command begins, and is looked at until it ends or its call's time is over
+    look     what it said since the last look; bounded, with its beginning and its end
+    follow   returns at its end, with what nobody has looked at
+
+A process belongs to a claim, as every command does: the supervisor kills it when the claim's deadline
+passes. What a session knows of its processes is in its log; here is only what runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from orchestrator.sandbox.probe import NoConfinement
+from orchestrator.tools.exec.capture import Capture
+from orchestrator.tools.exec.command import Command, Finished, Grip, Stream
+from orchestrator.tools.exec.running_command import KEPT_BYTES
+from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
+
+UNSEEN_S = 30 * 60.0
+"""A process at which nobody looks for so long is killed."""
+MOST_ON_WORKER = 128
+"""Processes of all sessions that a worker keeps: each may hold megabytes of output."""
+
+
+class LiveProcess:
+    """A command that runs, and its output since the last look."""
+
+    def __init__(self, supervisor: Supervisor, command: Command, shown: ShownOutput) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._grip = Grip()
+        self._shown = shown
+        self._unread = Capture(KEPT_BYTES)
+        self._looked_at = self._loop.time()
+        self._looks = 0
+        self._nobody_looks = asyncio.Event()
+        self._nobody_looks.set()
+        self.unseen = False
+        """Whether it was killed because nobody looked."""
+        self.tty = command.tty
+        self._task = self._loop.create_task(self._run(supervisor, command), name=f"process:{command.call_id}")
+        self._watch = self._loop.call_later(UNSEEN_S, self._forgotten)
+
+    async def _run(self, supervisor: Supervisor, command: Command) -> Finished:
+        try:
+            return await supervisor.run(command, self._add, self._grip)
+        except (NoConfinement, SupervisorLost, OSError) as error:
+            # No terminal can be had, say: it never began.
+            return Finished(exit_code=-1, error=str(error))
+        finally:
+            self._watch.cancel()
+            self._shown.close()
+
+    def _add(self, stream: Stream, data: bytes) -> None:
+        self._unread.add(data)
+        self._shown.add(stream, data)
+
+    def _forgotten(self) -> None:
+        left = self._looked_at + UNSEEN_S - self._loop.time()
+        if self._looks or left > 0:
+            self._watch = self._loop.call_later(max(left, 1.0), self._forgotten)
+        else:
+            self.unseen = True
+            self.kill()
+
+    @property
+    def finished(self) -> Finished | None:
+        """Its result; None while it runs."""
+        return self._task.result() if self._task.done() else None
+
+    async def wait(self, seconds: float) -> None:
+        """Waits for its end, or until so many seconds have passed; both count as a look."""
+        self._looks += 1
+        self._nobody_looks.clear()
+        try:
+            await asyncio.wait([self._task], timeout=seconds)
+        finally:
+            self._looks -= 1
+            self._looked_at = self._loop.time()
+            if not self._looks:
+                self._nobody_looks.set()
+
+    async def ended(self) -> Finished:
+        """Waits for its end; a look that is under way goes before.
+
+        Being cancelled changes nothing for the process.
+        """
+        await asyncio.wait([self._task])
+        await self._nobody_looks.wait()
+        return self._task.result()
+
+    def take(self) -> bytes:
+        """Takes the output since the last time: its beginning and its end."""
+        said, self._unread = self._unread.kept(), Capture(KEPT_BYTES)
+        return said
+
+    def write(self, data: bytes) -> bool:
+        """Types to its terminal; False, and nothing is typed, if too much of before still waits."""
+        return self._grip.write(data)
+
+    def kill(self) -> None:
+        self._grip.kill()
+
+    async def stop(self) -> None:
+        """Kills it and returns when that is proved, through every cancellation."""
+        self.kill()
+        while not self._task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._task])
+
+
+class LiveProcesses:
+    """The processes of a worker, by claim and number."""
+
+    def __init__(self) -> None:
+        self._living: dict[tuple[str, int], LiveProcess] = {}
+
+    @property
+    def full(self) -> bool:
+        return len(self._living) >= MOST_ON_WORKER
+
+    def add(self, claim: str, number: int, process: LiveProcess) -> None:
+        self._living[claim, number] = process
+
+    def get(self, claim: str, number: int) -> LiveProcess | None:
+        return self._living.get((claim, number))
+
+    def remove(self, claim: str, number: int) -> None:
+        self._living.pop((claim, number), None)
+
+    async def abandon(self, claim: str) -> None:
+        """Kills what is left of a claim, and returns when that is proved."""
+        for key in [key for key in self._living if key[0] == claim]:
+            await self._living.pop(key).stop()

@@ -1,0 +1,271 @@
+"""Processes of `exec_command` on the real kernel: typed to, looked at, flooding, hard to kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.calls import Exec, StdinWork, WriteStdin
+from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
+from orchestrator.core.frozen import replace
+from orchestrator.core.processes import Process
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.state import Call, State, Task
+from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
+from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
+from orchestrator.tables import SandboxSettings
+from orchestrator.tools.exec import processes
+from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
+from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
+
+PATH = {"PATH": os.defpath + ":/usr/local/bin"}
+EVERYWHERE = pytest.mark.parametrize("session", ["bubblewrap", "landlock", "none"], indirect=True)
+CONFINED = pytest.mark.parametrize("session", ["bubblewrap"], indirect=True)
+
+
+@dataclass
+class Session:
+    """A session's calls, made one after the other as a runner makes them."""
+
+    toolbox: Toolbox
+    folder: Path
+    mode: str
+    shown: list[JsonObject] = field(default_factory=list)
+    made: int = 0
+
+    @property
+    def site(self) -> CallSite:
+        settings = TurnSettings(str(self.folder), "never", {"mode": self.mode}, "gpt-5")
+        task = Task(SubmissionId("u1"), "user", settings)
+        state = State(task=task, facts=SessionFacts(unified_exec=True))
+        return CallSite("c", state, self.shown.append, lasting_deltas=self.shown.append)
+
+    async def assess(self, tool: str, **arguments: Any) -> Assessment:
+        return await self.toolbox.assess(self._call(tool, arguments), self.site)
+
+    async def start(self, cmd: str, **arguments: Any) -> CallFinished:
+        given = {"yield_time_ms": 250, "login": False, **arguments}
+        call = self._call("exec_command", {"cmd": cmd, **given})
+        asked = await self.toolbox.assess(call, self.site)
+        assert isinstance(asked, Exec)
+        work = asked.work(sandboxed=self.mode != "danger-full-access")
+        assert work.lasting is not None
+        self.made += 1
+        numbered = replace(work, lasting=replace(work.lasting, number=self.made))
+        return await self.toolbox.run(replace(call, work=numbered), self.site)
+
+    async def write(self, number: int, chars: str = "", yield_ms: int | None = None) -> CallFinished:
+        call = self._call("write_stdin", {"session_id": number, "chars": chars})
+        asked = await self.toolbox.assess(call, self.site)
+        assert isinstance(asked, WriteStdin)
+        wait = asked.yield_ms if yield_ms is None else yield_ms
+        work = StdinWork(number, CallId("c1"), chars, wait, asked.max_tokens)
+        return await self.toolbox.run(replace(call, work=work), self.site)
+
+    async def says(self, number: int, *words: str, chars: str = "") -> str:
+        """The output of looks at a process, until it holds the words."""
+        output = ""
+        async with asyncio.timeout(20):
+            while not all(word in output for word in words):
+                output += str((await self.write(number, chars, yield_ms=250)).output)
+                chars = ""
+        return output
+
+    async def follow(self, number: int = 1) -> ProcessEnd:
+        process = Process(number, CallId("c1"), SubmissionId("u1"), "cmd", "/", 1, "")
+        return await self.toolbox.follow(process, "c")
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> Call:
+        item = {"type": "function_call", "call_id": "c1", "name": name, "arguments": json.dumps(arguments)}
+        return Call(CallId("c1"), name, item)
+
+
+@pytest.fixture(scope="module")
+def machine() -> SandboxSupport:
+    return probe()
+
+
+@pytest.fixture
+async def session(
+    request: pytest.FixtureRequest, machine: SandboxSupport, tmp_path: Path
+) -> AsyncIterator[Session]:
+    mechanism = getattr(request, "param", "none")
+    prefer: Preference = "landlock" if mechanism == "landlock" else "auto"
+    mode = "danger-full-access" if mechanism == "none" else "workspace-write"
+    supervisor = await Supervisor.start(SupervisorConfig(machine, prefer))
+    supervisor.extend("c", time.clock_gettime(CLOCK_BOOTTIME) + 60)
+    config = ToolConfig(machine, PATH, SandboxSettings(mechanism=prefer))
+    made = Session(Toolbox(built_in(config, supervisor)), tmp_path, mode)
+    asked = await made.assess("exec_command", cmd="true")
+    if not isinstance(asked, Exec) or not (asked.confinable or mode == "danger-full-access"):
+        pytest.skip(f"{mechanism} does not work here")
+    yield made
+    await made.toolbox.abandon("c")
+    await supervisor.close()
+
+
+def running(finished: CallFinished) -> None:
+    assert finished.keeps
+    assert finished.events == ()
+    assert "Process running with session ID 1\nOutput:\n" in str(finished.output)
+
+
+@CONFINED
+async def test_model_types_to_an_interpreter_and_reads_what_it_answers(session: Session) -> None:
+    running(await session.start("exec python3 -i -q", tty=True, yield_time_ms=1_000))
+    assert "2\r\n" in await session.says(1, "2\r\n", chars="1+1\n")
+    last = await session.write(1, "exit(3)\n", yield_ms=10_000)
+    assert "Process exited with code 3" in str(last.output)
+    assert last.over is not None
+    assert (last.over.number, last.over.end.exit_code, last.over.end.process_id) == (1, 3, "1")
+    assert "2\r\n" in last.over.end.aggregated_output
+    assert str((await session.write(1)).output) == "no process 1 runs"
+
+
+async def test_command_that_ends_in_time_is_an_ordinary_command(session: Session) -> None:
+    finished = await session.start("echo hello; exit 4", yield_time_ms=30_000)
+    assert not finished.keeps
+    (end,) = finished.events
+    assert (getattr(end, "exit_code", None), getattr(end, "stdout", "")) == (4, "hello\n")
+    assert str(finished.output).endswith("Process exited with code 4\nOutput:\nhello\n")
+
+
+@EVERYWHERE
+async def test_ctrl_c_interrupts_the_program_and_not_its_sandbox(session: Session) -> None:
+    running(await session.start("exec python3 -i -q", tty=True, yield_time_ms=1_000))
+    await session.write(1, "import time; time.sleep(600)\n")
+    assert "KeyboardInterrupt" in await session.says(1, "KeyboardInterrupt", chars="\x03")
+    assert "42\r\n" in await session.says(1, "42\r\n", chars="6*7\n")
+
+
+@CONFINED
+async def test_program_without_a_terminal_has_no_input_and_one_with_it_has_its_own(session: Session) -> None:
+    none = await session.start("test -t 0 || cat; echo over", yield_time_ms=30_000)
+    assert str(none.output).endswith("code 0\nOutput:\nover\n")
+    own = await session.start("test -t 0 && test -t 1 && (: </dev/tty) && stty size", tty=True)
+    assert "24 80" in str(own.output), own.output
+
+
+@EVERYWHERE
+async def test_stubborn_program_that_forks_is_killed_whole(session: Session) -> None:
+    stubborn = "trap '' TERM HUP INT; (trap '' TERM HUP; exec setsid sleep 611.5) & while :; do sleep 1; done"
+    running(await session.start(stubborn, tty=True))
+    assert _alive("611.5")
+    followed = asyncio.create_task(session.follow())
+    session.toolbox.kill_process(1, "c")
+    over = await followed
+    assert over.end.exit_code == 137
+    assert not _alive("611.5")
+
+
+@CONFINED
+async def test_follower_that_is_cancelled_kills_the_process_and_waits_for_the_proof(session: Session) -> None:
+    running(await session.start("sleep 612.5 & sleep 612.5"))
+    followed = asyncio.create_task(session.follow())
+    await asyncio.sleep(0)
+    followed.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await followed
+    assert not _alive("612.5")
+
+
+async def test_end_that_nobody_sees_is_told_with_what_the_process_said_last(session: Session) -> None:
+    running(await session.start("stty -echo; echo first; read line; sleep 0.2; echo $line; exit 5", tty=True))
+    followed = asyncio.create_task(session.follow())
+    await session.write(1, "last\n", yield_ms=0)
+    over = await followed
+    assert over.end.exit_code == 5
+    assert "last" in over.unread
+    assert "first" not in over.unread
+
+
+async def test_look_at_the_end_takes_the_output_before_the_follower(session: Session) -> None:
+    running(await session.start("read line; echo said $line; exit 6", tty=True))
+    followed = asyncio.create_task(session.follow())
+    last = await session.write(1, "words\n", yield_ms=20_000)
+    assert "Process exited with code 6" in str(last.output)
+    assert "said words" in str(last.output)
+    assert (await followed).unread == ""
+
+
+async def test_flood_is_read_and_held_within_bounds(session: Session) -> None:
+    start = "echo begin; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo end"
+    finished = await session.start(start, yield_time_ms=30_000)
+    assert not finished.keeps
+    text = str(finished.output)
+    assert len(text) <= 41_000
+    assert text.split("Output:\n")[1].startswith("begin\n")
+    assert text.endswith("end\n")
+    assert "omitted" in text
+    (end,) = finished.events
+    assert len(getattr(end, "aggregated_output", "")) < (1 << 20) + 200
+
+
+async def test_binary_output_becomes_text_that_can_be_sent(session: Session) -> None:
+    finished = await session.start("printf '\\377\\000\\200ok'", yield_time_ms=30_000)
+    assert str(finished.output).endswith("\ufffd\x00\ufffdok")
+    json.loads(json.dumps(str(finished.output).encode("utf-8").decode()))
+
+
+async def test_program_that_never_reads_is_typed_to_up_to_a_bound(session: Session) -> None:
+    running(await session.start("stty raw -echo; sleep 613.5", tty=True, yield_time_ms=1_000))
+    answers = [str((await session.write(1, "x" * 16_000, yield_ms=1)).output) for _ in range(8)]
+    assert not answers[0].startswith("not typed")
+    assert answers[-1].startswith("not typed: what was typed before still waits")
+
+
+async def test_process_that_nobody_looks_at_is_killed(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "UNSEEN_S", 0.3)
+    running(await session.start("sleep 614.5"))
+    over = await session.follow()
+    assert over.end.exit_code == 137
+    assert over.unread.startswith("killed: nobody looked at it for")
+
+
+async def test_worker_keeps_no_more_processes_than_it_can(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "MOST_ON_WORKER", 1)
+    running(await session.start("sleep 615.5"))
+    refused = await session.start("sleep 615.5")
+    assert str(refused.output).startswith("not started: this worker keeps")
+    assert not refused.keeps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"cmd": ""}, "cmd: String should have at least 1 character"),
+        ({"cmd": "ls", "shell": "/usr/bin/perl"}, "shell: '/usr/bin/perl' is none of bash, sh, zsh"),
+        ({"cmd": "ls", "yield_time_ms": -1}, "yield_time_ms: Input should be greater than or equal to 0"),
+    ],
+)
+async def test_bad_arguments_are_answered(session: Session, arguments: dict[str, Any], why: str) -> None:
+    found = await session.assess("exec_command", **arguments)
+    assert isinstance(found, Immediate)
+    assert why in str(found.output)
+
+
+def _alive(mark: str) -> bool:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[:1] == [b"sleep"] and mark.encode() in words:
+                return True
+    return False
