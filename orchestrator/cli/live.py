@@ -118,6 +118,8 @@ class Live:
                 self._output(message)
             case "exec_command_end":
                 self._command_ended(message)
+            case "terminal_interaction":
+                self.line(f"  process {message['process_id']} ← {one_line(message['stdin'])}", "cyan")
             case "patch_apply_begin":
                 self.changes(message)
             case "patch_apply_end" if not message["success"]:

@@ -231,6 +231,8 @@ def message_summary(message: Mapping[str, Any]) -> str:
             text = message["text"]
         case "exec_command_begin":
             return f"$ {_first_line(command_text(message['command']))}"
+        case "terminal_interaction":
+            return f"process {message['process_id']} ← {_first_line(message['stdin'])}"
         case "mcp_tool_call_begin":
             return f"⚙ {_first_line(mcp_call_text(message))}"
         case "exec_approval_request":

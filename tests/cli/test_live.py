@@ -18,6 +18,7 @@ from orchestrator.core.counts import age
 from orchestrator.gateways.approvals import answer_op
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
+from orchestrator.views.tree import message_summary
 
 BEGIN = {
     "type": "exec_command_begin", "call_id": "c", "command": ["bash", "-lc", "ls"], "cwd": "/",
@@ -49,6 +50,12 @@ def chunk(data: bytes) -> dict[str, Any]:
 def test_text_streams_once_on_a_terminal() -> None:
     whole = {"type": "agent_message", "message": "Hello you"}
     assert seen(delta("Hello "), delta("you"), whole, BEGIN, streaming=True) == ["Hello you", "$ ls"]
+
+
+def test_words_to_a_process_are_shown_and_cannot_paint_the_terminal() -> None:
+    typed = {"type": "terminal_interaction", "call_id": "c", "process_id": "3", "stdin": "1+1\n\x1b[2J\x03"}
+    assert seen(typed) == ["  process 3 ← 1+1␊␛[2J␃"]
+    assert message_summary(typed).startswith("process 3 ← 1+1")
 
 
 def test_call_of_a_servers_tool_is_shown_with_its_arguments_and_its_result() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.calls import ApplyPatch, Exec, PatchWork
+from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.process import unknown_end
 from orchestrator.core.ids import SessionId
@@ -114,6 +115,8 @@ class ScriptedTools:
         self.processes: dict[int, Gate] = {}
         """The gate behind which each process ends."""
         self.abandoned: list[str] = []
+        self.lasting_deltas: dict[str, DeltaSink] = {}
+        """Where each process shows what it says."""
         self._began: dict[str, asyncio.Event] = {}
 
     def began(self, call_id: str) -> asyncio.Event:
@@ -142,6 +145,7 @@ class ScriptedTools:
             (UnknownCommand(cmd="true"),),
             key=call.call_id,
             safe=not arguments.get("ask"),
+            lasting=Lasting(True, 250, 100) if call.name == "exec_command" else None,
         )
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
@@ -160,6 +164,9 @@ class ScriptedTools:
             raise
         if call.call_id in self.fails:
             raise self.fails[call.call_id]
+        if call.name == "exec_command":
+            self.lasting_deltas[call.call_id] = site.lasting_deltas
+            return CallFinished(call.call_id, "running", keeps=True)
         self.ended.append(call.call_id)
         done = _finished(call, self.outputs.get(call.call_id, f"output of {call.call_id}"))
         told = self.events.get(call.call_id)

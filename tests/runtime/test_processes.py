@@ -1,0 +1,115 @@
+"""A session with a process keeps its claim and no turn's place, and what holds it dies with the claim."""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrator.core.history import message_text
+from orchestrator.core.ids import SessionId
+from orchestrator.core.outstanding import outstanding
+from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.scalars import OutputStream
+from orchestrator.protocol.wire import written
+from orchestrator.runtime.runner import Ended
+from tests.core.driver import RULES
+from tests.runtime.harness import Harness
+from tests.runtime.players import calls, ends
+from tests.runtime.test_worker_claims import at_work
+
+
+async def starts(harness: Harness, session: SessionId) -> None:
+    """The session's first task leaves a process."""
+    harness.models.will([calls("c1", "exec_command"), ends()])
+    await harness.say(session, id="u1")
+
+
+async def test_session_with_a_process_keeps_its_claim_until_the_process_ends(harness: Harness) -> None:
+    session = await harness.session()
+    await starts(harness, session)
+    runner = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await harness.until(session, "task_complete")
+    shown = ev.ExecCommandOutputDelta(call_id=CallId("c1"), stream=OutputStream.STDOUT, chunk=b"up")
+    harness.tools.lasting_deltas["c1"](written(shown))
+    (delta,) = await harness.until(session, "exec_command_output_delta")
+    assert delta.id == "u1"
+    head = await harness.broker.head(session)
+    assert head is not None
+    assert head.holder is not None
+    assert runner.keeps_processes_only
+    harness.tools.processes[1].open()
+    assert await running is Ended.PARKED
+    (end,) = await harness.logged_events(session, "exec_command_end")
+    assert end["call_id"] == "c1"
+    assert harness.tools.killed == []
+
+
+async def test_process_takes_no_turns_place_of_its_worker(harness: Harness) -> None:
+    first, second = await harness.session(), await harness.session()
+    await starts(harness, first)
+    async with at_work(harness.worker(concurrency=1, drain_grace_s=60.0)):
+        await harness.until(first, "task_complete")
+        await harness.say(second)
+        await harness.until(second, "task_complete")
+        await harness.say(first)
+        await harness.until(first, "task_complete")
+        assert harness.tools.killed == []
+
+
+async def test_worker_that_leaves_ends_an_idle_sessions_process_at_once(harness: Harness) -> None:
+    session = await harness.session()
+    await starts(harness, session)
+    async with at_work(harness.worker(drain_grace_s=600.0)):
+        await harness.until(session, "task_complete")
+    assert harness.tools.killed == ["process 1"]
+    (warning,) = await harness.logged_events(session, "warning")
+    assert warning["message"] == "process 1 (true) is gone: its worker was shut down"
+    state = (await harness.replayed(session)).state
+    assert "is gone: its worker was shut down" in message_text(list(state.history)[-1])
+    assert outstanding(state, RULES) == ()
+
+
+async def test_next_holder_finds_the_process_gone(harness: Harness) -> None:
+    session = await harness.session()
+    await starts(harness, session)
+    lost = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(lost.run())
+    await harness.until(session, "task_complete")
+    lost.lose(fenced=True)
+    assert await running is Ended.LOST
+    assert harness.tools.killed == ["process 1"], "the claim is over when this is proved"
+    assert harness.tools.abandoned == [lost.claim.claim_id]
+    await harness.broker.revoke(session)
+    assert await harness.run(session) is Ended.PARKED
+    (end,) = await harness.logged_events(session, "exec_command_end")
+    assert (end["exit_code"], end["process_id"]) == (-1, "1")
+
+
+async def test_shutdown_is_complete_behind_the_end_of_the_process(harness: Harness) -> None:
+    session = await harness.session()
+    await starts(harness, session)
+    async with at_work(harness.worker()):
+        await harness.until(session, "task_complete")
+        await harness.submit(session, ops.Shutdown(), "bye")
+        await harness.until(session, "shutdown_complete")
+    kinds = [event["type"] for event in await harness.logged_events(session)]
+    assert kinds[-2:] == ["exec_command_end", "shutdown_complete"]
+    assert harness.tools.killed == ["process 1"]
+
+
+async def test_session_with_a_process_does_not_yield_to_others(harness: Harness) -> None:
+    session, waiting = await harness.session(), False
+    await starts(harness, session)
+    config = {"quantum_s": 0.0, "others_wait": lambda: waiting}
+    runner = harness.runner(await harness.claimed(session), **config)
+    running = asyncio.create_task(runner.run())
+    await harness.until(session, "task_complete")
+    waiting = True
+    await harness.say(session)
+    runner.notify()
+    await harness.until(session, "task_complete")
+    assert not running.done()
+    harness.tools.processes[1].open()
+    assert await running is Ended.PARKED
