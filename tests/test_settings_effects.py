@@ -172,6 +172,8 @@ EFFECTS: Mapping[str, Effect] = {
     ),
     "review_model": Effect('"r"', lambda s: at_work.runner_config(s).rules.review_model, "r"),
     "model_max_output_tokens": Effect("77", estimated, 77),
+    "plan_model": Effect('"gpt-5-big"', lambda s: at_work.runner_config(s).rules.plan_model, "gpt-5-big"),
+    "plan_reasoning_effort": Effect('"high"', lambda s: at_work.runner_config(s).rules.plan_effort, "high"),
     "show_raw_agent_reasoning": Effect(
         "true", lambda s: at_work.becomes_of(s, RAW), "Delta",
     ),

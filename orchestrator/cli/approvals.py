@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,6 +46,10 @@ def approvals(
     cancel: Annotated[
         list[str] | None, typer.Option("--cancel", metavar="CALL", help="Leave questions without an answer.")
     ] = None,
+    revise: Annotated[
+        list[str] | None,
+        typer.Option("--revise", metavar="'CALL TEXT'", help="Say what is to be changed in a plan."),
+    ] = None,
     all: Annotated[
         bool, typer.Option("--all", help="Answer in every tree of the fleet, without ID.")
     ] = False,
@@ -63,7 +67,8 @@ def approvals(
     A glob allows a script only if it is plain and each of its commands matches;
     redirects, substitutions and variables need the call's id. It denies as soon
     as any part matches. Questions are answered by their call, all at once, and a
-    prefix of commands is allowed by the call that proposes it.
+    prefix of commands is allowed by the call that proposes it. A plan is approved
+    or rejected by its call, or sent back with --revise.
 
     \b
     dendro approvals
@@ -80,7 +85,7 @@ def approvals(
         ReviewDecision.APPROVED_FOR_SESSION: for_session or [],
         ReviewDecision.DENIED: deny or [],
     }
-    words = Words.of(answer or [], cancel or [], amend or [])
+    words = Words.of(answer or [], cancel or [], amend or [], revise or [])
     if (any(wishes.values()) or words) and id is None and not all:
         raise Fault("name the tree to answer in, or say --all for the whole fleet", ExitCode.USAGE)
     if id is not None and all:
@@ -96,7 +101,8 @@ async def _approvals(
     from orchestrator.cli.invocation import opened
     from orchestrator.cli.terminal import plain
     from orchestrator.core.calls.ask import DoesNotAnswer
-    from orchestrator.gateways.approvals import decide, reply
+    from orchestrator.gateways.approvals import decide, reply, revise
+    from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.views.approvals import Decided, chosen, open_requests_of
     from orchestrator.views.decisions import decided_before
 
@@ -108,6 +114,7 @@ async def _approvals(
             return
         replies = [(one, _secrets_typed(one, answers)) for one, answers in words.meant(asked)]
         amendments = words.amendments(asked)
+        revised = words.meant_plans(asked)
         before = await decided_before(found, tree, asked, wishes)
         client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
@@ -115,13 +122,19 @@ async def _approvals(
             async with gate:
                 return await decide(client, found, request, decision)
 
+        lasting = ReviewDecision.APPROVED_FOR_SESSION
         choice = chosen(asked, before.without_calls(wishes), before.similar)
         if (question := next((one for one, _ in choice.decisions if one.asks), None)) is not None:
             raise Fault(f"{question.call} asks for words: --answer {_example(question)}")
         if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
             raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
+        if (
+            plan := next((one for one, to in choice.decisions if one.plans and to is lasting), None)
+        ) is not None:
+            raise Fault(f"{plan.call} is a plan, which holds for no session: --allow {plan.call}")
         try:
             done = [await reply(client, found, *one) for one in replies]
+            done += [await revise(client, found, *one) for one in revised]
         except DoesNotAnswer as error:
             raise Fault(f"not answered: {error}", ExitCode.USAGE) from None
         done += await asyncio.gather(*(answered(*one) for one in (*amendments, *choice.decisions)))
@@ -133,14 +146,23 @@ async def _approvals(
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The answers of the command line to questions, by the call that they name; None: it is cancelled."""
+    """The words of the command line, by the call that they name."""
 
     by_call: Mapping[str, Mapping[str, Sequence[str]] | None]
+    """Answers to questions; None: they are cancelled."""
     amended: Sequence[str] = ()
     """The calls whose prefix is allowed."""
+    feedback: Mapping[str, str] = field(default_factory=dict)
+    """Changes wanted in plans."""
 
     @classmethod
-    def of(cls, answers: Sequence[str], cancelled: Sequence[str], amended: Sequence[str] = ()) -> Words:
+    def of(
+        cls,
+        answers: Sequence[str],
+        cancelled: Sequence[str],
+        amended: Sequence[str] = (),
+        revised: Sequence[str] = (),
+    ) -> Words:
         """Raises `Fault` for what is no answer."""
         by_call: dict[str, dict[str, list[str]] | None] = dict.fromkeys(cancelled)
         for answer in answers:
@@ -152,40 +174,51 @@ class Words:
             if given is None:
                 raise Fault(f"{call} is both answered and cancelled", ExitCode.USAGE)
             given.setdefault(name, []).append(text)
-        return cls(by_call, amended)
+        feedback = {}
+        for revision in revised:
+            call, _, text = revision.partition(" ")
+            if not text.strip():
+                raise Fault(f"--revise {revision!r}: say 'CALL TEXT'", ExitCode.USAGE)
+            feedback[call] = text
+        return cls(by_call, amended, feedback)
 
     def __bool__(self) -> bool:
-        return bool(self.by_call or self.amended)
+        return bool(self.by_call or self.amended or self.feedback)
 
     def amendments(self, asked: Sequence[Asked]) -> list[tuple[Asked, Decision]]:
         """The requests whose prefix is allowed; raises `Fault` for a call that proposes none, or several."""
         from orchestrator.gateways.approvals import amendment_of
-        from orchestrator.views.patterns import names_call
 
         found: list[tuple[Asked, Decision]] = []
         for call in self.amended:
-            meant = [one for one in asked if names_call(call, one.agent_id, one.call_id)]
-            if len(meant) != 1:
-                why = f"{len(meant)} calls of that name wait" if meant else "no open request is"
-                raise Fault(f"{why} meant by {call!r}; `dendro approvals` lists them as AGENT:CALL")
-            allowed = amendment_of(meant[0].request)
+            meant = _named(call, asked, "open request")
+            allowed = amendment_of(meant.request)
             if allowed is None:
-                raise Fault(f"{meant[0].call} proposes no prefix: --allow {meant[0].call} allows it alone")
-            found.append((meant[0], allowed))
+                raise Fault(f"{meant.call} proposes no prefix: --allow {meant.call} allows it alone")
+            found.append((meant, allowed))
         return found
 
     def meant(self, asked: Sequence[Asked]) -> list[tuple[Asked, Mapping[str, Sequence[str]] | None]]:
         """The questions that the calls name; raises `Fault` for a call that names none, or several."""
-        from orchestrator.views.patterns import names_call
+        asking = [one for one in asked if one.asks]
+        return [(_named(call, asking, "open questions"), answers) for call, answers in self.by_call.items()]
 
-        found = []
-        for call, answers in self.by_call.items():
-            meant = [one for one in asked if one.asks and names_call(call, one.agent_id, one.call_id)]
-            if len(meant) != 1:
-                why = f"{len(meant)} calls of that name ask" if meant else "no open questions are"
-                raise Fault(f"{why} meant by {call!r}; `dendro approvals` lists them as AGENT:CALL")
-            found.append((meant[0], answers))
-        return found
+    def meant_plans(self, asked: Sequence[Asked]) -> list[tuple[Asked, str]]:
+        """The plans that the calls name; raises `Fault` as `meant` does."""
+        planning = [one for one in asked if one.plans]
+        return [(_named(call, planning, "open plan"), text) for call, text in self.feedback.items()]
+
+
+def _named(call: str, asked: Sequence[Asked], kind: str) -> Asked:
+    """The one request that a call's name means."""
+    from orchestrator.views.patterns import names_call
+
+    meant = [one for one in asked if names_call(call, one.agent_id, one.call_id)]
+    if len(meant) != 1:
+        verb = "are" if kind.endswith("s") else "is"
+        why = f"{len(meant)} calls of that name wait" if meant else f"no {kind} {verb}"
+        raise Fault(f"{why} meant by {call!r}; `dendro approvals` lists them as AGENT:CALL")
+    return meant[0]
 
 
 def _secrets_typed(asked: Asked, answers: Mapping[str, Sequence[str]] | None) -> Answers | None:
@@ -263,6 +296,8 @@ def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     yield f"     {one_line(f'{one.asked.call}  {_wish(one)}')}", ""
     if prefix := prefix_text(one.asked.request):
         yield f"       --amend {one.asked.call} allows whatever begins with {one_line(prefix)}", "dim"
+    for step in one.asked.request["proposal"]["plan"]["plan"] if one.asked.plans else ():
+        yield f"       {one_line(step['step'])}", "dim"
     for question in one.asked.request["questions"] if one.asked.asks else ():
         options = "" if is_secret(question) else ", ".join(options_of(question)) or "any text"
         yield f"       {one_line(f'{name_of(question)}={options}')}", "dim"
@@ -274,6 +309,8 @@ def _wish(one: Needed) -> str:
     request = one.asked.request
     if one.asked.asks:
         return f"answer {one.asked.subject}"
+    if one.asked.plans:
+        return f"approve the plan {one.asked.subject}"
     verb = "run" if request["type"] == "exec_approval_request" else "change"
     variables = variables_text(request) if verb == "run" else ""
     parts = (f"{verb} {one.asked.subject}", f"with {variables}" if variables else "")

@@ -45,6 +45,7 @@ from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import LocalImageInput, TextInput
+from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.submission import Submission
 from orchestrator.settings import Settings
 from orchestrator.views.agents import Addressed
@@ -61,7 +62,7 @@ MOST_TYPED = 32 << 10
 STOP = "/stop"
 TO_AN_AGENT = f"{STOP} stops what it does, {STOP} TEXT stops it and says TEXT, //TEXT says /TEXT"
 COMMANDS_AT_ROOT = "!COMMAND runs in the root of the tree alone: dendro run --resume, or attach to agent 0"
-WOULD_STOP = f"the agent works, and a command of yours would stop it: {STOP} first, or wait"
+WOULD_STOP = f"the agent works, and this would stop it: {STOP} first, or wait"
 HIDDEN = "(not shown)"
 PAST = 20
 """Events that a conversation which goes on shows first."""
@@ -70,6 +71,7 @@ WORDS: Mapping[str, str] = {
     "/stop": "stops what the agent does; /stop TEXT stops it, and says TEXT",
     "/name TEXT": "names the session",
     "/review [WHAT]": "reviews what is not committed, or against a BRANCH, or a SHA, or by words of yours",
+    "/plan GOAL": "plans: the agent only reads, and puts a plan to you",
     "/quit": "leaves, as Ctrl-D does; a worker of the session's pool goes on with what runs",
     "!COMMAND": "runs COMMAND in the session's folder and sandbox; the agent reads what came of it",
     "//TEXT": "says /TEXT",
@@ -141,6 +143,8 @@ class Chat(Conversation):
             await self._tell(rest.strip(), interrupt=True)
         elif word == STOP:
             await self.submit(ops.Interrupt())
+        elif word == "/plan":
+            await self._plan(rest.strip())
         elif word == "/name":
             await self.submit(ops.SetThreadName(name=rest))
         elif word == "/review":
@@ -156,6 +160,15 @@ class Chat(Conversation):
             self.seat.view.note(WOULD_STOP)
         elif command.strip():
             await self.submit(ops.RunUserShellCommand(command=command.strip()))
+
+    async def _plan(self, goal: str) -> None:
+        """Begins a planning session; the agent is not stopped for it."""
+        if self._busy:
+            self.seat.view.note(WOULD_STOP)
+        elif not goal:
+            self.seat.view.note("/plan GOAL: say what is to be planned")
+        else:
+            await self.submit(ops.Plan(plan_request=PlanRequest(goal=goal)))
 
     async def _tell(self, text: str, *, interrupt: bool) -> None:
         """A message to an agent at work waits until its turn is over, or stops it first."""

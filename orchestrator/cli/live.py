@@ -21,7 +21,9 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.cli.faults import ExitCode, deleted
 from orchestrator.cli.terminal import json_for_stdout, one_line, plain, shown
 from orchestrator.core.counts import counted
+from orchestrator.core.plans import plan_text
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
+from orchestrator.protocol.plans import PlanProposal
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import (
     command_text,
@@ -36,7 +38,7 @@ from orchestrator.views.event_text import (
     variables_text,
 )
 from orchestrator.views.messages import message_line
-from orchestrator.views.questions import is_question, subject_of
+from orchestrator.views.questions import is_plan, is_question, subject_of
 
 OUTPUT_LINES = 12
 """Lines of a command's output that are shown; the model gets more, the log keeps all."""
@@ -130,6 +132,10 @@ class Live:
                 self._tool_ended(message)
             case "plan_update":
                 self._plan(message)
+            case "entered_plan_mode":
+                self.line(f"plans {one_line(message['goal'])}", "bold")
+            case "exited_plan_mode" if message.get("plan_output") is None:
+                self.line("the planning session ended without a plan", "yellow")
             case "entered_review_mode":
                 self.line(f"reviews {one_line(review_asked_text(message))}", "bold")
             case "exited_review_mode":
@@ -319,6 +325,9 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
     who = f"{live.agent(request['agent_id'])} " if request.get("agent_id") else ""
     if is_question(request):
         _show_questions(live, request, who)
+    elif is_plan(request):
+        live.line(f"? {who or 'the agent '}proposes a plan", "bold yellow")
+        live.line(_indented(plan_text(PlanProposal.model_validate(request["proposal"])), "  "))
     elif request["type"] == "exec_approval_request":
         live.line(f"? {who}wants to run in {one_line(request['cwd'])}", "bold yellow")
         if variables := variables_text(request):
@@ -350,6 +359,8 @@ def reminder(request: Mapping[str, Any]) -> str:
     who = f"agent {request['agent_id']}" if request.get("agent_id") else "the agent"
     if is_question(request):
         return _cut(one_line(f"{who} asks {subject_of(request)}"))
+    if is_plan(request):
+        return _cut(one_line(f"{who} proposes a plan: {subject_of(request)}"))
     if request["type"] == "exec_approval_request":
         wish = f"run: {command_text(request['command'])}"
     else:

@@ -1,6 +1,7 @@
 """Lines that a person types at an open request, until they are an answer.
 
-An approval takes one line. Questions take one each: the number of an option, or words of one's own.
+An approval takes one line, and so does a plan: a decision, or what is to be changed. Questions take one each:
+the number of an option, or words of one's own.
 """
 
 from __future__ import annotations
@@ -10,16 +11,25 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.gateways.approvals import amendment_of, answer_op, questions_op
+from orchestrator.gateways.approvals import amendment_of, answer_op, plan_op, questions_op
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import Decision, ReviewDecision
-from orchestrator.views.questions import INPUT, is_question, is_secret, name_of, options_of, texts_of
+from orchestrator.views.questions import (
+    INPUT,
+    is_plan,
+    is_question,
+    is_secret,
+    name_of,
+    options_of,
+    texts_of,
+)
 
 APPROVAL: Final = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
 APPROVAL_WITH_PREFIX: Final = (
     "Allow? [y]es / [p]refix in this session / [a]lways in this session / [n]o / [q]uit the turn: "
 )
 PREFIX_WORDS: Final = frozenset({"p", "prefix"})
+PLANNED: Final = "Follow this plan? [y]es / [n]o, or what is to be changed: "
 CANCEL: Final = "/cancel"
 ANSWERS: Mapping[str, ReviewDecision] = {
     "y": ReviewDecision.APPROVED,
@@ -46,6 +56,8 @@ class Prompt:
     @property
     def text(self) -> str:
         """The line that asks."""
+        if is_plan(self.request):
+            return PLANNED
         if not is_question(self.request):
             return APPROVAL if amendment_of(self.request) is None else APPROVAL_WITH_PREFIX
         question = self._questions[self._place]
@@ -74,6 +86,8 @@ class Prompt:
 
     def answers(self, line: str) -> bool:
         """Whether a line is for this request, and no command; a secret may begin as a command does."""
+        if is_plan(self.request):
+            return not line.startswith(("/", "!"))
         if not is_question(self.request):
             return self._decision(line) is not None
         if self.hides:
@@ -83,6 +97,8 @@ class Prompt:
     def take(self, line: str) -> ops.Op | None:
         """The op that the line completes; None while more is to be typed."""
         self.fault = ""
+        if is_plan(self.request):
+            return self._take_decision(line.strip())
         if not is_question(self.request):
             decision = self._decision(line)
             return None if decision is None else answer_op(self.request, decision)
@@ -100,6 +116,17 @@ class Prompt:
     def _decision(self, line: str) -> Decision | None:
         word = line.strip().lower()
         return amendment_of(self.request) if word in PREFIX_WORDS else ANSWERS.get(word)
+
+    def _take_decision(self, line: str) -> ops.Op | None:
+        """A decision on a plan; any other words say what is to be changed."""
+        if not line:
+            return None
+        decisions: Mapping[str, str | None] = {"y": None, "yes": None, "n": "", "no": ""}
+        try:
+            return plan_op(self.request, decisions.get(line.lower(), line))
+        except DoesNotAnswer as error:
+            self.fault = str(error)
+            return None
 
     def _take_answer(self, line: str) -> bool:
         """Notes the answer to the question that is asked; whether it was the last one."""

@@ -36,6 +36,8 @@ class Wish:
     cwd: Path | None
     review: ReviewRequest | None = None
     """The change to review, where no prompt begins the task."""
+    plan: bool = False
+    """Whether the prompt is the goal of a planning session."""
 
 
 Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
@@ -51,6 +53,8 @@ Cwd = Annotated[
 Model = Annotated[
     str | None, typer.Option("--model", "-m", metavar="MODEL", help="Instead of the configured one.")
 ]
+_PLAN = "Plan what the prompt says: the agent only reads, and puts a plan to you."
+Planning = Annotated[bool, typer.Option("--plan", help=_PLAN)]
 _IMAGE = "Shown to the model; may be repeated."
 Image = Annotated[
     list[Path] | None,
@@ -67,6 +71,7 @@ def run(
     cwd: Cwd = None,
     model: Model = None,
     image: Image = None,
+    plan: Planning = False,
 ) -> None:
     """Runs one task and shows it as it happens: commands, text, patches, tokens.
 
@@ -80,13 +85,14 @@ def run(
     dendro run "fix the failing test" -m gpt-5
     dendro run
     dendro run --resume 0199a2b4 "now write the changelog"
+    dendro run --plan "add a login"
     git diff | dendro run - --json > events.ndjson
     """
     invocation = Invocation.of(ctx)
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
     text = sys.stdin.read() if prompt == "-" else prompt
     folder = settings.session_defaults.cwd if cwd else None
-    wish = Wish(text, resume, tuple(image or ()), json, model, folder)
+    wish = Wish(text, resume, tuple(image or ()), json, model, folder, plan=plan)
     if resume is None:
         warn_if_read_only(settings)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
@@ -111,6 +117,8 @@ def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_w
 def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
     if wish.prompt is not None and not wish.prompt.strip():
         raise Fault("the prompt is empty", ExitCode.USAGE)
+    if wish.plan and (wish.prompt is None or wish.images):
+        raise Fault("--plan takes a prompt, the goal, and no images", ExitCode.USAGE)
     if not _begins(wish) and wish.resume is None and not _is_conversation(wish):
         raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
     provider = settings.model.providers[settings.model.provider]
@@ -200,11 +208,15 @@ async def _speak(talk: Conversation, wish: Wish) -> None:
     """Hands in what the command line says; the conversation follows the task that it becomes."""
     from orchestrator.protocol import ops
     from orchestrator.protocol.inputs import InputItem, LocalImageInput, TextInput
+    from orchestrator.protocol.plans import PlanRequest
 
     if (override := _override(wish)) is not None:
         await talk.submit(override)
     if wish.review is not None:
         talk.task_id = await talk.submit(ops.Review(review_request=wish.review))
+        return
+    if wish.plan:
+        talk.task_id = await talk.submit(ops.Plan(plan_request=PlanRequest(goal=wish.prompt or "")))
         return
     items: list[InputItem] = [TextInput(text=wish.prompt or "")]
     items += [LocalImageInput(path=str(image.resolve())) for image in wish.images]

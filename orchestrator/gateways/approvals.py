@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core import facts as f
-from orchestrator.core.calls import QuestionWork, UserInputWork
+from orchestrator.core.calls import PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.decide.answer import decision_word
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.entries import DENDRO
@@ -22,17 +22,26 @@ from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import (
+    PlanApprovalResponse,
+    PlanApproved,
+    PlanRejected,
+    PlanRevised,
     QuestionsAnswered,
     QuestionsCancelled,
     RequestUserInputAnswer,
     RequestUserInputResponse,
 )
-from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision, ExecpolicyAmendment
+from orchestrator.protocol.policy import (
+    ApprovedExecpolicyAmendment,
+    Decision,
+    ExecpolicyAmendment,
+    ReviewDecision,
+)
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided
-from orchestrator.views.questions import QUESTION, Answers, call_id_of, is_question
+from orchestrator.views.questions import QUESTION, Answers, call_id_of, is_plan, is_question
 
 PATIENCE_S = 10.0
 POLL_S = 0.05
@@ -53,6 +62,8 @@ def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
     call, agent = call_id_of(request), request.get("agent_id")
     if is_question(request):
         raise ValueError(f"{call} asks for words, and a decision is none: answer with questions_op")
+    if is_plan(request):
+        return plan_op(request, None if decision is ReviewDecision.APPROVED else "")
     if request["type"] == "exec_approval_request":
         return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
     return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
@@ -77,11 +88,31 @@ def questions_op(request: Mapping[str, Any], answers: Answers | None) -> ops.Op:
     return ops.UserInputAnswer(id=call, response=response, agent_id=agent)
 
 
+def plan_op(request: Mapping[str, Any], feedback: str | None) -> ops.Op:
+    """The op that answers a plan: what is to be changed, an empty text to reject it, None to approve it.
+
+    Raises `DoesNotAnswer` where the session would refuse the feedback.
+    """
+    response: PlanApprovalResponse = PlanApproved() if feedback is None else PlanRejected()
+    if feedback:
+        response = PlanRevised(feedback=feedback)
+    PlanWork(dict(request["proposal"])).settled(written(response))
+    id, agent = call_id_of(request), request.get("agent_id")
+    return ops.ResolvePlanApproval(id=id, response=response, agent_id=agent)
+
+
 async def decide(client: Client, found: LogSource, asked: Asked, decision: Decision) -> Decided:
     """Decides about a request, and waits for its decision."""
     # The session is the agent's own: its call's id is enough.
     op = answer_op({**asked.request, "agent_id": None}, decision)
-    return await _hand_in(client, found, asked, op, decision_word(decision))
+    word = op.response.type if isinstance(op, ops.ResolvePlanApproval) else decision_word(decision)
+    return await _hand_in(client, found, asked, op, word)
+
+
+async def revise(client: Client, found: LogSource, asked: Asked, feedback: str) -> Decided:
+    """Says what is to be changed in a plan, and waits until that is decided; raises `DoesNotAnswer`."""
+    op = plan_op({**asked.request, "agent_id": None}, feedback)
+    return await _hand_in(client, found, asked, op, "revised")
 
 
 async def reply(client: Client, found: LogSource, asked: Asked, answers: Answers | None) -> Decided:

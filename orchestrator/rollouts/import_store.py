@@ -46,6 +46,7 @@ ASKS = (
     "apply_patch_approval_request",
     "ask_user_question_request",
     "request_user_input",
+    "plan_approval_request",
 )
 
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from orchestrator.tables.base import Secret, Table, conflict, setting, unfit
+from orchestrator.tables.sessions import Effort
 
 
 class ProviderSettings(Table):
@@ -148,6 +149,14 @@ class ModelSettings(Table):
 
     max_output_tokens: int = setting(16_000, "model_max_output_tokens", folder="up", at_least=1)
     """Tokens reserved for an answer when a budget is checked before the request."""
+
+    plan_model: str | None = setting(None, "plan_model", folder="free", shown_default="the session's model")
+    """Model of planning sessions (`plan`), and of the helpers that draft variants for them."""
+
+    plan_effort: Effort | None = setting(
+        None, "plan_reasoning_effort", folder="free", shown_default="the session's"
+    )
+    """How much that model thinks."""
 
     show_raw_reasoning: bool = setting(False, "show_raw_agent_reasoning", folder="free")
     """Tell clients the raw reasoning of models that give it away (`agent_reasoning_raw_content`)."""

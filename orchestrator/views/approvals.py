@@ -25,7 +25,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import command_text, variables_text
 from orchestrator.views.patterns import denies, names_call, why_not_allowed
-from orchestrator.views.questions import is_question, subject_of
+from orchestrator.views.questions import ASKED, is_plan, is_question, subject_of
 from orchestrator.views.short_ids import short_ids
 from orchestrator.views.status import no_worker
 
@@ -35,6 +35,7 @@ WORDS: Mapping[str, str] = {
     "denied": "denied",
     "abort": "denied, and its turn aborted",
     "cancelled": "left without an answer",
+    "revised": "sent back for changes",
 }
 
 
@@ -64,8 +65,8 @@ class Asked:
 
     @property
     def subject(self) -> str:
-        """The text that a person reads: the command line with its variables, the paths, or the questions."""
-        if is_question(self.request):
+        """The text that a person reads: the command line, the paths, the questions, or the plan's title."""
+        if self.request["type"] in ASKED:
             return subject_of(self.request)
         if self.request["type"] == "exec_approval_request":
             return f"{variables_text(self.request)}{command_text(self.request['command'])}"
@@ -75,6 +76,11 @@ class Asked:
     def asks(self) -> bool:
         """Whether it waits for words, and not for a decision."""
         return is_question(self.request)
+
+    @property
+    def plans(self) -> bool:
+        """Whether it puts a plan to people."""
+        return is_plan(self.request)
 
     @property
     def call(self) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from orchestrator.core.ids import SessionId
 from orchestrator.views.event import Event
-from orchestrator.views.questions import QUESTIONS, call_id_of, is_question
+from orchestrator.views.questions import ASKED, call_id_of
 
-ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"}) | QUESTIONS
+ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"}) | ASKED
 BEGINS = frozenset({"exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin"})
 """Events by which a call begins: its request was allowed."""
 REST = frozenset({"task_complete", "turn_aborted"})
@@ -57,14 +57,14 @@ class OpenRequests:
             self._open.pop(self._key(event.msg), None)
         elif event.type in REST:
             # The end of a session's task withdraws its own requests, not those of its agents.
-            self._close_own(questions_only=False)
+            self._close_own(asked_only=False)
         elif event.type == "token_count":
             # A turn whose calls have ended: no event tells of an answer by the client that gave the task.
-            self._close_own(questions_only=True)
+            self._close_own(asked_only=True)
 
-    def _close_own(self, *, questions_only: bool) -> None:
+    def _close_own(self, *, asked_only: bool) -> None:
         for key, request in tuple(self._open.items()):
-            if key[0] == self._session and (is_question(request) or not questions_only):
+            if key[0] == self._session and (request["type"] in ASKED or not asked_only):
                 del self._open[key]
 
     def _key(self, message: Request) -> tuple[str, str]:

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
 from orchestrator.views.event_text import command_text
-from orchestrator.views.questions import is_question
+from orchestrator.views.questions import ASKED, is_plan, is_question
 
 Request = Mapping[str, Any]
 
 BY_WORDS: Final = "it asks for words: answer it by its call"
+BY_CALL: Final = "it is a plan: approve it by its call"
 _CALL_ID: Final = re.compile(r"[\w.:-]*\d[\w.:-]*", re.ASCII)
 _RUNNERS: Final = 8
 """Words before the program of a command that are looked past."""
@@ -40,6 +41,8 @@ def why_not_allowed(pattern: str, request: Request) -> str:
     """Why the pattern does not allow the whole request; the empty string if it does."""
     if is_question(request):
         return BY_WORDS
+    if is_plan(request):
+        return BY_CALL
     if request["type"] != "exec_approval_request":
         if request.get("changes_left_out"):
             return (
@@ -77,7 +80,7 @@ def denies(pattern: str, request: Request) -> bool:
 
 
 def _parts(request: Request) -> list[str]:
-    if is_question(request):
+    if request["type"] in ASKED:
         return []
     if request["type"] != "exec_approval_request":
         return list(request["changes"])

@@ -1,4 +1,4 @@
-"""Questions of agents as people see them: their names, their options, and a typed line as an answer.
+"""Questions of agents, and plans, as people see them: names, options, and a typed line as an answer.
 
 A request is the event that asked. Knows neither where it came from nor how an answer is handed in.
 """
@@ -14,7 +14,15 @@ Answers = Mapping[str, Sequence[str]]
 
 QUESTION = "ask_user_question_request"
 INPUT = "request_user_input"
+PLAN = "plan_approval_request"
 QUESTIONS = frozenset({QUESTION, INPUT})
+ASKED = QUESTIONS | {PLAN}
+"""Requests that wait for more than a yes or a no."""
+
+
+def is_plan(request: Request) -> bool:
+    """Whether it puts a plan to people, who may also say what is to be changed."""
+    return bool(request["type"] == PLAN)
 
 
 def is_question(request: Request) -> bool:
@@ -39,7 +47,9 @@ def is_secret(question: Request) -> bool:
 
 
 def subject_of(request: Request) -> str:
-    """All questions of a request, in one line."""
+    """All questions of a request in one line, or the title of its plan."""
+    if is_plan(request):
+        return str(request["proposal"]["title"])
     return " · ".join(f"{each['header']}: {each['question']}" for each in request["questions"])
 
 

@@ -25,7 +25,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.state import Phase
 from orchestrator.views.event_text import command_text, mcp_call_text
-from orchestrator.views.questions import QUESTIONS, subject_of
+from orchestrator.views.questions import ASKED, subject_of
 from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
@@ -239,7 +239,7 @@ def message_summary(message: Mapping[str, Any]) -> str:
             return f"? {_first_line(command_text(message['command']))}"
         case "apply_patch_approval_request" | "patch_apply_begin":
             return f"± {', '.join(message['changes'])}" if isinstance(message["changes"], dict) else ""
-        case kind if kind in QUESTIONS:
+        case kind if kind in ASKED:
             return f"? {_first_line(subject_of(message))}"
         case "error":
             text = f"error: {message['message']}"

@@ -133,6 +133,8 @@ def _worker_config(
                 auto_compact_limit=settings.model.auto_compact_token_limit,
                 show_raw_reasoning=settings.model.show_raw_reasoning,
                 review_model=settings.model.review_model,
+                plan_model=settings.model.plan_model,
+                plan_effort=settings.model.plan_effort,
                 parallel_safe=toolbox.parallel_safe,
                 repeatable=toolbox.repeatable,
             ),
