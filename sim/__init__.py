@@ -18,6 +18,7 @@ One story, by module:
                 observer: what the rules' modules need of watch
     rights      what watch asks: who may run what;  accounts: a tree's counters;  deadlines: timers;
                 cancels: ended agents;  inputs: what people said;  answers: to which question;
+                secrets: where they stand;
                 shown: what others are told;
                 requests: those of models;  inherited: forks;  admissions: providers;
                 queued: what lies in a queue;

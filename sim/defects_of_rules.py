@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import evolve, input_items, outstanding, settings
-from orchestrator.core.calls import Exec, Mcp
+from orchestrator.core.calls import Exec, Mcp, UserInputWork
 from orchestrator.core.decide import (
     agent_status,
     answer,
@@ -20,7 +20,7 @@ from orchestrator.core.decide import (
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.tagged import Proposal
-from orchestrator.runtime import copies, earlier_turns
+from orchestrator.runtime import copies, earlier_turns, requests
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
 from sim.mutant import Mutant, lua, swapped, text
@@ -190,6 +190,35 @@ DEFECTS = (
             "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))",
             "pass",
         ),
+        "asks",
+    ),
+    Mutant(
+        "secrets stand in the log",
+        "the log has secret answers as it has all others",
+        text(UserInputWork, "settled", "(NOT_KEPT,) if id in hides else", ""),
+        "asks",
+    ),
+    Mutant(
+        "secrets outlive their turns",
+        "the end of a turn leaves its secret answers where they are",
+        text(Draft, "end_task", "self.drop_secret(secret.name)", "pass"),
+        "asks",
+    ),
+    Mutant(
+        "secrets of earlier answers count",
+        "a request is shown the secret answers of the turn but for the last one",
+        text(
+            requests,
+            "follow_request",
+            "await kept_answers(ports, state)",
+            "(await kept_answers(ports, state))[:-1]",
+        ),
+        "asks",
+    ),
+    Mutant(
+        "secrets that came too late stay",
+        "an answer that settles nothing leaves its texts where they are",
+        text(answer, "answer", "draft.drop_secret(command.secret)", "pass"),
         "asks",
     ),
     Mutant(

@@ -310,6 +310,13 @@ RULES = {
         "An answer counts only for a question that had been asked when it was given.",
         Case("a call was asked about again"),
     ),
+    "secret": Rule(
+        (
+            "A secret answer is shown to the model while its turn goes on, and stands in no log, queue or "
+            "event; when its tree rests it is nowhere."
+        ),
+        Case("a request showed a secret answer"),
+    ),
     "shown": Rule(
         "An input's picture is in the conversation and in the event that tells of it, once each.",
         Case("an input with a picture was taken"),

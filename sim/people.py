@@ -23,6 +23,7 @@ from orchestrator.broker.errors import (
     UnknownSession,
 )
 from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.broker.records import Submit
 from orchestrator.broker.texts import Texts
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.birth import Birth
@@ -31,6 +32,7 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
+from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import (
     QuestionsAnswered,
@@ -43,11 +45,12 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
 from orchestrator.views.event import Event
-from orchestrator.views.questions import QUESTIONS, call_id_of, name_of
+from orchestrator.views.questions import QUESTIONS, call_id_of, is_secret, name_of
 from sim.double import EPOCH_S
 from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
+from sim.secrets import SECRET
 
 FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
@@ -102,6 +105,14 @@ class Diary:
     created: dict[str, float] = field(default_factory=dict)
 
 
+class _OldClient(Client):
+    """A client that sets no texts apart."""
+
+    def _request(self, session: SessionId, submission: Submission) -> Submit:
+        payload = encode_submission(submission)
+        return Submit(session, self.client_id, submission.id, payload, sender=self.who)
+
+
 class Person:
     """A client process and its habits."""
 
@@ -115,6 +126,8 @@ class Person:
         self._diary = diary
         self._numbered = 0
         self.habits = dict(HABITS)
+        self.speaks_of_old: frozenset[str] = frozenset()
+        """Types of ops that this person hands in by a client of an older version."""
         self.looks_back = 3
         """Turns among which this person chooses one to go back to."""
         self._policies: dict[str, tuple[str, str]] = {}
@@ -132,6 +145,7 @@ class Person:
             chain_key=site.knobs.chain_key,
         )
         self._client = Client(ports, f"client-{name}", name)
+        self._old_client = _OldClient(ports, f"old-client-{name}", name)
 
     def does(self, habit: Any, name: str) -> asyncio.Task[Any]:
         """Starts something that this person does."""
@@ -168,7 +182,8 @@ class Person:
         self._site.trace.note(self.name, "submits", session[-4:], chosen, op.type)
         self._site.watch.reach.met("op", op.type)
         try:
-            await self._client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
+            client = self._old_client if op.type in self.speaks_of_old else self._client
+            await client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
         except (
             SubmissionConflict,
             QueueFull,
@@ -378,7 +393,12 @@ class Person:
         if rng.random() < 0.2:
             return None
         names = [name_of(each) for each in request["questions"]]
-        return {name: rng.choice(("A", "B")) for name in (names if rng.random() < 0.85 else ["nobody"])}
+        told = {name: rng.choice(("A", "B")) for name in (names if rng.random() < 0.85 else ["nobody"])}
+        for each in request["questions"]:
+            if is_secret(each) and name_of(each) in told:
+                told[name_of(each)] = f"{SECRET}{self.name}.{self._numbered}"
+                self._site.watch.secrets.given = True
+        return told
 
     async def replies(
         self, session: str, type: str, id: str, words: Mapping[str, str] | None, agent_id: int | None = None

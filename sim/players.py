@@ -442,7 +442,9 @@ class SimTools:
                 return QuestionWork(tuple({**shown, "header": name} for name in headers))
             case "request_user_input":
                 shown = {"header": "Where", "question": "Where?", "isOther": True, "isSecret": False}
-                return UserInputWork(({"id": "place", **shown},))
+                token = {**shown, "id": "token", "isSecret": True}
+                asked = [{"id": "place", **shown}, token][: self._model.rng.choice((1, 2, 2))]
+                return UserInputWork(tuple(asked))
             case "exec_command":
                 parsed = (UnknownCommand(cmd="serve"),)
                 lasting = Lasting(bool(arguments["tty"]), arguments["yield_ms"], 100)

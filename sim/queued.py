@@ -10,6 +10,7 @@ import orjson
 
 from orchestrator.broker.replies import number_of, sq_entry
 from orchestrator.core.commit_parts import COUNTED
+from orchestrator.core.secrets import SET_APART
 
 TURNS = frozenset({"user_input", "user_turn", "compact", "run_user_shell_command"})
 """Ops that begin a task, join one, or are answered with an error. A message to the root itself is one too."""
@@ -75,7 +76,7 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
     """An entry as it stands in the stream."""
     entry = sq_entry(entry_id, dict(fields))
     message = orjson.loads(entry.payload) if entry.kind == "mail" else {}
-    said = orjson.loads(entry.payload) if entry.kind == "submission" else {}
+    said = orjson.loads(entry.payload) if entry.kind in ("submission", SET_APART) else {}
     return Waiting(
         n=number_of(entry_id),
         kind=entry.kind,

@@ -44,6 +44,7 @@ from sim.reach import Reach
 from sim.requests import Requests
 from sim.rest import Rest
 from sim.rights import Rights
+from sim.secrets import Secrets
 from sim.seen import Seen
 from sim.shown import Shown
 from sim.tree_logs import TreeLogs
@@ -86,6 +87,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.answers = Answers(self)
         self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
+        self.secrets = Secrets(self, double, keys)
         self.shown = Shown(double, keys, self.broken, self.reach)
         self.deadlines = Deadlines(double, keys, self.broken, self.reach)
         self.accounts = Accounts(double, keys, self.broken, self.reach)
@@ -134,6 +136,7 @@ class Watch(Rest, Branches, TreeLogs):
     def wrote(self, name: str, args: Sequence[Any], reply: Any) -> None:
         self.rights.look()
         self.reach.replied(name, reply)
+        self.secrets.wrote(name, args)
         if not isinstance(reply, list) or not reply or type(reply[0]) is not bytes:
             return
         code, session = reply[0], session_of(name, args)
@@ -346,7 +349,7 @@ class Watch(Rest, Branches, TreeLogs):
             # Maybe by what a primary was told that was left: no log here has begun it.
             return
         try:
-            self.conversations.asked(prompt)
+            self.conversations.asked(self.secrets.logged(prompt))
         except Wrong as error:
             self.broken("conversation", f"session {prompt.session_id}: {error}")
 

@@ -86,6 +86,8 @@ async def asks(fixture: Fixture) -> None:
         "on_user_input": rng.choice(("replace", "steer")),
         **perhaps_agents(rng, 0.5),
     }
+    if rng.random() < 0.3:
+        other.speaks_of_old = frozenset({"user_input_answer"})
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
     await used(fixture, person, session, rng.choice((2, 4)))

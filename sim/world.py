@@ -248,6 +248,7 @@ class World:
             await asyncio.sleep(SHOWN_WITHIN_S)
             shown_s = self.loop.time() - SHOWN_WITHIN_S / 2
             resting = not self.site.watch.resting() and self.site.watch.written_s < shown_s
+        self.site.watch.secrets.is_gone()
         self._finished = True
         self.loop.stop()
 

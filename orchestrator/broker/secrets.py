@@ -8,8 +8,9 @@ from __future__ import annotations
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import SecretsFull
 from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import Place
 from orchestrator.broker.replies import code_of, unexpected
-from orchestrator.broker.requests import SECRETS
+from orchestrator.broker.requests import SECRETS, queue_number
 from orchestrator.core.ids import TreeId
 
 
@@ -21,15 +22,15 @@ class Secrets(Reader):
         found: bytes | None = await self._connection.command("HGET", self.keys.secrets(tree), name)
         return found or b""
 
-    async def keep_secret(self, tree: TreeId, name: str, texts: bytes) -> None:
-        """Sets texts apart that came in clear; safe to repeat."""
-        reply = await self._connection.run(
-            call("keep_secret", [self.keys.secrets(tree)], name=name, value=texts, **SECRETS)
-        )
-        match code_of(reply, tree):
+    async def keep_secret(self, place: Place, sq_id: str, name: str, texts: bytes) -> None:
+        """Sets texts apart that came in clear, unless their entry is consumed already; safe to repeat."""
+        keys = [self.keys.session(place.session), self.keys.secrets(place.tree)]
+        keep = call("keep_secret", keys, n=queue_number(sq_id), name=name, value=texts, **SECRETS)
+        reply = await self._connection.run(keep)
+        match code_of(reply, place.session):
             case "OK":
                 self._clock.note(reply[1])
             case "SECRETS":
-                raise SecretsFull(tree, reply[1])
+                raise SecretsFull(place.session, reply[1])
             case code:
                 raise unexpected("keep_secret", code)

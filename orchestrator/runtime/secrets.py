@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from orchestrator.broker.records import SqEntry
+from orchestrator.broker.errors import SecretsFull
+from orchestrator.broker.records import Place, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.draft import Note
@@ -47,8 +48,7 @@ async def with_texts(context: RunnerContext, entry: SqEntry) -> c.Command | Note
     command = command_of(entry)
     match command:
         case c.Submitted(op=UserInputAnswer() as op) if op.response.answers:
-            await _keep(context, name, op)
-            return replace(command, secret=name, in_clear=True)
+            return replace(command, secret=await _kept(context, entry.id, name, op), in_clear=True)
         case c.MailArrived(kind="answer", payload={"secret": str(name)}):
             texts = await _texts(context, name)
             response: JsonObject | None = orjson.loads(texts) if texts else None
@@ -61,10 +61,16 @@ async def _texts(context: RunnerContext, name: str) -> bytes:
     return await context.writing.insist(lambda: context.ports.broker.secret(tree, name)) or b""
 
 
-async def _keep(context: RunnerContext, name: str, op: UserInputAnswer) -> None:
+async def _kept(context: RunnerContext, sq_id: str, name: str, op: UserInputAnswer) -> str:
+    """The name under which the texts stand apart; empty if there is no room: the model reads none then."""
     frame: JsonObject = orjson.loads(encode_submission(Submission(short_id(""), op)))
-    texts, tree = orjson.dumps(frame["op"]["response"]), context.claim.tree
-    await context.writing.insist(lambda: context.ports.broker.keep_secret(tree, name, texts))
+    texts, claim = orjson.dumps(frame["op"]["response"]), context.claim
+    place = Place(claim.session, claim.tree, claim.pool)
+    try:
+        await context.writing.insist(lambda: context.ports.broker.keep_secret(place, sq_id, name, texts))
+    except SecretsFull:
+        return ""
+    return name
 
 
 async def kept_answers(ports: Ports, state: State) -> Sequence[tuple[str, JsonMapping]]:

@@ -94,8 +94,10 @@ def _set_apart(secrets: Fields, name: bytes, texts: bytes, most: int) -> bool:
 
 
 def keep_secret(sight: Sight, keys: Keys, given: Given) -> Reply:
-    name, texts, most, _ = given.word(), given.word(), given.number(), given.number()
-    secrets = sight.hash(keys[0])
+    n, name, texts, most, _ = given.number(), given.word(), given.word(), given.number(), given.number()
+    if number(sight.hash(keys[0]), b"cursor") >= n:
+        return [b"OK", sight.now]
+    secrets = sight.hash(keys[1])
     if name not in secrets and not _set_apart(secrets, name, texts, most):
         return [b"SECRETS", most]
     secrets[name] = texts

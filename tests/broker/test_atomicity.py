@@ -98,7 +98,7 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     await broker.renew([held.claim])
     await broker.reserve(held.claim.tree, 1)
     await Blobs(connection, broker.keys).put(held.claim.tree, b"content")
-    await broker.keep_secret(held.claim.tree, "in clear", b"texts")
+    await broker.keep_secret(await broker.place(session), "9-0", "in clear", b"texts")
     await broker.heartbeat("w1", b"state")
     assert await missing_rights(connection, broker.keys) == ()
     for ticket in ("first", "second"):

@@ -89,10 +89,22 @@ async def test_tree_has_only_so_many_texts_apart_and_says_so(broker: Broker) -> 
         await broker.submit(answer(root.session, "one more"))
     assert len(await broker.read_sq(root.session)) == MOST + 1
     with pytest.raises(SecretsFull):
-        await broker.keep_secret(root.tree, "another", b"x")
-    await broker.keep_secret(root.tree, secret_name("client", "a1"), b"as often as it takes")
+        await broker.keep_secret(await broker.place(root.session), "99-0", "another", b"x")
+    await broker.keep_secret(await broker.place(root.session), "99-0", secret_name("client", "a1"), b"again")
     await root.does(secrets_dropped=(secret_name("client", "a0"),))
     await broker.submit(answer(root.session, "one more"))
+
+
+async def test_texts_that_came_in_clear_do_not_come_back_behind_the_commit_that_dropped_them(
+    broker: Broker,
+) -> None:
+    root = await root_of(broker)
+    place = await broker.place(root.session)
+    await broker.keep_secret(place, "1-0", "n", b"texts")
+    assert await broker.secret(root.tree, "n") == b"texts"
+    await root.does(cursor="1-0", secrets_dropped=("n",))
+    await broker.keep_secret(place, "1-0", "n", b"texts")
+    assert await broker.secret(root.tree, "n") == b""
 
 
 async def test_texts_go_with_their_tree(backend: Backend, broker: Broker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -123,9 +124,10 @@ def arrives(child: Agent, response: dict[str, Any] | None) -> Seen:
 RESPONSE = {"answers": {"token": {"answers": [SECRET]}}}
 
 
-def test_root_sends_a_secret_on_by_its_name_alone() -> None:
+@pytest.mark.parametrize("secret", [True, False])
+def test_root_sends_texts_that_stand_apart_on_by_their_name_alone(secret: bool) -> None:
     tree, (child,) = a_family()
-    below = child_asks(child)
+    below = tuple(replace(asked, secret=secret) for asked in child_asks(child))
     seen = puts_in(tree.root, {"token": [SECRET]}, below=below, who="ann")
     (mail,) = seen.decision.tree.outbox if seen.decision.tree else ()
     sent = orjson.loads(mail.payload)

@@ -148,8 +148,11 @@ def _other_op(draft: Draft, command: Submitted, reply: Reply) -> str | None:
 
 
 def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) -> bool:
-    """Sends an answer on to the one agent that waits for it; one with a secret by its name alone."""
-    secret = command.secret if asked.secret and reply.decision == "answered" else ""
+    """Sends an answer on to the one agent that waits for it; texts that stand apart by their name alone.
+
+    Some of them may be secret although nothing secret is asked: they were meant for another question.
+    """
+    secret = command.secret if reply.decision == "answered" else ""
     by = command.who or command.client
     payload: AnswerPayload = {
         "id": command.id,
@@ -161,7 +164,8 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
     }
     if secret:
         payload["secret"] = secret
-        _warn_of_clear_text(draft, command, asked.call_id)
+        if asked.secret:
+            _warn_of_clear_text(draft, command, asked.call_id)
     elif reply.response is not None:
         payload["response"] = reply.response
     key = f"answer:{command.client}:{command.id}"
