@@ -33,6 +33,7 @@ from orchestrator.cli.faults import ExitCode, Fault, deleted
 from orchestrator.cli.invocation import opened
 from orchestrator.cli.live import LiveView, reminder
 from orchestrator.cli.notifications import Calling, notifications
+from orchestrator.cli.origin import Origin, forked
 from orchestrator.cli.processes import Companion
 from orchestrator.cli.prompts import Prompt
 from orchestrator.cli.review_words import typed_request
@@ -279,7 +280,7 @@ def show_words(view: View, word: str) -> None:
 class Opening:
     """The command line's arguments of a conversation."""
 
-    resume: str | None
+    origin: Origin
     images: tuple[Path, ...]
     override: ops.OverrideTurnContext | None
     """Other settings for a session that goes on."""
@@ -293,15 +294,15 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
         editor.bar = lambda: IDLE
         async with opened(settings, view.note, insists=True) as found:
             client = found.client()
-            if opening.resume is None:
+            if opening.origin.is_new:
                 first = await _first_line(editor, view)
                 if first is None:
                     return ExitCode.DONE
                 session, cursor, head = await new_session(settings, client), BEGINNING, None
             else:
-                head, first = await _to_resume(found, opening.resume), None
+                head, first = await _to_go_on_with(found, client, opening.origin, view), None
                 session, cursor = head.session, EqCursor.at(head)
-                if worker is not None:
+                if worker is not None and opening.origin.resume is not None:
                     worker.start()
                 await _show_past(found, head, console)
             calling = notifications(settings, session, view.note)
@@ -362,7 +363,9 @@ async def _first_line(editor: Editor, view: View) -> str | None:
             return line
 
 
-async def _to_resume(found: Opened, id: str) -> SessionHead:
+async def _to_go_on_with(found: Opened, client: Client, origin: Origin, view: View) -> SessionHead:
+    if (id := origin.resume) is None:
+        return await forked(found, client, origin, view.note)
     head = await to_resume(found, id)
     if head.agent_id != ROOT:
         raise Fault(

@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli.faults import ExitCode
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
+from orchestrator.cli.origin import At, ForkOption, Origin, Resume
 from orchestrator.views.errors import SetAside
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 def proto(
     ctx: typer.Context,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")
-    ] = None,
+    resume: Resume = None,
+    fork: ForkOption = None,
+    at: At = None,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
     ] = False,
@@ -30,10 +31,13 @@ def proto(
     The first line out is `session_configured`. The end of stdin ends it when
     nothing runs any more; exit code 3 if the session waits for an answer then,
     1 if nobody can go on with it.
+    --fork makes a session that goes on where another stands, or where its
+    turn --at ended; that other session stays as it is.
 
     \b
     echo '{"id":"1","op":{"type":"user_input","items":[{"type":"text","text":"hi"}]}}' | dendro proto
     dendro proto --resume 0199a2b4 --no-worker
+    dendro proto --fork 0199a2b4 --at resp_68d1
     """
     import uvloop
 
@@ -41,13 +45,14 @@ def proto(
 
     invocation = Invocation.of(ctx)
     settings = invocation.settings()
-    if resume is None:
+    origin = Origin.of(resume, fork, at)
+    if origin.is_new:
         warn_if_read_only(settings)
     with companion(invocation, wanted=not no_worker) as worker:
-        if worker is not None and resume is None:
+        if worker is not None and origin.resume is None:
             worker.start()
         try:
-            code = uvloop.run(_serve(settings, resume, worker))
+            code = uvloop.run(_serve(settings, origin, worker))
         except BrokenPipeError:
             # The client has gone. What runs goes on with whoever serves the pool.
             code = ExitCode.FAILED
@@ -56,9 +61,10 @@ def proto(
     raise typer.Exit(code)
 
 
-async def _serve(settings: Settings, resume: str | None, worker: Companion | None) -> ExitCode:
+async def _serve(settings: Settings, origin: Origin, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.invocation import opened
+    from orchestrator.cli.origin import forked
     from orchestrator.cli.terminal import read_stdin, write_json
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
     from orchestrator.gateways.resume import greeting, to_resume, until_read
@@ -66,14 +72,17 @@ async def _serve(settings: Settings, resume: str | None, worker: Companion | Non
 
     async with opened(settings, insists=True) as found:
         client, cursor = found.client(), BEGINNING
-        if resume is None:
+        if origin.is_new:
             session = await new_session(settings, client)
         else:
-            head = await to_resume(found, resume)
+            if origin.resume is None:
+                head = await forked(found, client, origin)
+            else:
+                head = await to_resume(found, origin.resume)
+                if worker is not None:
+                    worker.start()
+                    await worker.outliving(until_read(found, head), _go_on(head.session))
             session = head.session
-            if worker is not None:
-                worker.start()
-                await worker.outliving(until_read(found, head), _go_on(session))
             told = await greeting(found, head, await client.history())
             cursor = told.cursor
             await write_json(told.line)

@@ -10,7 +10,8 @@ import typer
 
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
-from orchestrator.cli.run import Cwd, Json, Model, NoWorker, Resume, Wish, carried_out
+from orchestrator.cli.origin import Origin, Resume
+from orchestrator.cli.run import Cwd, Json, Model, NoWorker, Wish, carried_out
 
 if TYPE_CHECKING:
     from orchestrator.protocol.review import ReviewRequest
@@ -52,7 +53,7 @@ def review(
     invocation = Invocation.of(ctx)
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
     folder: Path | None = settings.session_defaults.cwd if cwd else None
-    wish = Wish(None, resume, (), json, model, folder, asked)
+    wish = Wish(None, Origin(resume=resume), (), json, model, folder, asked)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
 
 

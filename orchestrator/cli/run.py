@@ -11,6 +11,7 @@ import typer
 
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
+from orchestrator.cli.origin import At, ForkOption, Origin, Resume
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -29,7 +30,7 @@ class Wish:
     """The arguments of `dendro run`, or of `dendro review`."""
 
     prompt: str | None
-    resume: str | None
+    origin: Origin
     images: tuple[Path, ...]
     json: bool
     model: str | None
@@ -41,7 +42,6 @@ class Wish:
 
 
 Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
-Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")]
 Json = Annotated[bool, typer.Option("--json", help="Events as NDJSON on stdout.")]
 NoWorker = Annotated[
     bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
@@ -66,6 +66,8 @@ def run(
     ctx: typer.Context,
     prompt: Prompt = None,
     resume: Resume = None,
+    fork: ForkOption = None,
+    at: At = None,
     json: Json = False,
     no_worker: NoWorker = False,
     cwd: Cwd = None,
@@ -86,14 +88,16 @@ def run(
     dendro run
     dendro run --resume 0199a2b4 "now write the changelog"
     dendro run --plan "add a login"
+    dendro run --fork 0199a2b4 "try it with threads instead"
     git diff | dendro run - --json > events.ndjson
     """
     invocation = Invocation.of(ctx)
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
     text = sys.stdin.read() if prompt == "-" else prompt
     folder = settings.session_defaults.cwd if cwd else None
-    wish = Wish(text, resume, tuple(image or ()), json, model, folder, plan=plan)
-    if resume is None:
+    origin = Origin.of(resume, fork, at)
+    wish = Wish(text, origin, tuple(image or ()), json, model, folder, plan=plan)
+    if origin.is_new:
         warn_if_read_only(settings)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
 
@@ -106,7 +110,7 @@ def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_w
 
     _check(wish, settings, own_worker)
     with companion(invocation, wanted=own_worker) as worker:
-        if worker is not None and wish.resume is None:
+        if worker is not None and wish.origin.resume is None:
             worker.start()
         code: ExitCode = uvloop.run((_converse if _is_conversation(wish) else _run)(settings, wish, worker))
         if worker is not None and code == ExitCode.INTERRUPTED:
@@ -119,7 +123,7 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
         raise Fault("the prompt is empty", ExitCode.USAGE)
     if wish.plan and (wish.prompt is None or wish.images):
         raise Fault("--plan takes a prompt, the goal, and no images", ExitCode.USAGE)
-    if not _begins(wish) and wish.resume is None and not _is_conversation(wish):
+    if not _begins(wish) and wish.origin.resume is None and not _is_conversation(wish):
         raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
     provider = settings.model.providers[settings.model.provider]
     keyless = provider.env_key is not None and provider.api_key is None
@@ -153,7 +157,7 @@ async def _to_resume(found: Opened, id: str, *, begins: bool) -> SessionHead:
 async def _converse(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.cli.chat import Opening, converse
 
-    return await converse(settings, Opening(wish.resume, wish.images, _override(wish)), worker)
+    return await converse(settings, Opening(wish.origin, wish.images, _override(wish)), worker)
 
 
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
@@ -162,16 +166,20 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.cli.invocation import opened
     from orchestrator.cli.live import JsonView, LiveView
     from orchestrator.cli.notifications import Calling, notifications
+    from orchestrator.cli.origin import forked
     from orchestrator.gateways.deletion import left_behind
     from orchestrator.wiring.open_deployment import new_session
 
     view = JsonView() if wish.json else LiveView()
     async with opened(settings, view.note, insists=True) as found:
         client, cursor = found.client(), BEGINNING
-        if wish.resume is None:
+        if wish.origin.is_new:
             session = await new_session(settings, client)
+        elif wish.origin.resume is None:
+            head = await forked(found, client, wish.origin, view.note)
+            session = head.session
         else:
-            head = await _to_resume(found, wish.resume, begins=_begins(wish))
+            head = await _to_resume(found, wish.origin.resume, begins=_begins(wish))
             session, cursor = head.session, EqCursor.at(head)
             if worker is not None:
                 worker.start()
@@ -180,7 +188,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         talk = Conversation(seat, None)
         with talk.hearing_ctrl_c():
             most = f" · up to {settings.agents.budget_requests:,} model requests (agents.budget_requests)"
-            view.note(f"session {talk.seat.name}{most if wish.resume is None else ''}")
+            view.note(f"session {talk.seat.name}{most if wish.origin.resume is None else ''}")
             if not _begins(wish):
                 await talk.left.unless(take_up_requests(talk, found, head))
             else:
@@ -199,7 +207,7 @@ def _override(wish: Wish) -> OverrideTurnContext | None:
     """A session that goes on keeps its settings, but for what the command line names."""
     from orchestrator.protocol.ops import OverrideTurnContext
 
-    if wish.resume is None or not (wish.model or wish.cwd):
+    if wish.origin.resume is None or not (wish.model or wish.cwd):
         return None
     return OverrideTurnContext(model=wish.model, cwd=str(wish.cwd) if wish.cwd else None)
 

@@ -133,8 +133,17 @@ def _cells(tree: ListedTree, now_ms: float) -> dict[str, str]:
         "model": root["model"] or "",
         "holder": root["holder"] or "",
         "folder": root["cwd"] or "",
-        "title": root["name"] or root["title"] or "",
+        "title": _title(root),
     }
+
+
+def _title(root: Mapping[str, Any]) -> str:
+    """The name or the first words; of a fork, where it comes from."""
+    from orchestrator.views.short_ids import short_id
+
+    title = root["name"] or root["title"] or ""
+    source = root.get("forked_from")
+    return f"{title} (fork of {short_id(source)})".lstrip() if source else str(title)
 
 
 def _agents(statuses: Mapping[str, int]) -> str:

@@ -113,6 +113,8 @@ def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, s
     for name, mark, style in (("pending_messages", "✉", "magenta"), ("pending_interrupts", "⚡", "bold red")):
         if count := agent.summary.get(name):
             yield f"{mark} {count}", style
+    if agent.forked_from:
+        yield f"fork of {short_id(agent.forked_from)}", "dim"
     if agent.tokens:
         yield counted(agent.tokens, "token"), ""
     if agent.used.cost:
@@ -191,6 +193,7 @@ def _agent_value(picture: TreePicture, agent: AgentPicture) -> dict[str, Any]:
         "tokens": agent.tokens,
         "cost_micro": agent.used.cost,
         "requests": agent.used.requests,
+        **({"forked_from": agent.forked_from} if agent.forked_from else {}),
         "last": doing.last or None,
     }
 

@@ -9,7 +9,9 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
+from orchestrator.core.session_fork import ForkedFrom, inherited_entries
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
+from orchestrator.core.state import FORKED_FROM
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import JsonObject
 
@@ -29,6 +31,8 @@ class Birth:
     git: Mapping[str, str] | None = None
     """`commit_hash`, `branch`, `repository_url` of the working folder, as far as there are any."""
     history: HistoryHead = NO_HISTORY
+    source: ForkedFrom | None = None
+    """The place in another session's log whose conversation it begins with."""
 
 
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
@@ -42,14 +46,19 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
         "cli_version": birth.version,
         "instructions": birth.user_instructions,
     }
+    source = birth.source
     if birth.git:
         meta["git"] = dict(birth.git)
-    context = initial_context(settings, birth.user_instructions, birth.shell)
+    if source is not None:
+        meta[FORKED_FROM] = source.session
+        opening = inherited_entries(source, settings, birth.user_instructions)
+    else:
+        opening = tuple(map(e.item, initial_context(settings, birth.user_instructions, birth.shell)))
     return (
         Entry(e.SESSION_META, meta),
         e.fact(f.Configured(settings, facts)),
-        session_configured("", facts, settings, history=birth.history),
-        *map(e.item, context),
+        session_configured("", facts, settings, history=birth.history, forked_from=meta.get(FORKED_FROM)),
+        *opening,
     )
 
 
@@ -60,6 +69,7 @@ def session_configured(
     name: str = "",
     initial_messages: Iterable[JsonObject] | None = None,
     history: HistoryHead = NO_HISTORY,
+    forked_from: str | None = None,
 ) -> Entry:
     """The event that tells a client what it is connected to; on resume with the events so far."""
     said = None if initial_messages is None else tuple(map(ev.UnknownEvent, initial_messages))
@@ -73,6 +83,7 @@ def session_configured(
             history_log_id=history.log_id,
             history_entry_count=history.count,
             initial_messages=said,
+            forked_from_id=forked_from,
             rollout_path=facts.rollout_path or "",
         ),
     )

@@ -177,15 +177,20 @@ class NewSession:
     """The log of a child that was decided: sealed, it becomes `entries` and `events`."""
 
 
-def new_session(facts: SessionFacts, settings: TurnSettings, title: str = "") -> NewSession:
+def new_session(
+    facts: SessionFacts, settings: TurnSettings, title: str = "", forked_from: str | None = None
+) -> NewSession:
     """The session with these facts, without a log yet; lists show the title until it rests."""
+    shown = {"cwd": settings.cwd, "model": settings.model, "title": title}
+    if forked_from is not None:
+        shown["forked_from"] = forked_from
     return NewSession(
         session=facts.session_id,
         tree=facts.tree_id,
         pool=facts.pool,
         agent_id=facts.agent_id,
         parent=facts.parent_session,
-        meta=encode_json({"cwd": settings.cwd, "model": settings.model, "title": title}),
+        meta=encode_json(shown),
     )
 
 

@@ -248,8 +248,9 @@ def _restored(state: State, fact: f.Rewound) -> State:
     turns = tuple(state.earlier_turns)
     if fact.response_id in turns:
         turns = turns[: turns.index(fact.response_id) + 1]
+    # A plan that waits was approved later: the first task after it would have taken it.
     return replace(
-        _noted(state, EARLIER, turns),
+        _kept(_noted(state, EARLIER, turns), PINNED, None),
         history=Log.of([_inherited(fact.content, fact.user_texts, fact.instructions)]),
         kept_user_texts=(),
         bookmarks=Log(),

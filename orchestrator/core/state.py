@@ -48,6 +48,8 @@ LOOKUPS, FOLDERS = "lookups", "told_folders"
 """The same of the look-ups that are not answered, and of the folders whose instructions were told."""
 PINNED = "pinned_plan"
 """The same of an approved plan, with the length of the conversation that knows of it."""
+FORKED_FROM = "forked_from_id"
+"""The field of `session_meta` that names the session which a root was forked from."""
 EARLIER = "earlier_turns"
 """The same of the turns that compactions summed up, whose conversations the log still has."""
 MOST_EARLIER = 10_000
@@ -442,6 +444,11 @@ class State:
     def name(self) -> str:
         """The session's name for people; empty until one is set."""
         return str(self.meta.get(THREAD_NAME, ""))
+
+    @property
+    def forked_from(self) -> str | None:
+        """The session that this root was forked from."""
+        return self.meta.get(FORKED_FROM)
 
     @property
     def lookups(self) -> tuple[LookUp, ...]:

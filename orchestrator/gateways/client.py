@@ -118,7 +118,8 @@ class Client:
         secret = self._ports.chain_key.secret if self._ports.chain_key else b""
         writer = LogWriter(self._ports.random_bytes, secret)
         log = tuple(encode_entry(entry, birth.at_ms, blobs) for entry in first_entries(birth))
-        root = replace(new_session(birth.facts, birth.settings), unsealed=log)
+        source = birth.source.session if birth.source is not None else None
+        root = replace(new_session(birth.facts, birth.settings, forked_from=source), unsealed=log)
         return seal_session(root, writer)
 
     async def submit(self, session: SessionId, submission: Submission) -> Submitted:

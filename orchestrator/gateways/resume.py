@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -12,11 +13,17 @@ import orjson
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.core.birth import session_configured
-from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.blobs import is_reference, references, resolve
+from orchestrator.core.context import is_context
+from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.facts import Forked, states
+from orchestrator.core.history import Item, message_text
+from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import HistoryHead
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.events import AgentMessage, UserMessage
+from orchestrator.protocol.wire import written
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import open_requests_of
@@ -55,19 +62,65 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)
     state = folded.state
-    event = session_configured("", state.facts, state.settings, state.name, messages, history)
+    event = session_configured(
+        "", state.facts, state.settings, state.name, messages, history, state.forked_from
+    )
     return Greeting(orjson.dumps({"id": "", "msg": event.payload}) + b"\n", cursor)
 
 
 async def past_events(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:
-    """The events of the session's log, large texts put back in; its own greetings are left out."""
-    messages = []
-    async for stored in found.log(head.session, head.seq):
+    """The events of the session's log, large texts put back in; its own greetings are left out.
+
+    A root that was forked begins with the events of its source, as far as that is still there.
+    """
+    return (await _events_until(found, head, head.seq)).messages
+
+
+@dataclass(slots=True)
+class _Past:
+    """Events of a log up to an entry, and the chain's value there."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    head: str = ""
+
+
+async def _events_until(found: LogSource, head: SessionHead, through: int) -> _Past:
+    past = _Past()
+    async for stored in found.log(head.session, through):
         entry = decode_entry(stored.payload)
         if entry.type == EVENT_MSG and entry.payload["type"] != "session_configured":
             texts = await found.large_texts(head.tree, references(entry.payload))
-            messages.append(resolve(dict(entry.payload), texts.get))
-    return messages
+            past.messages.append(resolve(dict(entry.payload), texts.get))
+        elif head.agent_id == ROOT and entry.type == DENDRO and states(entry.payload, Forked):
+            past.messages += await _events_of_source(found, head, entry.payload)
+        past.head = stored.chain.hex()
+    return past
+
+
+async def _events_of_source(
+    found: LogSource, fork: SessionHead, fact: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The source's events up to the fork; of one that is gone, or is another by now, only what was said."""
+    parent = fact["parent"]
+    source = await found.broker.head(SessionId(parent["session"]))
+    if source is not None and source.seq >= parent["seq"]:
+        past = await _events_until(found, source, parent["seq"])
+        if past.head == parent["chain"]:
+            return past.messages
+    content = fact["content"]
+    if is_reference(content):
+        content = (await found.large_texts(fork.tree, [content["$blob"]])).get(content["$blob"], "[]")
+    return list(_said(orjson.loads(content)))
+
+
+def _said(items: Iterable[Item]) -> Iterator[dict[str, Any]]:
+    """The messages of a conversation as events."""
+    for item in items:
+        text, role = message_text(item), item.get("role")
+        if role == "user" and not is_context(item):
+            yield written(UserMessage(message=text))
+        elif role == "assistant":
+            yield written(AgentMessage(message=text))
 
 
 async def cursor_before(found: LogSource, head: SessionHead, calls: set[str]) -> EqCursor:

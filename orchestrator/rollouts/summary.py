@@ -30,6 +30,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "blended_total": tokens.total.blended_total if tokens else 0,
             "context_left": context_left(tokens, settings.context_window),
             "updated_ms": at_ms,
+            "forked_from": state.forked_from,
             "rollout_path": state.facts.rollout_path or "",
             "seq": position.seq,
             "state_sha256": digest(state),

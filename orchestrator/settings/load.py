@@ -26,6 +26,7 @@ from orchestrator.settings.sources import (
     SettingsSources,
     gather,
     known_paths,
+    named_keys,
     own_file,
     variable,
 )
@@ -102,6 +103,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         wire=reader.table(WireSettings),
         agents=reader.table(AgentSettings),
         front=reader.table(FrontSettings),
+        named=named_keys(sources),
     )
     if settings.redis.cluster and settings.upkeep.url is None:
         raise SettingsError("settings", "upkeep.url", "none", "a cluster needs a single server for upkeep")

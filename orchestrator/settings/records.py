@@ -75,5 +75,8 @@ class Settings:
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""
 
+    named: frozenset[str] = frozenset()
+    """The keys that the command line sets, `cwd` among them: a fork has all others from its source."""
+
     warnings: tuple[str, ...] = ()
     """Keys that no setting reads, and settings that deserve a second look: to be shown, never fatal."""

@@ -212,6 +212,13 @@ def _from_flags(sources: SettingsSources) -> Iterator[tuple[KeyPath, Found]]:
             yield tuple(key.split(".")), Found(value, origin)
 
 
+def named_keys(sources: SettingsSources) -> frozenset[str]:
+    """The keys that the command line sets, the folder (`cwd`) among them."""
+    named = {path for path, _ in (*_from_overrides(sources), *_from_flags(sources))}
+    folder = {"cwd"} if sources.flags.get("cwd") else set()
+    return frozenset(folder.union(map(".".join, named)))
+
+
 def _merge_profile(layers: Layers, stronger: Sequence[tuple[KeyPath, Found]]) -> None:
     """Lays `[profiles.NAME]` over the file; the strongest source that names a profile chooses it."""
     named = [found for path, found in stronger if path == ("profile",)]

@@ -32,6 +32,7 @@ META = (
     "context_left",
     "updated_ms",
     "outcome",
+    "forked_from",
     "rollout_path",
 )
 

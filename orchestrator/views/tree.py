@@ -68,6 +68,8 @@ class AgentPicture:
     """The worker that the agent waits for, if no worker serves it."""
     lost_ms: int | None = None
     """The time since which the agent's worker is lost."""
+    forked_from: str | None = None
+    """The session that the root was forked from."""
 
     @property
     def since_ms(self) -> int:
@@ -158,6 +160,7 @@ def _drawn(
         canceling=agent is not None and agent.marked,
         wants_worker=wants_worker(head, serving),
         lost_ms=serving.lost_ms,
+        forked_from=orjson.loads(head.meta).get("forked_from") if head.meta else None,
     )
 
 

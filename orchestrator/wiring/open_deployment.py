@@ -20,9 +20,10 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.fork import copy_texts, to_fork
 from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.full_log import full_log
+from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
@@ -31,7 +32,7 @@ from orchestrator.runtime.restore import restore_session
 from orchestrator.settings import Settings
 from orchestrator.views.find import find, find_one, find_tree
 from orchestrator.wiring.deployment import Deployment, chain_key, deployment, redis_url
-from orchestrator.wiring.sessions import SESSIONS, guide, new_birth
+from orchestrator.wiring.sessions import SESSIONS, forked_birth, guide, new_birth
 
 PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
@@ -149,6 +150,18 @@ async def opened(
     with redis_url(settings, say) as url:
         async with deployment(settings, url, outage, PATIENCE_S) as found:
             yield Opened(settings, found, insists)
+
+
+async def forked_session(found: Opened, client: Client, text: str, at: str | None) -> SessionHead:
+    """A new session that goes on from the end of another, or of its turn `at`; raises `ViewError`."""
+    source = await to_fork(found, text, at)
+    settings = found.settings
+    folder = settings.session_defaults.cwd
+    workspace = await asyncio.to_thread(look_at, folder, guide(settings))
+    own = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
+    birth = forked_birth(settings, source, replace(own, history=await client.history()))
+    await copy_texts(found, source, TreeId(birth.facts.tree_id))
+    return await head_of(found.broker, await client.create(birth))
 
 
 async def new_session(settings: Settings, client: Client) -> SessionId:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId, new_session_id
+from orchestrator.core.session_fork import ForkedFrom, taken_facts, taken_settings
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
+from orchestrator.core.state import State
 from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs
@@ -67,6 +70,66 @@ def new_birth(
         user_instructions="\n\n".join(instructions) or None,
         git=workspace.git or None,
     )
+
+
+def forked_birth(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+    """The birth of a root that goes on where `source` stands; `own` is what it would be without.
+
+    What the command line names is new, all else is the source's, but for the tree's limits and budgets: those
+    are the owner's of now.
+    """
+    named, state = settings.named, source.state
+    turn = _named(TURN_KEYS, named)
+    taken = taken_settings(state, own.settings, turn)
+    facts = taken_facts(state.facts, own.facts, _named(FACT_KEYS, named))
+    pool = own.facts.pool if named & {"pool", "cwd"} or _is_here(settings, state) else state.facts.pool
+    same_folder = "cwd" not in turn and pool == state.facts.pool
+    facts = replace(facts, pool=pool, workspace=state.facts.workspace if same_folder else own.facts.workspace)
+    given = own.user_instructions if "user_instructions" in named else state.meta.get("instructions")
+    git = own.git if "cwd" in turn else state.meta.get("git")
+    return replace(own, facts=facts, settings=taken, user_instructions=given, git=git, source=source)
+
+
+def _named(keys: Mapping[str, tuple[str, ...]], named: frozenset[str]) -> frozenset[str]:
+    """The fields whose keys the command line sets; a profile may set each of them."""
+    if "profile" in named:
+        return frozenset(keys)
+    return frozenset(
+        name
+        for name, of in keys.items()
+        if any(key == one or key.startswith(f"{one}.") for key in named for one in of)
+    )
+
+
+def _is_here(settings: Settings, state: State) -> bool:
+    """Whether a session's pool is this machine's own: its folders are here, whatever providers it had."""
+    return state.facts.pool.startswith(f"host:{settings.host.machine_id}")
+
+
+TURN_KEYS: Mapping[str, tuple[str, ...]] = {
+    "cwd": ("cwd",),
+    "approval_policy": ("approval_policy",),
+    "sandbox_policy": ("sandbox_mode", "sandbox_workspace_write"),
+    "model": ("model",),
+    "model_provider": ("model_provider",),
+    "effort": ("model_reasoning_effort",),
+    "summary": ("model_reasoning_summary",),
+    "verbosity": ("model_verbosity",),
+    "window": ("model_context_window",),
+    "personality": ("personality",),
+    "item_events": ("item_events",),
+}
+"""The keys that set each field of a turn's settings."""
+FACT_KEYS: Mapping[str, tuple[str, ...]] = {
+    "base_instructions": ("base_instructions", "model_instructions_file", "experimental_instructions_file"),
+    "on_user_input": ("on_user_input",),
+    "approval_timeout_ms": ("approval_timeout_s",),
+    "agents": ("agents.enabled",),
+    "web_search": ("tools.web_search",),
+    "view_image": ("tools.view_image",),
+    "patch_freeform": ("tools.apply_patch_freeform",),
+}
+"""The same of what a session is made with."""
 
 
 def _mark(cwd: Path, pool: str, random_bytes: Callable[[int], bytes]) -> WorkspaceMark | None:

@@ -17,7 +17,7 @@ from workers.upkeep_sealing import Moved, archive_session
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 
 
-async def _archived(machine: Machine, server: RedisServer, session: str) -> None:
+async def archived(machine: Machine, server: RedisServer, session: str) -> None:
     """Moves a closed session away, as upkeep does after its days."""
     connection = connect(RedisSettings(url=server.url))
     try:
@@ -33,7 +33,7 @@ async def test_person_goes_on_with_an_archived_session(machine: Machine, redis_s
     with machine.model(says("and on")) as user:
         shut = user.run("proto", input='{"id":"9","op":{"type":"shutdown"}}\n')
         session = str(events(shut.stdout)[0]["session_id"])
-        await _archived(user, redis_server, session)
+        await archived(user, redis_server, session)
         ran = user.run("run", "--resume", session, "go on", "--json")
         assert ran.returncode == 0, ran.stderr
         assert events(ran.stdout)[-1]["last_agent_message"] == "and on"
@@ -44,7 +44,7 @@ async def test_person_is_told_that_the_archive_is_away(machine: Machine, redis_s
     with machine.model(says("and on")) as user:
         shut = user.run("proto", input='{"id":"9","op":{"type":"shutdown"}}\n')
         session = str(events(shut.stdout)[0]["session_id"])
-        await _archived(user, redis_server, session)
+        await archived(user, redis_server, session)
         mounted = machine.folder.parent / "home" / "archive"
         away = mounted.rename(mounted.with_name("away"))
         mounted.mkdir()

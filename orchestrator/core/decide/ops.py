@@ -199,9 +199,15 @@ def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> No
     if op.user_instructions:
         draft.add(e.item(instructions_item(op.user_instructions, replacing=True)))
     state = draft.state
-    draft.add(
-        session_configured(command.id, state.facts, state.settings, state.name, history=command.history)
+    told = session_configured(
+        command.id,
+        state.facts,
+        state.settings,
+        state.name,
+        history=command.history,
+        forked_from=state.forked_from,
     )
+    draft.add(told)
 
 
 def file_not_written(draft: Draft, command: FileNotWritten) -> None:

@@ -1,0 +1,61 @@
+"""The session that a command begins with: a new one, one that goes on, or the fork of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+
+if TYPE_CHECKING:
+    from orchestrator.broker.records import SessionHead
+    from orchestrator.gateways.client import Client
+    from orchestrator.wiring.open_deployment import Opened
+
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")]
+_FORK = "Go on from where this session stands, in a session of its own."
+ForkOption = Annotated[str | None, typer.Option("--fork", metavar="ID", help=_FORK)]
+_AT = "With --fork: from the end of the turn that ended with this response."
+At = Annotated[str | None, typer.Option("--at", metavar="RESPONSE_ID", help=_AT)]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The options that name a session."""
+
+    resume: str | None = None
+    fork: str | None = None
+    at: str | None = None
+
+    @classmethod
+    def of(cls, resume: str | None, fork: str | None, at: str | None) -> Origin:
+        """Raises `Fault` for options that contradict each other."""
+        if resume is not None and fork is not None:
+            raise Fault(
+                "--resume goes on with a session, --fork makes another one: give one of them", ExitCode.USAGE
+            )
+        if at is not None and fork is None:
+            raise Fault("--at names a turn of the session that --fork names: give both", ExitCode.USAGE)
+        return cls(resume, fork, at)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the session takes nothing from another one."""
+        return self.resume is None and self.fork is None
+
+
+async def forked(
+    found: Opened, client: Client, origin: Origin, say: Callable[[str], None] | None = None
+) -> SessionHead:
+    """Makes the fork, and says so to a person."""
+    from orchestrator.wiring.open_deployment import forked_session
+
+    assert origin.fork is not None
+    head = await forked_session(found, client, origin.fork, origin.at)
+    if say is not None:
+        said = f"; what was said there: dendro logs {origin.fork}"
+        say(f"fork of session {origin.fork}{said if origin.at is None else ''}")
+    return head
