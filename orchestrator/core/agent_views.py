@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
 
-from orchestrator.core.calls import HelperWork
+from orchestrator.core.calls import HelperWork, VariantsWork
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.message_payloads import Envelope
 from orchestrator.core.settings import SessionFacts
@@ -20,6 +20,7 @@ from orchestrator.protocol.agents import (
     SubagentStatus,
     SubagentSummary,
 )
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 SUMMARY_CHARS = 80
@@ -213,6 +214,15 @@ def helper_calls(calls: Iterable[Call]) -> list[tuple[Call, HelperWork]]:
     """Filters the calls that wait for a helper, each with its wait."""
     waiting = ((call, call.work) for call in calls if call.phase is Phase.WAITING)
     return [(call, work) for call, work in waiting if isinstance(work, HelperWork)]
+
+
+def awaited_helpers(calls: Iterable[Call]) -> list[tuple[CallId, HelperWork]]:
+    """The helpers that calls wait for, each under the id by which events tell of it."""
+    found = [(call.call_id, work) for call, work in helper_calls(calls)]
+    for call in calls:
+        if call.phase is Phase.WAITING and isinstance(call.work, VariantsWork):
+            found += call.work.helpers(call.call_id)
+    return found
 
 
 def one_line(text: str | None, most: int) -> str | None:

@@ -269,7 +269,15 @@ class Prune:
     completed_only: bool = True
 
 
-AgentAssessment = Spawn | Fork | Helper | SendMessage | Await | SetWatchdog | CancelAgent | Prune
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """Helpers that draft variants of a plan, each from its own point of view (`propose_plan_variants`)."""
+
+    specs: tuple[ChildSpec, ...]
+    slants: tuple[str, ...]
+
+
+AgentAssessment = Spawn | Fork | Helper | Variants | SendMessage | Await | SetWatchdog | CancelAgent | Prune
 Assessment = Runnable | WriteStdin | Immediate | AskWork | AgentAssessment
 
 

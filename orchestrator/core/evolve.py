@@ -11,6 +11,7 @@ from typing import TypeAlias, assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import VariantsWork
 from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve_processes import evolve_processes
@@ -185,6 +186,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, rate_limits=snapshot)
         case f.Answered():
             answer = Answer(fact.call_id, fact.turn, fact.decision, fact.who, fact.digest)
+            if fact.decision == "revised" and fact.agent_id is None and state.task is not None:
+                state = replace(state, task=replace(state.task, drafted=False))
             state = replace(state, answers=(*state.answers, answer)[-ANSWERS_KEPT:])
             return state if not fact.secret else _secret_told(state, fact)
         case f.ApprovedForSession(keys, granted):
@@ -292,6 +295,8 @@ def _of_task(state: State, fact: f.TaskFact) -> State:
         case f.SteeredJoined(count):
             task = _task(state)
             return replace(state, task=replace(task, steered=task.steered[count:]))
+        case f.VariantDrafted():
+            return replace(state, task=_variant_drafted(_task(state), fact))
         case f.PlanDecided(_, plan):
             return replace(state, task=replace(_task(state), result={"plan": plan}))
         case _:
@@ -315,6 +320,14 @@ def _task_begun(state: State, fact: f.TaskBegun) -> State:
         # Its window is empty: the one that the session's conversation fills is put back with its end.
         tokens = TokenInfo(tokens.total, Usage())
     return replace(state, task=task, queue=queue, closed=False, native=True, tokens=tokens)
+
+
+def _variant_drafted(task: Task, fact: f.VariantDrafted) -> Task:
+    call = task.call(fact.call_id)
+    if call is None or not isinstance(call.work, VariantsWork):
+        return task
+    results = {**call.work.results, str(fact.agent_id): fact.variant}
+    return task.with_call(replace(call, work=replace(call.work, results=results)))
 
 
 def _branch(state: State, fact: f.TaskBegun) -> Branch | None:
@@ -466,6 +479,8 @@ def _call_moved(state: State, fact: f.CallMoved, seq: int) -> State:
     changes: dict[str, object] = {} if fact.epoch is None else {"epoch": fact.epoch}
     if fact.work is not None:
         changes["work"] = fact.work
+    if isinstance(fact.work, VariantsWork):
+        task = replace(task, drafted=True)
     if fact.phase is Phase.AWAITING_APPROVAL or fact.phase is Phase.ASKING:
         changes["asked_seq"] = seq
     task = task.with_call(call.moved(fact.phase, changes))

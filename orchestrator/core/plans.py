@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from pydantic import ValidationError
+
 from orchestrator.core.context import is_context, is_role
 from orchestrator.core.history import Item
+from orchestrator.core.json_answers import object_in
 from orchestrator.core.modes import is_of_modes
 from orchestrator.protocol.items import InputText, Message
-from orchestrator.protocol.plans import PlanOutputEvent, PlanProposal
-from orchestrator.protocol.wire import JsonMapping, written
+from orchestrator.protocol.plans import PlanOutputEvent, PlanProposal, UpdatePlanArgs
+from orchestrator.protocol.wire import JsonMapping, JsonObject, written
 
+MOST_STEPS: Final = 64
 PLAN_TAG: Final = "<approved_plan>"
 _TOLD: Final = (
     f"{PLAN_TAG}\nThe user approved this plan in a planning session. Unless they say otherwise now, carry it "
@@ -24,6 +28,18 @@ def plan_text(plan: PlanOutputEvent | PlanProposal) -> str:
     steps = "\n".join(f"{n}. {step.step}" for n, step in enumerate(plan.plan.plan, 1))
     parts = (plan.title, plan.summary, plan.plan.explanation or "", steps)
     return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def variant(answer: str, title: str, why: str) -> JsonObject:
+    """The plan that a helper has answered; any other text, or `why` there is none, is an explanation."""
+    plan = object_in(answer)
+    try:
+        found = PlanProposal.model_validate({"summary": "", **plan, "title": title}, extra="ignore")
+    except ValidationError:
+        found = None
+    if found is None or not 1 <= len(found.plan.plan) <= MOST_STEPS:
+        found = PlanProposal(title=title, summary="", plan=UpdatePlanArgs(explanation=answer or why, plan=()))
+    return written(found)
 
 
 def with_plan(conversation: Sequence[Item], plan: JsonMapping) -> list[Item]:

@@ -13,6 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from orchestrator.core.frozen import record
+from orchestrator.core.json_answers import object_in
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.review import (
     BaseBranch,
@@ -23,7 +24,7 @@ from orchestrator.protocol.review import (
     ReviewRequest,
     UncommittedChanges,
 )
-from orchestrator.protocol.wire import JsonMapping, JsonValue, written
+from orchestrator.protocol.wire import JsonValue, written
 
 MOST_ASKED: Final = 32 << 10
 """Bytes of a prompt, or of a target's text."""
@@ -139,7 +140,7 @@ class Reviewed:
 
 def reviewed(text: str, cwd: str) -> Reviewed:
     """The review that a text holds as JSON, with paths below `cwd`; of another text, the text itself."""
-    answer = _object(text)
+    answer = object_in(text)
     given = answer.get("findings")
     asked = given if isinstance(given, list) else []
     findings = tuple(_fitting(asked, cwd))
@@ -152,18 +153,6 @@ def reviewed(text: str, cwd: str) -> Reviewed:
     score = _score(answer.get("overall_confidence_score"))
     output = ReviewOutputEvent(findings=findings, overall_confidence_score=score, **named)
     return Reviewed(output, len(asked) - len(findings))
-
-
-def _object(text: str) -> JsonMapping:
-    """The JSON object that a text is, or else that it holds from its first brace to its last."""
-    for part in (text, text[text.find("{") : text.rfind("}") + 1]):
-        try:
-            found = orjson.loads(part)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
-            return found
-    return {}
 
 
 def _fitting(given: list[JsonValue], cwd: str) -> Iterator[ReviewFinding]:

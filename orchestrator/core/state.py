@@ -303,6 +303,8 @@ class Task:
     """The decision that ends a planning session: `plan`, null for one that was rejected."""
     pinned: JsonMapping | None = None
     """The approved plan that every request of the task shows."""
+    drafted: bool = False
+    """Whether helpers drafted variants since a plan was sent back for changes."""
     secrets: tuple[SecretAnswer, ...] = ()
     """The answers of people that its requests show and that the log has not."""
 
@@ -391,6 +393,7 @@ class LookUp:
 USUAL_TASK: Mapping[str, object] = {
     "rescue": 0,
     "rescued": False,
+    "drafted": False,
     "secrets": (),
     **dict.fromkeys(("branch", "result", "pinned")),
 }

@@ -7,7 +7,7 @@ from orchestrator.core.state import Call, State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
-from orchestrator.tools.subagents.specs import OFFERED, PARALLEL_SAFE
+from orchestrator.tools.subagents.specs import OFFERED, PARALLEL_SAFE, VARIANTS
 from orchestrator.tools.tool import Tool, unsupported
 
 
@@ -28,4 +28,14 @@ class AgentTool(Tool):
         return await assess_agent_call(AgentCall(call, site.state, site.agents, site.seq, site.head))
 
 
-AGENT_TOOLS = tuple(map(AgentTool, OFFERED))
+class VariantsTool(AgentTool):
+    """The tool of plan variants: it is offered to planning sessions, and a call of it is served elsewhere."""
+
+    beside = frozenset({"plan"})
+
+    def offered(self, state: State) -> JsonObject | None:
+        plans = state.task is not None and state.task.kind == "plan"
+        return super().offered(state) if plans else None
+
+
+AGENT_TOOLS = (*(AgentTool(schema) for schema in OFFERED if schema is not VARIANTS), VariantsTool(VARIANTS))

@@ -8,6 +8,7 @@ import orjson
 
 from orchestrator.core.calls import PlanWork
 from orchestrator.core.commands import Assessment
+from orchestrator.core.plans import MOST_STEPS
 from orchestrator.core.state import Call, State
 from orchestrator.protocol.plans import PlanItemArg, PlanProposal, StepStatus, UpdatePlanArgs
 from orchestrator.protocol.wire import JsonObject, written
@@ -18,7 +19,6 @@ from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Tool, unsupported
 from orchestrator.tools.update_plan import STEP, PlanArguments
 
-MOST_STEPS: Final = 64
 MOST_TITLE, MOST_SUMMARY, MOST_STEP = 200, 4_000, 1_000
 """Characters of the texts that a person is shown."""
 MOST_BYTES: Final = 48 << 10

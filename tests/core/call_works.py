@@ -19,6 +19,7 @@ from orchestrator.core.calls import (
     StdinWork,
     UnknownWork,
     UserInputWork,
+    VariantsWork,
 )
 from orchestrator.core.calls.process import Lasting
 from orchestrator.protocol.scalars import StoredText
@@ -49,6 +50,7 @@ def works_of_calls(words: Strategy, numbers: Strategy, objects: Strategy) -> st.
         st.builds(QuestionWork, parsed, timers),
         st.builds(UserInputWork, parsed, timers),
         st.builds(PlanWork, objects, timers),
+        st.builds(VariantsWork, agents, parsed, numbers, st.dictionaries(words, objects, max_size=2)),
         st.builds(AwaitWork, agents, numbers, numbers),
         st.builds(HelperWork, numbers, objects, numbers),
         objects.map(lambda spec: UnknownWork({"kind": "of a newer version", **spec})),

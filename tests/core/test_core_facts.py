@@ -108,6 +108,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "tty": st.just(True),
     "usage": objects,
     "user_texts": st.lists(words, max_size=2).map(tuple),
+    "variant": objects,
     "wait": numbers,
     "watchdog": st.builds(Watchdog, numbers, words, numbers, words, numbers),
 }

@@ -84,7 +84,7 @@ class Agent(Session):
         return self.told(call_id)
 
     def told(self, call_id: str) -> Any:
-        for item in self.state.history:
+        for item in self.state.conversation:
             if item.get("call_id") == call_id and item["type"].endswith("_output"):
                 return _json(item["output"])
         return None

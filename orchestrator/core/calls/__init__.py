@@ -2,6 +2,7 @@
 
     exec     a command             patch    a patch            custom   a tool of the program's own
     wait     a wait for agents     helper   an agent whose answer is the output
+    variants helpers that draft variants of a plan
     mcp      a tool of an MCP server    stdin   words to a process, or a look at it
     question, user_input, plan   questions to a person, and plans; `ask` has what they share
 
@@ -23,6 +24,7 @@ from orchestrator.core.calls.plan import PlanWork
 from orchestrator.core.calls.process import StdinWork, WriteStdin
 from orchestrator.core.calls.question import QuestionWork
 from orchestrator.core.calls.user_input import UserInputWork
+from orchestrator.core.calls.variants import VariantsWork
 from orchestrator.core.calls.wait import Await, AwaitWork
 from orchestrator.core.forms import reader_of, writer_of
 from orchestrator.core.frozen import record
@@ -49,6 +51,7 @@ __all__ = [
     "StdinWork",
     "UnknownWork",
     "UserInputWork",
+    "VariantsWork",
     "Waiting",
     "WriteStdin",
     "answered_by",
@@ -69,7 +72,7 @@ class UnknownWork:
 Runnable: TypeAlias = Exec | ApplyPatch | Custom | Mcp
 """Assessments of calls that have to be run, and perhaps to be approved."""
 RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork
-Waiting: TypeAlias = AwaitWork | HelperWork
+Waiting: TypeAlias = AwaitWork | HelperWork | VariantsWork
 AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork
 """Calls that wait for a person's words. An assessment of such a call is its work."""
 CallWork: TypeAlias = RunnableWork | StdinWork | Waiting | AskWork | UnknownWork
@@ -78,6 +81,7 @@ _EXEC = writer_of(ExecWork, ExecWork.kind)
 _PATCH = writer_of(PatchWork, PatchWork.kind)
 _AWAIT = writer_of(AwaitWork, AwaitWork.kind)
 _HELPER = writer_of(HelperWork, HelperWork.kind)
+_VARIANTS = writer_of(VariantsWork, VariantsWork.kind)
 _CUSTOM = writer_of(CustomWork, CustomWork.kind)
 _MCP = writer_of(McpWork, McpWork.kind)
 _STDIN = writer_of(StdinWork, StdinWork.kind)
@@ -89,6 +93,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     PatchWork.kind: reader_of(PatchWork),
     AwaitWork.kind: reader_of(AwaitWork),
     HelperWork.kind: reader_of(HelperWork),
+    VariantsWork.kind: reader_of(VariantsWork),
     CustomWork.kind: reader_of(CustomWork),
     McpWork.kind: reader_of(McpWork),
     StdinWork.kind: reader_of(StdinWork),
@@ -120,6 +125,8 @@ def spec_of(work: CallWork) -> JsonObject:
             return _AWAIT(work)
         case HelperWork():
             return _HELPER(work)
+        case VariantsWork():
+            return _VARIANTS(work)
         case CustomWork():
             return _CUSTOM(work)
         case McpWork():
@@ -141,7 +148,7 @@ def spec_of(work: CallWork) -> JsonObject:
 def timer_of(work: CallWork | None) -> int | None:
     """The generation of the timer that ends the call's approval or wait; None for none."""
     match work:
-        case None | HelperWork() | StdinWork():
+        case None | HelperWork() | VariantsWork() | StdinWork():
             return None
         case UnknownWork():
             return work.spec.get("timer")

@@ -17,6 +17,7 @@ from orchestrator.core.decide.agent_create import make
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
 from orchestrator.core.decide.mail_delivery import forget_children, take, tell_depths
+from orchestrator.core.decide.variants import propose_variants
 from orchestrator.core.decide.wait import await_agents
 from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
@@ -44,6 +45,8 @@ def _carry_out(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
     match asked:
         case c.Spawn() | c.Fork() | c.Helper():
             make(draft, call, asked)
+        case c.Variants():
+            propose_variants(draft, call, asked)
         case c.SendMessage():
             _send(draft, call, asked)
         case Await():

@@ -68,23 +68,49 @@ class ChildSession:
 
 def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
     """Makes the agent, or answers why not; `Widening` is the caller's to answer."""
-    facts = draft.state.facts
-    if facts.helper_call is not None:
-        close(draft, call, "this agent only reads for another one: it cannot make agents")
-        return
-    if facts.depth >= facts.tree_rules.depth:
-        most = facts.tree_rules.depth
-        close(draft, call, f"the tree's depth limit is {most}: an agent at this depth cannot make agents")
-        return
-    created = _child_session(draft, call, asked)
-    _create(draft, created)
-    if isinstance(asked, Helper):
-        _wait_for_helper(draft, call, asked)
+    if (why := may_not_make(draft)) is not None:
+        close(draft, call, why)
+    elif isinstance(asked, Helper):
+        begin_helper(draft, asked, call.call_id)
+        work = HelperWork(asked.spec.agent_id, written(invocation_of(asked)), draft.moment.at_ms)
+        draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
     else:
+        created = _child_session(draft, asked)
+        created = _inheriting(draft, call, asked, created) if isinstance(asked, Fork) else created
+        _create(draft, created)
         close(draft, call, _result(draft, created, asked))
 
 
-def _child_session(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> ChildSession:
+def may_not_make(draft: Draft) -> str | None:
+    """The reason why this agent makes no others; None if it may."""
+    facts = draft.state.facts
+    if facts.helper_call is not None:
+        return "this agent only reads for another one: it cannot make agents"
+    if facts.depth >= (most := facts.tree_rules.depth):
+        return f"the tree's depth limit is {most}: an agent at this depth cannot make agents"
+    return None
+
+
+def begin_helper(draft: Draft, asked: Helper, call_id: CallId) -> None:
+    """Makes a helper whose events are told under `call_id`; no worker is held while it works."""
+    _create(draft, _child_session(draft, asked, call_id))
+    work = HelperWork(asked.spec.agent_id, written(invocation_of(asked)), draft.moment.at_ms)
+    draft.event(work.begin(call_id))
+    draft.event(ev.SubAgentToolCallActivity(call_id=call_id, activity=STARTING))
+
+
+def invocation_of(asked: Helper) -> SubAgentInvocation:
+    """The request to a helper, as events tell it."""
+    spec = asked.spec
+    # The wire knows no call without a label: clients that are strict could not read `null`.
+    return SubAgentInvocation(
+        description=asked.description, label=spec.label or "", prompt=spec.prompt, model=spec.model
+    )
+
+
+def _child_session(
+    draft: Draft, asked: Spawn | Fork | Helper, helper_call: CallId | None = None
+) -> ChildSession:
     spec, turn = asked.spec, child_settings(draft.task.settings)
     origin: Origin = "fork" if isinstance(asked, Fork) else "spawn"
     if isinstance(asked, Helper):
@@ -101,10 +127,9 @@ def _child_session(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> Ch
         grandparent_session=draft.state.facts.parent_session,
         origin=origin,
         born_in=draft.task.id,
-        helper_call=call.call_id if isinstance(asked, Helper) else None,
+        helper_call=helper_call,
     )
-    created = ChildSession(spec, origin, facts, settings)
-    return _inheriting(draft, call, asked, created) if isinstance(asked, Fork) else created
+    return ChildSession(spec, origin, facts, settings)
 
 
 def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) -> ChildSession:
@@ -226,20 +251,6 @@ def _result(draft: Draft, created: ChildSession, asked: Spawn | Fork) -> str:
     if isinstance(asked, Fork):
         result["payload"] = _fork_payload(draft, created, "parent")
     return _dumps(result)
-
-
-def _wait_for_helper(draft: Draft, call: Call, asked: Helper) -> None:
-    """Lets the call wait for its helper; no worker is held meanwhile."""
-    spec = asked.spec
-    # The wire knows no call without a label: clients that are strict could not read `null`.
-    invocation = SubAgentInvocation(
-        description=asked.description, label=spec.label or "", prompt=spec.prompt, model=spec.model
-    )
-    call_id = CallId(call.call_id)
-    work = HelperWork(spec.agent_id, written(invocation), draft.moment.at_ms)
-    draft.event(work.begin(call_id))
-    draft.event(ev.SubAgentToolCallActivity(call_id=call_id, activity=STARTING))
-    draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
 
 
 def _dumps(value: object) -> str:

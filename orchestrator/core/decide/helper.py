@@ -17,7 +17,7 @@ from orchestrator.core.tree import Child, ChildChanges
 from orchestrator.protocol.agents import SubAgentErr, SubAgentOk
 from orchestrator.protocol.wire import JsonValue
 
-_OUTCOME = {"ready": "completed", "failed": "failed"}
+OUTCOME: Mapping[str, str] = {"ready": "completed", "failed": "failed"}
 
 
 def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -> None:
@@ -32,9 +32,9 @@ def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) ->
     if found is None:
         return
     call, work = found
-    answered, text = _answer(content)
+    answered, text = answer_of(content)
     told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
-    outcome = _OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
+    outcome = OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
     draft.event(work.end(call.call_id, draft.moment.at_ms, told, outcome, content))
     close(draft, call, _output(work, text) if answered else text)
 
@@ -49,7 +49,7 @@ def _call_of(draft: Draft, child: Child) -> tuple[Call, HelperWork] | None:
     return next(((call, work) for call, work in calls if work.agent_id == child.agent_id), None)
 
 
-def _answer(content: Mapping[str, JsonValue]) -> tuple[bool, str]:
+def answer_of(content: Mapping[str, JsonValue]) -> tuple[bool, str]:
     """Whether there is an answer, and it or what came instead."""
     match content["completion"]:
         case {"Completed": {"last_message": text}}:

@@ -13,6 +13,7 @@ from orchestrator.core.decide.cancel import begin_canceling, heard_end
 from orchestrator.core.decide.helper import helper_done
 from orchestrator.core.decide.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
 from orchestrator.core.decide.task_end import stop
+from orchestrator.core.decide.variants import variant_done
 from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
@@ -117,6 +118,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         draft.tree.take(command.interrupt)
         tell_inbox(draft, draft.state.facts)
         helper_done(draft, child, content)
+        variant_done(draft, child, content)
     else:
         draft.add(f.MailReceived(_mail(command)))
 

@@ -22,7 +22,7 @@ import orjson
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import CANCELLED, child_summary, helper_calls
+from orchestrator.core.agent_views import CANCELLED, awaited_helpers, child_summary
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.context import TURN_ABORTED_MARKER
 from orchestrator.core.decide.approval_events import withdrawn
@@ -38,6 +38,7 @@ from orchestrator.core.timers import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import SubAgentErr
 from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import TurnAbortReason
 
 BY_USER = "aborted by user"
@@ -130,7 +131,7 @@ def _end(
         draft.add(f.Ending(output))
     for call in piece.calls:
         _close(draft, call, output, (elapsed_s or {}).get(call.call_id))
-    _end_helpers(draft, helper_calls(piece.calls), output)
+    _end_helpers(draft, awaited_helpers(piece.calls), output)
     for item in piece.said:
         draft.add(e.item(item))
     if piece.last:
@@ -181,13 +182,13 @@ def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None
     close(draft, call, text, with_task=True)
 
 
-def _end_helpers(draft: Draft, calls: Sequence[tuple[Call, HelperWork]], why: str) -> None:
+def _end_helpers(draft: Draft, calls: Sequence[tuple[CallId, HelperWork]], why: str) -> None:
     """Cancels helpers of calls that end: their answers would not be read."""
     children = draft.state.tree.children
     asked = [children[work.agent_id] for _, work in calls]
     ending = [child for child in asked if child.active and not child.ending]
-    for call, work in calls:
-        draft.event(work.end(call.call_id, draft.moment.at_ms, SubAgentErr(Err=why), CANCELLED, {}))
+    for call_id, work in calls:
+        draft.event(work.end(call_id, draft.moment.at_ms, SubAgentErr(Err=why), CANCELLED, {}))
     for child in ending:
         shown = child_summary(draft.state.facts, child)
         flag_and_notify(draft, child.session, child.agent_id, why, shown)

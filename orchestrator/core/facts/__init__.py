@@ -71,6 +71,7 @@ from orchestrator.core.facts.task import (
     TaskBegun,
     TaskEnded,
     TaskFact,
+    VariantDrafted,
 )
 
 __all__ = [
@@ -131,6 +132,7 @@ __all__ = [
     "ToEnd",
     "ToldToEnd",
     "UnknownFact",
+    "VariantDrafted",
     "WatchdogEnded",
     "WatchdogSet",
     "decode",

@@ -7,11 +7,12 @@ from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Outcome, StopReason, TaskKind
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.protocol.wire import JsonMapping
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 
 @record
@@ -103,6 +104,17 @@ class SteeredJoined:
 
 
 @record
+class VariantDrafted:
+    """A helper's variant of a plan is there; its call waits for those that lack."""
+
+    kind: ClassVar[str] = "variant_drafted"
+    of: ClassVar[Literal["task"]] = "task"
+    call_id: CallId
+    agent_id: AgentId
+    variant: JsonObject
+
+
+@record
 class PlanDecided:
     """A person has approved the plan of a planning session, or rejected it: the session is over."""
 
@@ -114,5 +126,14 @@ class PlanDecided:
 
 
 TaskFact: TypeAlias = (
-    TaskBegun | TaskEnded | Stopping | Failing | Ending | CallsClosed | Steered | SteeredJoined | PlanDecided
+    TaskBegun
+    | TaskEnded
+    | Stopping
+    | Failing
+    | Ending
+    | CallsClosed
+    | Steered
+    | SteeredJoined
+    | VariantDrafted
+    | PlanDecided
 )

@@ -59,6 +59,10 @@ class HelperArguments(Arguments):
         return kept[:LABEL_CHARS] or "subagent"
 
 
+class VariantsArguments(Arguments):
+    goal: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
 class SendArguments(Arguments):
     agent_id: AgentNumber
     prompt: str = ""

@@ -57,6 +57,8 @@ async def assess_agent_call(asking: AgentCall) -> c.Assessment:
             return await _fork(asking)
         case "spawn_subagent":
             return await _helper(asking)
+        case "propose_plan_variants":
+            return await _variants(asking)
         case "subagent_send_message":
             return await _send(asking)
         case "subagent_list":
@@ -98,15 +100,31 @@ async def _helper(asking: AgentCall) -> c.Helper:
     return c.Helper(spec, given.description)
 
 
+async def _variants(asking: AgentCall) -> c.Variants:
+    """Drafts by helpers of the names `plan_variant_1` and so on, each with its own slant."""
+    goal = parsed(a.VariantsArguments, asking.given).goal
+    specs = []
+    for number, (slant, meaning) in enumerate(roles.SLANTS.items(), 1):
+        prompt = roles.DRAFT.format(goal=goal, slant=slant, meaning=meaning)
+        given = a.SpawnArguments(prompt=prompt, label=f"plan_variant_{number}")
+        specs.append(await _child_spec(asking, given, prompt, roles.HELPER, f":{number}"))
+    return c.Variants(tuple(specs), tuple(roles.SLANTS))
+
+
 async def _child_spec(
-    asking: AgentCall, given: a.SpawnArguments | a.ForkArguments, prompt: str, part: str
+    asking: AgentCall,
+    given: a.SpawnArguments | a.ForkArguments,
+    prompt: str,
+    part: str,
+    which: str = "",
 ) -> c.ChildSpec:
+    """The agent to be made; `which` tells it from others of the same call."""
     _within_limit(prompt)
     task = asking.state.task
     following = islice(task.calls.open, NUMBERS_AT_ONCE) if task is not None else ()
     wanted = sum(call.name == asking.call.name and call.phase is Phase.PROPOSED for call in following)
     number, session, path = await asking.tree.reserve(
-        f"{asking.state.requests}:{asking.call.call_id}", wanted
+        f"{asking.state.requests}:{asking.call.call_id}{which}", wanted
     )
     return c.ChildSpec(
         agent_id=number,

@@ -6,6 +6,9 @@ so begins like its parent's, and the provider's prompt cache stays valid.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from orchestrator.core.context import ROLE_OPENING
 
 
@@ -30,4 +33,18 @@ HELPER = (
     "You read and report for another agent. You cannot write, ask for permission, or make agents. Answer "
     "what you were asked, briefly and with the paths that prove it: your last message is all that anybody "
     "sees."
+)
+
+SLANTS: Final[Mapping[str, str]] = {
+    "Minimal": "the smallest change that reaches the goal; leave out all that can wait",
+    "Correctness": "a change that is right in every case: edge cases, failures, data that is there, tests",
+    "DX": "a change that is pleasant to use and to work on: clear interfaces, messages, names and docs",
+}
+"""The points of view from which variants of a plan are drafted."""
+DRAFT: Final = (
+    "Draft a plan for this goal, from one point of view.\n\nGoal: {goal}\n\nPoint of view: {slant}, which is "
+    "{meaning}.\n\nRead what the plan depends on, and change nothing. Your last message is one JSON object "
+    'and nothing else: {{"title": TEXT, "summary": TEXT, "plan": {{"explanation": TEXT, "plan": [{{"step": '
+    'TEXT, "status": "pending"}}]}}}}. The explanation says assumptions, approach, risks and how it is '
+    "validated; the steps, at most 16, say where each is done and can be checked one by one."
 )

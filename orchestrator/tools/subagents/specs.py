@@ -144,10 +144,20 @@ HELPER = function(
     ["description", "prompt"],
 )
 
-OFFERED = (SPAWN, FORK, SEND_MESSAGE, LIST, AWAIT, LOGS, WATCHDOG, CANCEL, PRUNE, HELPER)
+VARIANTS = function(
+    "propose_plan_variants",
+    "Has three read-only agents draft a plan each, at once: the smallest one, the most correct one, and the "
+    "one that is best to work with. Once for each draft that you put to the person.",
+    {"goal": _text("What is to be planned, complete in itself: they see nothing else.")},
+    ["goal"],
+)
+
+OFFERED = (SPAWN, FORK, SEND_MESSAGE, LIST, AWAIT, LOGS, WATCHDOG, CANCEL, PRUNE, HELPER, VARIANTS)
 NAMES = frozenset(spec["name"] for spec in OFFERED)
 PARALLEL_SAFE = frozenset({"spawn_subagent"})
 """Tools whose calls may run together with others of one response."""
 
-BATCHED = frozenset({"subagent_spawn", "subagent_fork", "subagent_await", "spawn_subagent"})
+BATCHED = frozenset(
+    {"subagent_spawn", "subagent_fork", "subagent_await", "spawn_subagent", "propose_plan_variants"}
+)
 """Calls that look nothing up which an earlier call of the same response may have changed."""

@@ -1,0 +1,135 @@
+"""`propose_plan_variants`: three helpers at once, and an output whatever comes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.core import commands as c
+from orchestrator.core.calls import PlanWork
+from orchestrator.core.decide.variants import DRAFTED
+from orchestrator.core.plans import variant
+from orchestrator.core.snapshot import decode, encode
+from tests.core.driver import op
+from tests.core.tree_driver import Agent, TreeDriver, answers
+
+SLANTS = ("Minimal", "Correctness", "DX")
+PLAN = {"explanation": "Why.", "plan": [{"step": "Read", "status": "pending"}]}
+
+
+def written(title: str = "My own") -> str:
+    return orjson.dumps({"title": title, "summary": "s", "plan": PLAN}).decode()
+
+
+def asked(tree: TreeDriver) -> c.Variants:
+    numbers = [tree.next_id() for _ in SLANTS]
+    specs = [tree.spec(n, "draft it", label=f"plan_variant_{place}") for place, n in enumerate(numbers, 1)]
+    return c.Variants(tuple(specs), SLANTS)
+
+
+def planning(**fields: Any) -> TreeDriver:
+    tree = TreeDriver(**fields)
+    tree.root.submit(op("plan", plan_request={"goal": "Add login"}), "p1")
+    return tree
+
+
+def drafting(tree: TreeDriver, call_id: str = "v") -> list[Agent]:
+    """The helpers of a call of the root, which have begun."""
+    request = asked(tree)
+    assert tree.root.asks(call_id, "propose_plan_variants", request) is None
+    tree.settle()
+    return [tree.agents[spec.agent_id] for spec in request.specs]
+
+
+def test_three_helpers_draft_at_once_and_the_output_has_their_plans_in_order() -> None:
+    tree = planning()
+    one, two, three = drafting(tree)
+    begun = tree.root.seen[-1].all("sub_agent_tool_call_begin")
+    assert [each["call_id"] for each in begun] == [f"v:plan_variant:{n}" for n in (1, 2, 3)]
+    assert [each["invocation"]["description"] for each in begun] == list(SLANTS)
+    assert [each["invocation"]["label"] for each in begun] == [f"plan_variant_{n}" for n in (1, 2, 3)]
+    assert {agent.state.settings.sandbox_policy["mode"] for agent in (one, two, three)} == {"read-only"}
+    assert one.state.settings.collaboration_mode is None
+    answers(three, f"Here it is:\n{written()}\nAnything else?")
+    answers(one, written())
+    tree.settle()
+    assert tree.root.status == "waiting"
+    assert decode(encode(tree.root.state)) == tree.root.state == tree.root.replayed()
+    two.begin()
+    two.breaks("fatal", "no such model")
+    tree.settle()
+    output = orjson.loads(tree.root.output_of("v"))["variants"]
+    assert [each["title"] for each in output] == list(SLANTS)
+    assert output[0] == {"title": "Minimal", "summary": "s", "plan": PLAN}
+    assert output[2]["plan"] == PLAN
+    assert output[1]["plan"] == {"explanation": "the helper failed: no such model", "plan": []}
+    ends = [end for seen in tree.root.seen for end in seen.all("sub_agent_tool_call_end")]
+    assert sorted(end["outcome"] for end in ends) == ["completed", "completed", "failed"]
+    tree.check()
+
+
+def test_too_few_slots_make_nobody_and_the_model_reads_why() -> None:
+    tree = planning(limits={"slots": 2, "spawned": 200})
+    assert "no slot is free" in tree.root.asks("v", "propose_plan_variants", asked(tree))
+    assert list(tree.agents) == [0]
+    assert not tree.root.task.drafted
+    tree.check()
+
+
+def test_draft_has_its_variants_once_until_the_plan_is_sent_back() -> None:
+    tree = planning()
+    for helper in drafting(tree):
+        answers(helper, written())
+    tree.settle()
+    assert tree.root.asks("again", "propose_plan_variants", asked(tree)) == DRAFTED
+    tree.root.begin()
+    tree.root.calls("c1", name="approve_plan")
+    tree.root.ends()
+    proposal = {"title": "t", "summary": "", "plan": PLAN}
+    tree.root.assessed("c1", PlanWork(proposal))
+    response = {"type": "revised", "feedback": "shorter"}
+    tree.root.submit(op("resolve_plan_approval", id="c1", response=response))
+    assert len(drafting(tree, "v2")) == 3
+
+
+def test_interrupt_ends_the_helpers_with_the_call() -> None:
+    tree = planning()
+    one, two, _ = drafting(tree)
+    answers(one, written())
+    tree.settle()
+    ends = tree.root.interrupt().all("sub_agent_tool_call_end")
+    assert [end["call_id"] for end in ends] == ["v:plan_variant:2", "v:plan_variant:3"]
+    assert {end["outcome"] for end in ends} == {"cancelled"}
+    tree.settle()
+    assert two.standing == "canceled"
+    tree.check()
+
+
+def test_helper_proposes_no_variants() -> None:
+    tree = planning()
+    (helper, *_) = drafting(tree)
+    assert "cannot make agents" in helper.asks("w", "propose_plan_variants", asked(tree))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "{",
+        "{}",
+        "no plan",
+        '{"plan":[]}',
+        '{"title":1,"plan":{"plan":[{"step":2}]}}',
+        written()[:-2],
+        "{}}" * 99,
+    ],
+)
+def test_answer_that_is_no_plan_is_the_explanation_of_one_without_steps(answer: str) -> None:
+    drafted = variant(answer, "DX", "it said nothing")
+    assert drafted == {
+        "title": "DX",
+        "summary": "",
+        "plan": {"explanation": answer or "it said nothing", "plan": []},
+    }
