@@ -126,6 +126,12 @@ async def _approvals(
         choice = chosen(asked, before.without_calls(wishes), before.similar)
         if (question := next((one for one, _ in choice.decisions if one.asks), None)) is not None:
             raise Fault(f"{question.call} asks for words: --answer {_example(question)}")
+        if (
+            asks := next((one for one, to in choice.decisions if one.elicits and to is lasting), None)
+        ) is not None:
+            raise Fault(
+                f"{asks.call} is a question of an MCP server: --allow, --deny or --cancel {asks.call}"
+            )
         if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
             raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
         if (
@@ -200,8 +206,12 @@ class Words:
 
     def meant(self, asked: Sequence[Asked]) -> list[tuple[Asked, Mapping[str, Sequence[str]] | None]]:
         """The questions that the calls name; raises `Fault` for a call that names none, or several."""
-        asking = [one for one in asked if one.asks]
-        return [(_named(call, asking, "open questions"), answers) for call, answers in self.by_call.items()]
+        found = []
+        for call, answers in self.by_call.items():
+            # A server's question may be cancelled, too, and has no words for an answer.
+            asking = [one for one in asked if one.asks or (one.elicits and answers is None)]
+            found.append((_named(call, asking, "open questions"), answers))
+        return found
 
     def meant_plans(self, asked: Sequence[Asked]) -> list[tuple[Asked, str]]:
         """The plans that the calls name; raises `Fault` as `meant` does."""
@@ -229,7 +239,7 @@ def _secrets_typed(asked: Asked, answers: Mapping[str, Sequence[str]] | None) ->
     from orchestrator.views.questions import is_secret, name_of
 
     given = dict(answers or {})
-    for question in asked.request["questions"]:
+    for question in asked.request["questions"] if asked.asks else ():
         name = name_of(question)
         if not is_secret(question) or name not in given:
             continue
@@ -311,6 +321,8 @@ def _wish(one: Needed) -> str:
         return f"answer {one.asked.subject}"
     if one.asked.plans:
         return f"approve the plan {one.asked.subject}"
+    if one.asked.elicits:
+        return f"answer the MCP server {one.asked.subject}"
     verb = "run" if request["type"] == "exec_approval_request" else "change"
     variables = variables_text(request) if verb == "run" else ""
     parts = (f"{verb} {one.asked.subject}", f"with {variables}" if variables else "")

@@ -34,7 +34,7 @@ from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import OpenRequests
-from orchestrator.views.questions import is_question
+from orchestrator.views.questions import is_elicitation, is_question
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
 from orchestrator.wiring.open_deployment import Opened
@@ -339,7 +339,7 @@ class Conversation:
         self.seat.view.ask(request)
         if not self.seat.interactive:
             await self._parked()
-            what = "an answer" if is_question(request) else "an approval"
+            what = "an answer" if is_question(request) or is_elicitation(request) else "an approval"
             self.seat.view.note(f"waiting for {what}; {self.seat.how_to_go_on}")
             return ExitCode.WAITING
         self._put_question(request)

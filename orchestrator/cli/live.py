@@ -38,7 +38,7 @@ from orchestrator.views.event_text import (
     variables_text,
 )
 from orchestrator.views.messages import message_line
-from orchestrator.views.questions import is_plan, is_question, subject_of
+from orchestrator.views.questions import is_elicitation, is_plan, is_question, subject_of
 
 OUTPUT_LINES = 12
 """Lines of a command's output that are shown; the model gets more, the log keeps all."""
@@ -328,6 +328,10 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
     elif is_plan(request):
         live.line(f"? {who or 'the agent '}proposes a plan", "bold yellow")
         live.line(_indented(plan_text(PlanProposal.model_validate(request["proposal"])), "  "))
+    elif is_elicitation(request):
+        agent = f" for {who.strip()}" if who else ""
+        live.line(f"? the MCP server {one_line(request['server_name'])} asks{agent}", "bold yellow")
+        live.line("  " + plain(request["message"]).replace("\n", "\n  │ "), "bold")
     elif request["type"] == "exec_approval_request":
         live.line(f"? {who}wants to run in {one_line(request['cwd'])}", "bold yellow")
         if variables := variables_text(request):
@@ -361,6 +365,8 @@ def reminder(request: Mapping[str, Any]) -> str:
         return _cut(one_line(f"{who} asks {subject_of(request)}"))
     if is_plan(request):
         return _cut(one_line(f"{who} proposes a plan: {subject_of(request)}"))
+    if is_elicitation(request):
+        return _cut(one_line(f"the MCP server {subject_of(request)}"))
     if request["type"] == "exec_approval_request":
         wish = f"run: {command_text(request['command'])}"
     else:

@@ -23,7 +23,7 @@ from orchestrator.tables import FrontSettings
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import command_text
 from orchestrator.views.open_requests import ASKS
-from orchestrator.views.questions import call_id_of, is_plan, is_question, subject_of
+from orchestrator.views.questions import call_id_of, is_elicitation, is_plan, is_question, subject_of
 
 TURN_COMPLETE, APPROVAL = "agent-turn-complete", "approval-requested"
 PROGRAM_S = 5.0
@@ -130,6 +130,8 @@ def asked(request: Mapping[str, Any]) -> dict[str, Any]:
         told["questions"] = [_cut(str(each["question"]), MESSAGE_CHARS) for each in request["questions"]]
     elif is_plan(request):
         told["plan"] = _cut(subject_of(request), MESSAGE_CHARS)
+    elif is_elicitation(request):
+        told["questions"] = [_cut(subject_of(request), MESSAGE_CHARS)]
     elif request["type"] == "exec_approval_request":
         told |= {
             "command": _cut(command_text(list(request["command"]))),

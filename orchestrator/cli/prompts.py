@@ -16,6 +16,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.policy import Decision, ReviewDecision
 from orchestrator.views.questions import (
     INPUT,
+    is_elicitation,
     is_plan,
     is_question,
     is_secret,
@@ -28,6 +29,16 @@ APPROVAL: Final = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the t
 APPROVAL_WITH_PREFIX: Final = (
     "Allow? [y]es / [p]refix in this session / [a]lways in this session / [n]o / [q]uit the turn: "
 )
+ELICITATION: Final = "Answer? [y]es / [n]o / [c]ancel: "
+ELICITATION_ANSWERS: Mapping[str, ReviewDecision] = {
+    "y": ReviewDecision.APPROVED,
+    "yes": ReviewDecision.APPROVED,
+    "n": ReviewDecision.DENIED,
+    "no": ReviewDecision.DENIED,
+    "c": ReviewDecision.ABORT,
+    "cancel": ReviewDecision.ABORT,
+}
+"""Answers to a question of an MCP server."""
 PREFIX_WORDS: Final = frozenset({"p", "prefix"})
 PLANNED: Final = "Follow this plan? [y]es / [n]o, or what is to be changed: "
 CANCEL: Final = "/cancel"
@@ -58,6 +69,8 @@ class Prompt:
         """The line that asks."""
         if is_plan(self.request):
             return PLANNED
+        if is_elicitation(self.request):
+            return ELICITATION
         if not is_question(self.request):
             return APPROVAL if amendment_of(self.request) is None else APPROVAL_WITH_PREFIX
         question = self._questions[self._place]
@@ -73,6 +86,8 @@ class Prompt:
     @property
     def words(self) -> str:
         """The answers of one word that it takes."""
+        if is_elicitation(self.request):
+            return "y, n or c"
         return "y, a, n or q" if amendment_of(self.request) is None else "y, p, a, n or q"
 
     @property
@@ -115,6 +130,8 @@ class Prompt:
 
     def _decision(self, line: str) -> Decision | None:
         word = line.strip().lower()
+        if is_elicitation(self.request):
+            return ELICITATION_ANSWERS.get(word)
         return amendment_of(self.request) if word in PREFIX_WORDS else ANSWERS.get(word)
 
     def _take_decision(self, line: str) -> ops.Op | None:

@@ -21,13 +21,19 @@ from orchestrator.protocol.ops import (
     Op,
     PatchApproval,
     ResolveAskUserQuestion,
+    ResolveElicitation,
     ResolvePlanApproval,
     UserInputAnswer,
 )
 from orchestrator.protocol.wire import EventModel, JsonMapping
 
 AnswerOp: TypeAlias = (
-    ExecApproval | PatchApproval | ResolveAskUserQuestion | UserInputAnswer | ResolvePlanApproval
+    ExecApproval
+    | PatchApproval
+    | ResolveAskUserQuestion
+    | UserInputAnswer
+    | ResolvePlanApproval
+    | ResolveElicitation
 )
 """Ops that answer a request to people."""
 
@@ -325,6 +331,23 @@ class ProcessFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Elicited:
+    """An MCP server asks a person something in the middle of a call; `id` is the question's own."""
+
+    call_id: str
+    id: str
+    server: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElicitationDropped:
+    """The server does not wait for the decision on its question any more."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """Everything that ran for the stopping task is proved to have ended."""
 
@@ -430,6 +453,8 @@ Command = (
     | CallAssessed
     | CallFinished
     | ProcessFinished
+    | Elicited
+    | ElicitationDropped
     | Stopped
     | CloseCalls
     | TellChildren

@@ -32,6 +32,7 @@ from orchestrator.core.state import (
     Branch,
     Call,
     Calls,
+    Elicitation,
     Phase,
     Queued,
     Request,
@@ -289,6 +290,15 @@ def _of_task(state: State, fact: f.TaskFact) -> State:
         case f.CallsClosed(call_ids):
             task = _task(state)
             return replace(state, task=replace(task, calls=task.calls.closed(frozenset(call_ids))))
+        case f.ElicitationOpened(call_id, id, server, timer):
+            task, asked = _task(state), Elicitation(id, call_id, server, timer)
+            return replace(state, task=replace(task, elicitations=(*task.elicitations, asked)))
+        case f.ElicitationClosed(id, decision):
+            task = _task(state)
+            decided = [
+                replace(asked, decision=decision) if asked.id == id else asked for asked in task.elicitations
+            ]
+            return replace(state, task=replace(task, elicitations=tuple(decided)))
         case f.Steered(_, item):
             task = _task(state)
             return replace(state, task=replace(task, steered=(*task.steered, item)))
@@ -484,6 +494,10 @@ def _call_moved(state: State, fact: f.CallMoved, seq: int) -> State:
     if fact.phase is Phase.AWAITING_APPROVAL or fact.phase is Phase.ASKING:
         changes["asked_seq"] = seq
     task = task.with_call(call.moved(fact.phase, changes))
+    if task.elicitations:
+        # A server waits for nothing once its call is over.
+        left = [asked for asked in task.elicitations if asked.call_id != fact.call_id]
+        task = replace(task, elicitations=tuple(left))
     if fact.baselines:
         changed = fact.baselines
         kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}

@@ -44,6 +44,14 @@ class RunCall:
 
 
 @dataclass(frozen=True, slots=True)
+class TellServer:
+    """A server's question in the middle of a running call is decided: its server is to hear the decision."""
+
+    id: str
+    decision: str
+
+
+@dataclass(frozen=True, slots=True)
 class StopAll:
     """Everything that runs is to be stopped, then `Stopped` decided."""
 
@@ -94,6 +102,7 @@ Work = (
     | FollowRequest
     | AssessCall
     | RunCall
+    | TellServer
     | StopAll
     | CloseCalls
     | TellChildren
@@ -130,6 +139,7 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
         # The task's end is told when nothing of it is left.
         return () if state.processes.stopping else (StopAll(task.stopping),)
     work: list[Work] = [RunCall(call.call_id, call.epoch) for call in task.running]
+    work += [TellServer(asked.id, asked.decision) for asked in task.elicitations if asked.decision]
     work += [AssessCall(call.call_id) for call in _startable(task, rules)]
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))

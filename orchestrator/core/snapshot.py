@@ -28,6 +28,7 @@ from orchestrator.core.state import (
     Branch,
     Call,
     Calls,
+    Elicitation,
     Phase,
     Queued,
     Request,
@@ -254,7 +255,9 @@ def _tokens(wire: JsonObject) -> TokenInfo:
     return TokenInfo(Usage(**wire["total"]), Usage(**wire["last"]))
 
 
-_TASK_NESTED = frozenset({"settings", "request", "calls", "steered", "usage", "branch", "secrets"})
+_TASK_NESTED = frozenset(
+    {"settings", "request", "calls", "steered", "usage", "branch", "secrets", "elicitations"}
+)
 
 
 def _task(wire: JsonObject) -> Task:
@@ -267,6 +270,7 @@ def _task(wire: JsonObject) -> Task:
         steered=tuple(wire["steered"]),
         secrets=tuple(SecretAnswer(**secret) for secret in wire.get("secrets", ())),
         branch=_branch(wire["branch"]) if wire.get("branch") else None,
+        elicitations=tuple(Elicitation(**asked) for asked in wire.get("elicitations") or ()),
     )
 
 

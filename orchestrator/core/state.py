@@ -210,6 +210,18 @@ class Calls:
 
 
 @record
+class Elicitation:
+    """A question of an MCP server, which waits for it in the middle of a call; undecided while it is open."""
+
+    id: str
+    call_id: CallId
+    server: str
+    timer: int | None = None
+    """The generation of the timer that ends the wait."""
+    decision: str = ""
+
+
+@record
 class Request:
     """A model request that was begun and has not ended."""
 
@@ -307,6 +319,13 @@ class Task:
     """Whether helpers drafted variants since a plan was sent back for changes."""
     secrets: tuple[SecretAnswer, ...] = ()
     """The answers of people that its requests show and that the log has not."""
+    elicitations: tuple[Elicitation, ...] = ()
+    """The questions of MCP servers in the calls that run, decided or not."""
+
+    @property
+    def open_elicitations(self) -> tuple[Elicitation, ...]:
+        """The questions of MCP servers that nobody has answered; none in a task that is being stopped."""
+        return () if self.stopping else tuple(asked for asked in self.elicitations if not asked.decision)
 
     @property
     def open_calls(self) -> tuple[Call, ...]:
@@ -396,6 +415,7 @@ USUAL_TASK: Mapping[str, object] = {
     "drafted": False,
     "secrets": (),
     **dict.fromkeys(("branch", "result", "pinned")),
+    "elicitations": (),
 }
 """Fields of a task that only some tasks have."""
 
@@ -502,6 +522,8 @@ class State:
         if self.task.awaiting and not self.task.running and self.task.request is None:
             return "awaiting_approval"
         if self.task.asking and not self.task.running and self.task.request is None:
+            return "awaiting_answer"
+        if self.task.open_elicitations and self.task.request is None:
             return "awaiting_answer"
         if self.task.waiting is not None:
             return "waiting"

@@ -21,6 +21,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.plans import (
     PlanApprovalResponse,
     PlanApproved,
@@ -41,7 +42,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided
-from orchestrator.views.questions import QUESTION, Answers, call_id_of, is_plan, is_question
+from orchestrator.views.questions import QUESTION, Answers, call_id_of, is_elicitation, is_plan, is_question
 
 PATIENCE_S = 10.0
 POLL_S = 0.05
@@ -56,6 +57,13 @@ def amendment_of(request: Mapping[str, Any]) -> ApprovedExecpolicyAmendment | No
     return ApprovedExecpolicyAmendment(approved_execpolicy_amendment=proposed)
 
 
+_ACTIONS: Mapping[ReviewDecision, ElicitationAction] = {
+    ReviewDecision.APPROVED: ElicitationAction.ACCEPT,
+    ReviewDecision.DENIED: ElicitationAction.DECLINE,
+    ReviewDecision.ABORT: ElicitationAction.CANCEL,
+}
+
+
 def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
     """The op that answers a request."""
     # Two agents of a tree may both have a call of this name.
@@ -64,6 +72,14 @@ def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
         raise ValueError(f"{call} asks for words, and a decision is none: answer with questions_op")
     if is_plan(request):
         return plan_op(request, None if decision is ReviewDecision.APPROVED else "")
+    if is_elicitation(request):
+        action = _ACTIONS.get(decision) if isinstance(decision, ReviewDecision) else None
+        if action is None:
+            raise ValueError(
+                f"{call} is a question of an MCP server: yes or no is an answer, {decision} is none"
+            )
+        server = str(request["server_name"])
+        return ops.ResolveElicitation(server_name=server, request_id=call, decision=action, agent_id=agent)
     if request["type"] == "exec_approval_request":
         return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
     return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
@@ -105,7 +121,12 @@ async def decide(client: Client, found: LogSource, asked: Asked, decision: Decis
     """Decides about a request, and waits for its decision."""
     # The session is the agent's own: its call's id is enough.
     op = answer_op({**asked.request, "agent_id": None}, decision)
-    word = op.response.type if isinstance(op, ops.ResolvePlanApproval) else decision_word(decision)
+    word = decision_word(decision)
+    match op:
+        case ops.ResolvePlanApproval():
+            word = op.response.type
+        case ops.ResolveElicitation():
+            word = op.decision.value
     return await _hand_in(client, found, asked, op, word)
 
 
@@ -117,6 +138,8 @@ async def revise(client: Client, found: LogSource, asked: Asked, feedback: str) 
 
 async def reply(client: Client, found: LogSource, asked: Asked, answers: Answers | None) -> Decided:
     """Answers questions (None: will not), and waits until that is decided; raises `DoesNotAnswer`."""
+    if asked.elicits:
+        return await decide(client, found, asked, ReviewDecision.ABORT)
     op = questions_op({**asked.request, "agent_id": None}, answers)
     return await _hand_in(client, found, asked, op, "answered" if answers else "cancelled")
 

@@ -27,7 +27,7 @@ from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
 from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests
-from orchestrator.views.questions import call_id_of, is_question
+from orchestrator.views.questions import call_id_of, is_elicitation, is_question
 
 AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
 """The statuses of a session that waits for a person, and what is open then."""
@@ -166,7 +166,10 @@ class NdjsonConnection:
         elif self._asking or head.status in AWAITING:
             # The request itself may have left the EQ before this connection came.
             calls = sorted({call_id_of(request) for request in self._asking})
-            asked = {"a question" if is_question(request) else "an approval" for request in self._asking}
+            asked = {
+                "a question" if is_question(request) or is_elicitation(request) else "an approval"
+                for request in self._asking
+            }
             what = " and ".join(sorted(asked)) or AWAITING[head.status]
             verb = "are" if len(asked) > 1 else "is"
             waiting = f" ({', '.join(calls)})" if calls else ""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import mcp.types as sdk
@@ -56,8 +57,8 @@ class Connection:
         self._session: ClientSession | None = None
         self._started = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._calls: dict[int, Ask] = {}
-        """The calls that run, each with the way to its person."""
+        self._calls: dict[int, _Call] = {}
+        """The calls that run."""
         self._numbers = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -198,10 +199,10 @@ class Connection:
             raise McpFault(self.fault or "the connection is not open")
         self._numbers += 1
         number = self._numbers
-        self._calls[number] = ask
+        running = self._calls[number] = _Call(ask, self.settings.tool_timeout_s)
         self._idle.clear()
         try:
-            result = await self._cancelling(self._sent(session, tool, arguments))
+            result = await self._cancelling(self._sent(session, tool, arguments, running))
         except MCPError as error:
             raise self._refused(error) from None
         except ValidationError as error:
@@ -215,15 +216,17 @@ class Connection:
         return result.model_dump(by_alias=True, exclude_none=True)
 
     async def _sent(
-        self, session: ClientSession, tool: str, arguments: dict[str, Any] | None
+        self, session: ClientSession, tool: str, arguments: dict[str, Any] | None, running: _Call
     ) -> sdk.CallToolResult:
         # Not `session.call_tool`: it checks results against patterns of the server's own, which can take
         # for ever.
-        return await session.send_request(
-            sdk.CallToolRequest(params=sdk.CallToolRequestParams(name=tool, arguments=arguments)),
-            sdk.CallToolResult,
-            request_read_timeout_seconds=self.settings.tool_timeout_s,
-        )
+        request = sdk.CallToolRequest(params=sdk.CallToolRequestParams(name=tool, arguments=arguments))
+        limit = self.settings.tool_timeout_s
+        try:
+            async with asyncio.timeout(limit) as running.limit:
+                return await session.send_request(request, sdk.CallToolResult)
+        except TimeoutError:
+            raise TimedOut(f"it did not answer within {limit:g} s (tool_timeout_sec)") from None
 
     async def _cancelling(self, sending: Coroutine[Any, Any, sdk.CallToolResult]) -> sdk.CallToolResult:
         """Waits for a call. Cancelled, it has the time to tell the server; a server that does not even
@@ -240,8 +243,6 @@ class Connection:
 
     def _refused(self, error: MCPError) -> Exception:
         text = cut(error.message, ERROR_CHARS)
-        if error.code == sdk.REQUEST_TIMEOUT:
-            return TimedOut(f"it did not answer within {self.settings.tool_timeout_s:g} s (tool_timeout_sec)")
         if self.fault is not None:
             return McpFault(self.fault)
         if error.code in (_GONE if self.settings.url is None else _GONE_OVER_HTTP):
@@ -261,16 +262,38 @@ class Connection:
 
         With several calls, of several sessions perhaps, nobody can tell whose it is: none is asked.
         """
-        asks = list(self._calls.values())
+        calls = list(self._calls.values())
         form = isinstance(params, sdk.ElicitRequestFormParams)
-        answerable = len(asks) == 1 and form and not _properties(params)
+        answerable = len(calls) == 1 and form and not _properties(params)
         question = Question(
             self.settings.id, context.request_id, cut(params.message, QUESTION_CHARS), answerable
         )
-        decisions = [await ask(question) for ask in asks]
+        decisions = [await call.asks(question) for call in calls]
         action = decisions[0] if answerable else ElicitationAction.DECLINE
         content: dict[str, Any] | None = {} if action is ElicitationAction.ACCEPT else None
         return sdk.ElicitResult(action=action.value, content=content)
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that runs: the way to its person, and its time limit, which stands while they think."""
+
+    ask: Ask
+    limit_s: float
+    limit: asyncio.Timeout | None = None
+
+    async def asks(self, question: Question) -> ElicitationAction:
+        self._ends(None)
+        try:
+            return await self.ask(question)
+        finally:
+            self._ends(asyncio.get_running_loop().time() + self.limit_s)
+
+    def _ends(self, at: float | None) -> None:
+        if self.limit is not None:
+            # A server may answer the call before it hears the answer: then there is no limit any more.
+            with suppress(RuntimeError):
+                self.limit.reschedule(at)
 
 
 def _properties(params: sdk.ElicitRequestParams) -> bool:

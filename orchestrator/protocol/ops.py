@@ -139,13 +139,14 @@ class PatchApproval(OpModel):
 
 
 class ResolveElicitation(OpModel):
-    """Answers a question of an MCP server."""
+    """Answers a question of an MCP server; `request_id` is the `id` of the request."""
 
     stated_in = Source.JANUARY_2026
     type: Literal["resolve_elicitation"] = "resolve_elicitation"
     server_name: str
     request_id: RequestId
     decision: ElicitationAction
+    agent_id: Maybe[Uint] = None
 
 
 class UserInputAnswer(OpModel):

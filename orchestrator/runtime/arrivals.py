@@ -25,6 +25,7 @@ from orchestrator.protocol.ops import (
     ConfigureSession,
     MessageAgent,
     OverrideTurnContext,
+    ResolveElicitation,
     UserTurn,
 )
 from orchestrator.runtime.bisect import Arrival
@@ -183,10 +184,12 @@ class Arrivals:
         writing = self._context.writing
         below = await writing.insist(lambda: lookups.pending_below(at_ms)) or ()
         task = self._context.journal.state.task
-        own = {call.call_id for call in task.requests} if task is not None else set()
-        if op.id in own or any(op.id in (asked.call_id, asked.turn) for asked in below):
+        own: set[str] = {call.call_id for call in task.requests} if task is not None else set()
+        own |= {asked.id for asked in task.open_elicitations} if task is not None else set()
+        meant = str(op.request_id) if isinstance(op, ResolveElicitation) else op.id
+        if meant in own or any(meant in (asked.call_id, asked.turn) for asked in below):
             return replace(command, below=below)
-        decided = await writing.insist(lambda: lookups.decided_below(op.id, op.agent_id))
+        decided = await writing.insist(lambda: lookups.decided_below(meant, op.agent_id))
         return replace(command, below=below, decided=decided or ())
 
     async def _reap(self) -> bool:

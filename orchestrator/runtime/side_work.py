@@ -22,6 +22,7 @@ from orchestrator.core.outstanding import (
     OweRequest,
     RunCall,
     StopAll,
+    TellServer,
     Work,
 )
 from orchestrator.core.processes import Process
@@ -31,6 +32,7 @@ from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.deltas import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
+from orchestrator.runtime.elicitations import Elicitations
 from orchestrator.runtime.intake import drained_call, failed_call, failed_process, refused_call
 from orchestrator.runtime.log import log
 from orchestrator.runtime.lookups import look_up
@@ -60,6 +62,7 @@ class SideWork:
         """Apart from the task's: what stops a task does not stop them."""
         self._processes = Effects(context.ports, context.claim.session, self._ended)
         """The waits for the ends of processes, which outlive the task that started them."""
+        self._elicitations = Elicitations(arrivals)
         self._agents: TreeLookups | None = None
         self._began = context.ports.monotonic()
         self._draining = False
@@ -93,6 +96,8 @@ class SideWork:
                     self._start_call(call_of(state, call_id), state)
                 case FollowRequest(n) if ("request", str(n)) not in self._effects:
                     self._start_request(n, state)
+                case TellServer(id, decision):
+                    self._elicitations.decided(id, decision)
                 case LookUp(key) if (LOOK_UP, key) not in self._lookups and not self.leaving():
                     self._lookups.start((LOOK_UP, key), self._run_lookup(key))
                 case FollowProcess(number, stopping=stopping):
@@ -175,6 +180,7 @@ class SideWork:
             self._claim.session,
             self._claim.tree,
             self._lasting_deltas(state),
+            self._elicitations.ask,
         )
 
     def forget_numbers(self) -> None:

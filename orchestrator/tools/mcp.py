@@ -30,7 +30,7 @@ ARGUMENT_BYTES = 64 << 10
 MOST_TOLD = 10_000
 """Sessions of which a worker remembers that they were notified of their servers' start."""
 MOST_QUESTIONS = 8
-"""Questions of which one call's end tells."""
+"""Questions that one call may ask, and declined ones of which its end tells."""
 
 
 class McpToolbox:
@@ -84,10 +84,16 @@ class McpToolbox:
     async def run(self, call: Call, work: McpWork, site: CallSite) -> CallFinished:
         """Calls the tool; cancelled, it tells the server."""
         declined: list[WarningEvent] = []
+        asked = 0
 
         async def ask(question: Question) -> ElicitationAction:
+            nonlocal asked
+            asked += 1
+            why = _unaskable(question, site, asked)
+            if why is None and site.ask is not None:
+                return await site.ask(call.call_id, question.server, question.message)
             if len(declined) < MOST_QUESTIONS:
-                declined.append(_declined(question, work))
+                declined.append(_declined(question, work, why or "nobody can be asked here"))
             return ElicitationAction.DECLINE
 
         began = time.monotonic()
@@ -144,8 +150,19 @@ def _complete(started: Started) -> McpStartupComplete:
     return McpStartupComplete(ready=started.ready, failed=tuple(failed))
 
 
-def _declined(question: Question, work: McpWork) -> WarningEvent:
+def _unaskable(question: Question, site: CallSite, asked: int) -> str | None:
+    """The reason why a person is not asked; None if they are."""
+    if not question.answerable:
+        return "a person can answer yes or no, and it wants more, or several calls of it run at once"
+    if site.state.facts.helper_call:
+        return "the agent only reads for another one: it asks nobody"
+    if asked > MOST_QUESTIONS:
+        return f"a call asks at most {MOST_QUESTIONS} questions"
+    return None
+
+
+def _declined(question: Question, work: McpWork, why: str) -> WarningEvent:
     return WarningEvent(
         message=f"the MCP server {question.server} asked in the middle of {work.tool}: "
-        f"{question.message!r}; its question was declined: this version does not put such questions to people"
+        f"{question.message!r}; its question was declined: {why}"
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.state import State
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import SandboxSettings, ToolSettings
 from orchestrator.tools.rules.library import CommandRules
 from orchestrator.tools.subagents.port import Tree
 
+AskPerson = Callable[[CallId, str, str], Awaitable[ElicitationAction]]
+"""Puts a server's question in the middle of a call to the person: the call, the server, the words."""
 DeltaSink = Callable[[JsonObject], None]
 """Takes an event, as it is written, that goes to the EQ alone."""
 
@@ -58,3 +62,5 @@ class CallSite:
     tree: TreeId = _NO_TREE
     lasting_deltas: DeltaSink = _nowhere
     """Shows what the call leaves running, also behind the end of its task."""
+    ask: AskPerson | None = None
+    """None where nobody can be asked."""

@@ -25,7 +25,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import command_text, variables_text
 from orchestrator.views.patterns import denies, names_call, why_not_allowed
-from orchestrator.views.questions import ASKED, is_plan, is_question, subject_of
+from orchestrator.views.questions import ASKED, is_elicitation, is_plan, is_question, subject_of
 from orchestrator.views.short_ids import short_ids
 from orchestrator.views.status import no_worker
 
@@ -36,6 +36,9 @@ WORDS: Mapping[str, str] = {
     "abort": "denied, and its turn aborted",
     "cancelled": "left without an answer",
     "revised": "sent back for changes",
+    "accept": "accepted",
+    "decline": "declined",
+    "cancel": "left without an answer",
 }
 
 
@@ -81,6 +84,11 @@ class Asked:
     def plans(self) -> bool:
         """Whether it puts a plan to people."""
         return is_plan(self.request)
+
+    @property
+    def elicits(self) -> bool:
+        """Whether an MCP server asks."""
+        return is_elicitation(self.request)
 
     @property
     def call(self) -> str:

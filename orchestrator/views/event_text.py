@@ -62,7 +62,12 @@ def resolved_text(message: Mapping[str, Any], agent: str) -> str:
         return f"{about} is not asked any more: its turn has ended"
     if prefix := amended(message["decision"]):
         return f"{about} and all that begins with `{shlex.join(prefix)}` was approved by {message['who']}"
-    return f"{about} was {message['decision'].replace('_', ' ')} by {message['who']}"
+    word = _DECIDED.get(message["decision"], message["decision"].replace("_", " "))
+    return f"{about} was {word} by {message['who']}"
+
+
+_DECIDED: Mapping[str, str] = {"accept": "accepted", "decline": "declined", "cancel": "cancelled"}
+"""Decisions on questions of MCP servers."""
 
 
 def command_text(command: list[str]) -> str:

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
 from orchestrator.views.event_text import command_text
-from orchestrator.views.questions import ASKED, is_plan, is_question
+from orchestrator.views.questions import ASKED, is_elicitation, is_plan, is_question
 
 Request = Mapping[str, Any]
 
 BY_WORDS: Final = "it asks for words: answer it by its call"
-BY_CALL: Final = "it is a plan: approve it by its call"
+BY_CALL: Final = "it is a plan, or a question of an MCP server: answer it by its call"
 _CALL_ID: Final = re.compile(r"[\w.:-]*\d[\w.:-]*", re.ASCII)
 _RUNNERS: Final = 8
 """Words before the program of a command that are looked past."""
@@ -41,7 +41,7 @@ def why_not_allowed(pattern: str, request: Request) -> str:
     """Why the pattern does not allow the whole request; the empty string if it does."""
     if is_question(request):
         return BY_WORDS
-    if is_plan(request):
+    if is_plan(request) or is_elicitation(request):
         return BY_CALL
     if request["type"] != "exec_approval_request":
         if request.get("changes_left_out"):

@@ -15,9 +15,10 @@ Answers = Mapping[str, Sequence[str]]
 QUESTION = "ask_user_question_request"
 INPUT = "request_user_input"
 PLAN = "plan_approval_request"
+ELICITATION = "elicitation_request"
 QUESTIONS = frozenset({QUESTION, INPUT})
-ASKED = QUESTIONS | {PLAN}
-"""Requests that wait for more than a yes or a no."""
+ASKED = QUESTIONS | {PLAN, ELICITATION}
+"""Requests that are no approvals of a command or a patch."""
 
 
 def is_plan(request: Request) -> bool:
@@ -30,8 +31,15 @@ def is_question(request: Request) -> bool:
     return request["type"] in QUESTIONS
 
 
+def is_elicitation(request: Request) -> bool:
+    """Whether an MCP server asks for yes or no in the middle of a call."""
+    return bool(request["type"] == ELICITATION)
+
+
 def call_id_of(message: Request) -> str:
-    """The call that an event is about; one event of the protocol spells its name otherwise."""
+    """The call that an event is about, or the server's question; one event spells its name otherwise."""
+    if message.get("type") == ELICITATION:
+        return str(message["id"])
     found = message.get("call_id")
     return str(message["callId"] if found is None else found)
 
@@ -47,7 +55,9 @@ def is_secret(question: Request) -> bool:
 
 
 def subject_of(request: Request) -> str:
-    """All questions of a request in one line, or the title of its plan."""
+    """All questions of a request in one line, the title of its plan, or a server with its question."""
+    if is_elicitation(request):
+        return f"{request['server_name']}: {request['message']}"
     if is_plan(request):
         return str(request["proposal"]["title"])
     return " · ".join(f"{each['header']}: {each['question']}" for each in request["questions"])

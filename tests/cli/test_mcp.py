@@ -23,6 +23,7 @@ __all__ = ["fifo"]
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 
 Event = dict[str, Any]
+ASKING = BAD.with_name("asking_server.py")
 
 
 def calls(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -209,15 +210,91 @@ def test_a_call_of_a_killed_worker_is_in_doubt_and_its_server_dies_with_it(
     assert len(client.all("mcp_startup_complete")) == 2, "once for each worker"
 
 
-def test_a_question_of_a_server_is_declined_and_the_person_is_told(machine: Machine) -> None:
+def test_a_question_that_wants_more_than_yes_or_no_is_declined_and_the_person_is_told(
+    machine: Machine,
+) -> None:
     configure(machine, bad=bad())
-    with machine.model(calls("mcp__bad__ask"), says("done")) as user, proto(user) as client:
+    with machine.model(calls("mcp__bad__ask_form"), says("done")) as user, proto(user) as client:
         client.say("go")
         warned = client.until("warning")["msg"]
         ended = client.until("mcp_tool_call_end")["msg"]
         client.until("task_complete")
-    assert "the MCP server bad asked in the middle of ask: 'May I?'" in warned["message"]
+    assert "the MCP server bad asked in the middle of ask_form: 'Your password?'" in warned["message"]
     assert json.loads(ended["result"]["content"][0]["text"])["action"] == "decline"
+    assert client.all("elicitation_request") == []
+
+
+def asking(machine: Machine) -> None:
+    """A server of the official SDK that asks a person."""
+    configure(machine, asking=[sys.executable, str(ASKING)])
+
+
+def result(ended: Event) -> str:
+    found: str = ended["msg"]["result"]["content"][0]["text"]
+    return found
+
+
+def test_a_person_answers_a_server_in_the_middle_of_a_call(machine: Machine) -> None:
+    asking(machine)
+    with machine.model(calls("mcp__asking__permit", twice=True), says("done")) as user, proto(user) as client:
+        client.say("go")
+        for question, decision in (("May I?", "accept"), ("Really?", "decline")):
+            asked = client.until("elicitation_request")
+            assert asked["id"] == "u1"
+            assert (asked["msg"]["server_name"], asked["msg"]["message"]) == ("asking", question)
+            answer = {"server_name": "asking", "request_id": asked["msg"]["id"], "decision": decision}
+            client.send(f"a-{decision}", type="resolve_elicitation", **answer)
+        assert result(client.until("mcp_tool_call_end")) == "accept decline"
+        client.until("task_complete")
+        client.send("late", type="resolve_elicitation", **{**answer, "decision": "accept"})
+        told = client.until("error")["msg"]["message"]
+    assert "c1-q2 was already decided: decline, by " in told
+
+
+def test_a_question_is_answered_from_the_list_of_requests(machine: Machine) -> None:
+    asking(machine)
+    with machine.model(calls("mcp__asking__permit"), says("done")) as user, proto(user) as client:
+        session = client.until("session_configured")["msg"]["session_id"]
+        client.say("go")
+        client.until("elicitation_request")
+        assert "0:c1-q1  answer the MCP server asking: May I?" in user.run("approvals", session).stdout
+        assert user.sessions()[0]["status"] == "awaiting_answer"
+        ran = user.run("approvals", session, "--allow", "0:c1-q1")
+        assert "0:c1-q1  asking: May I?: accepted" in ran.stdout, ran.stderr
+        assert result(client.until("mcp_tool_call_end")) == "accept"
+        client.until("task_complete")
+        (told,) = client.all("request_resolved")
+    assert told["msg"]["decision"] == "accept"
+
+
+def test_a_question_is_withdrawn_when_the_worker_is_lost(machine: Machine) -> None:
+    asking(machine)
+    steps = (calls("mcp__asking__permit"), says("I shall check."))
+    with machine.model(*steps) as user, proto(user, front=("--no-worker",)) as client:
+        with worker(user) as first:
+            client.say("go")
+            client.until("elicitation_request")
+            first.send_signal(signal.SIGKILL)
+            first.wait(30)
+        with worker(user):
+            ended = client.until("mcp_tool_call_end")["msg"]
+            client.until("task_complete")
+        (gone,) = (event["msg"] for event in client.all("request_resolved"))
+    assert ended["result"].startswith("in doubt: the worker was lost")
+    assert (gone["call_id"], gone["decision"]) == ("c1-q1", "withdrawn")
+    assert user.run("approvals").stdout == "nothing waits for a person\n"
+
+
+def test_a_person_at_a_terminal_answers_a_server(machine: Machine) -> None:
+    asking(machine)
+    steps = (calls("mcp__asking__permit"), says("It said so."))
+    with machine.model(*steps) as user, user.terminal("run", "go") as person:
+        shown = person.wait_for(r"Answer\? \[y\]es / \[n\]o / \[c\]ancel: ")
+        assert "? the MCP server asking asks" in shown
+        assert "May I?" in shown
+        person.type("y\n")
+        assert "accept" in person.wait_for("It said so.")
+        assert person.exit_code() == 0
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from orchestrator.core.outstanding import (
     RunCall,
     StopAll,
     TellChildren,
+    TellServer,
     Work,
 )
 from orchestrator.core.settings import Rules, TurnSettings
@@ -284,6 +285,9 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
     match work:
         case OweRequest():
             return st.just(c.BeginRequest())
+        case TellServer():
+            # The server hears the decision, and nothing is reported of that.
+            return st.nothing()
         case LookUp(key):
             return st.sampled_from(ANSWERS).map(lambda told: c.LookedUp(key, **told))
         case ReadInstructions(folder):

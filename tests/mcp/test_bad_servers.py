@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from orchestrator.mcp.bounds import DESCRIPTION_CHARS, RESULT_BYTES, TOOLS
-from orchestrator.mcp.records import Answer
+from orchestrator.mcp.records import Answer, Question
 from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.items import InputText
 from orchestrator.protocol.mcp import CallToolResult, ElicitationAction
@@ -258,3 +258,18 @@ async def test_a_question_that_may_be_of_another_session_is_answered_by_none(
         [False]
     ] * 2
     assert '\\"action\\": \\"decline\\"' in str(answer.output)
+
+
+async def test_time_limit_of_a_call_stands_while_a_person_thinks(tmp_path: Path) -> None:
+    class Slow(Heard):
+        async def ask(self, question: Question) -> ElicitationAction:
+            thought = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.6, thought.set)
+            await thought.wait()
+            return await super().ask(question)
+
+    async with servers(bad(tool_timeout_s=0.3)) as made:
+        answer = await call(made, "ask", tmp_path, Slow(ElicitationAction.ACCEPT))
+        assert "accept" in str(answer.output)
+        late = await call(made, "sleep", tmp_path)
+        assert "it did not answer within 0.3 s" in str(late.output)

@@ -162,6 +162,7 @@ _ANSWERED_BY: Mapping[str, tuple[str, str]] = {
     CustomWork.kind: ("a call of a tool", "exec_approval"),
     McpWork.kind: ("a call of a tool", "exec_approval"),
     PatchWork.kind: ("a patch", "patch_approval"),
+    "elicitation": ("a question of an MCP server", "resolve_elicitation"),
 }
 
 

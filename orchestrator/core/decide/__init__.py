@@ -7,6 +7,7 @@ as it was. The command's own rule comes first, then `transitions.advance`.
     ops, agent_ops                submissions: input and settings, then what people ask of agents
     task, request, task_end       a task from its beginning to its end, and its model requests
     call, wait, ask, process      a tool call, the wait for agents, questions to a person, commands that last
+    elicitation                   questions of MCP servers in the middle of a call
     answer, approval              which request an answer means, and what a decision about a call does
     agent_*, helper*              agents: calls about them, their creation, their status
     mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
@@ -20,6 +21,7 @@ from typing import assert_never
 from orchestrator.core import commands as c
 from orchestrator.core.decide.call import assessed, finished
 from orchestrator.core.decide.cancel import tell_next
+from orchestrator.core.decide.elicitation import dropped, elicited
 from orchestrator.core.decide.lookup import instructions_read, looked_up
 from orchestrator.core.decide.mail import mail_arrived
 from orchestrator.core.decide.ops import file_not_written, submitted
@@ -87,6 +89,10 @@ def _apply(draft: Draft, command: c.Command) -> None:
             finished(draft, command)
         case c.ProcessFinished():
             process_finished(draft, command)
+        case c.Elicited():
+            elicited(draft, command)
+        case c.ElicitationDropped(id):
+            dropped(draft, id)
         case c.Stopped():
             stopped(draft, command)
         case c.CloseCalls():

@@ -13,11 +13,13 @@ from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Subm
 from orchestrator.core.decide.approval import resolve
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.decide.ask import settle
+from orchestrator.core.decide.elicitation import KIND as ELICITATION
+from orchestrator.core.decide.elicitation import decide_elicitation, open_elicitation, response_of
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import AnswerPayload
-from orchestrator.core.state import Answer, Call
+from orchestrator.core.state import Answer, Call, Elicitation
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision
@@ -61,6 +63,9 @@ def reply_of(op: AnswerOp) -> Reply:
         case ops.UserInputAnswer():
             decision = "answered" if op.response.answers else "cancelled"
             return Reply(op.id, agent_id, op.type, decision, written(op.response))
+        case ops.ResolveElicitation():
+            decision = op.decision.value
+            return Reply(str(op.request_id), agent_id, op.type, decision, response_of(decision))
 
 
 def decision_word(decision: Decision) -> str:
@@ -72,7 +77,13 @@ def decision_word(decision: Decision) -> str:
 
 def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
     """An answer under a call id, or under the turn's id if exactly one request was open then."""
-    if not _answered_by(draft, command, reply_of(op)):
+    reply = reply_of(op)
+    if isinstance(op, ops.ResolveElicitation) and _for_me(draft, reply):
+        asked = open_elicitation(draft, reply.id)
+        if asked is not None:
+            _answer_server(draft, command, op, asked)
+            return
+    if not _answered_by(draft, command, reply):
         draft.drop_secret(command.secret)
 
 
@@ -95,6 +106,15 @@ def _answered_by(draft: Draft, command: Submitted, reply: Reply) -> bool:
     else:
         _hold_against_earlier(draft, command, reply)
     return False
+
+
+def _answer_server(draft: Draft, command: Submitted, op: ops.ResolveElicitation, asked: Elicitation) -> None:
+    if op.server_name != asked.server:
+        text = f"{asked.id} was not answered: the MCP server {asked.server} asks, not {op.server_name!r}"
+        draft.add(e.error(command.id, f"{text}; it stays open"))
+        return
+    who = command.who or command.client
+    decide_elicitation(draft, asked, op.decision.value, who, command.client)
 
 
 def _for_me(draft: Draft, reply: Reply) -> bool:
@@ -138,7 +158,8 @@ def _below(command: Submitted, reply: Reply) -> list[PendingBelow]:
 
 def _other_op(draft: Draft, command: Submitted, reply: Reply) -> str | None:
     """The error for an answer by the wrong op to a request that is pending under its call's id."""
-    own = [(call.call_id, _kind(call)) for call in _pending(draft) if _for_me(draft, reply)]
+    own = [(str(call.call_id), _kind(call)) for call in _pending(draft) if _for_me(draft, reply)]
+    own += [(asked.id, ELICITATION) for asked in _elicitations(draft) if _for_me(draft, reply)]
     below = [(p.call_id, p.kind) for p in command.below if reply.agent_id in (None, p.agent_id)]
     for call_id, kind in (*own, *below):
         known = answered_by(kind)
@@ -183,6 +204,10 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
     command does not allow it without the sandbox.
     """
     answer, of_words = command.payload, "response" in command.payload
+    asked = open_elicitation(draft, answer["call_id"])
+    if asked is not None and answer.get("response") == response_of(answer["decision"]):
+        decide_elicitation(draft, asked, answer["decision"], answer["who"])
+        return
     for call in _pending(draft):
         asks = isinstance(call.work, AskWork)
         if call.call_id != answer["call_id"] or asks != of_words:
@@ -281,6 +306,12 @@ def _pending(draft: Draft) -> tuple[Call, ...]:
     return () if task is None or task.stopping else task.requests
 
 
+def _elicitations(draft: Draft) -> tuple[Elicitation, ...]:
+    """The questions of servers that may still be answered."""
+    task = draft.state.task
+    return () if task is None else task.open_elicitations
+
+
 def _kind(call: Call) -> str:
     return "" if call.work is None or isinstance(call.work, UnknownWork) else call.work.kind
 
@@ -290,7 +321,8 @@ def _sandboxed(call: Call) -> bool | None:
 
 
 def _unknown(draft: Draft, id: str) -> str:
-    names = [call.call_id for call in _pending(draft)]
+    asked = [call.call_id for call in _pending(draft)]
+    names = [*asked, *(one.id for one in _elicitations(draft))]
     return f"no single approval is pending under {id!r}; pending: {', '.join(names) or 'none'}"
 
 

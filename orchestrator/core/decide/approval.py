@@ -30,7 +30,7 @@ def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "")
     draft.clear_timer(approval_timer(call.call_id))
     if decision != "abort":
         # An abort withdraws what else was asked as well, when all that runs has stopped.
-        resolved(draft, call, decision, who, client)
+        resolved(draft, call.call_id, decision, who, client)
     match decision:
         case "approved":
             run(draft, call, _work(call))

@@ -14,6 +14,7 @@ from orchestrator.core.state import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
     AskUserQuestionRequest,
+    ElicitationRequest,
     ExecApprovalRequest,
     PlanApprovalRequest,
     RequestResolved,
@@ -28,6 +29,7 @@ PersonRequest: TypeAlias = (
     | AskUserQuestionRequest
     | RequestUserInput
     | PlanApprovalRequest
+    | ElicitationRequest
 )
 WITHDRAWN = "withdrawn"
 """The decision on a request whose turn ended first."""
@@ -66,18 +68,17 @@ def _surface(draft: Draft, request: PersonRequest) -> None:
         draft.tree.tell(draft.task.id, request.model_copy(update=asker), (facts.tree_id,))
 
 
-def resolved(
-    draft: Draft, call: Call, decision: str, who: str, client: str = "", *, digest: str = ""
-) -> None:
+def resolved(draft: Draft, id: str, decision: str, who: str, client: str = "", *, digest: str = "") -> None:
     """Tells the root, and clients of the agent, that the request needs no answer any more.
 
-    The tree log has the `digest` of a response, so that the root knows a second one that says the same.
+    `id` is the call's, or that of a server's question in it. The tree log has the `digest` of a response, so
+    that the root knows a second one that says the same.
     """
     facts = draft.state.facts
     if facts.is_root and _knows_alone(draft, client):
         return
     message = RequestResolved(
-        call_id=CallId(call.call_id),
+        call_id=CallId(id),
         turn_id=draft.task.id,
         decision=decision,
         who=who,
@@ -106,4 +107,4 @@ def withdrawn(draft: Draft, call: Call) -> None:
         return
     told = (call.call_id, draft.task.id, "abort")
     by = [one.who for one in draft.state.answers if (one.call_id, one.turn, one.decision) == told]
-    resolved(draft, call, "abort" if by else WITHDRAWN, by[-1] if by else "")
+    resolved(draft, call.call_id, "abort" if by else WITHDRAWN, by[-1] if by else "")

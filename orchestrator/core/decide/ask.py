@@ -65,6 +65,6 @@ def _end(
     draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
-    resolved(draft, call, end.decision, who, client, digest=digest)
+    resolved(draft, call.call_id, end.decision, who, client, digest=digest)
     decided(draft, call, end.decision)
     close(draft, call, end.output, events=end.events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.decide.elicitation import withdraw
 from orchestrator.core.draft import Draft
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.user_shell import answer_item
@@ -26,6 +27,8 @@ def close(
     `baselines` are what the task's diff counts from after an applied patch, `sent` the message that the call
     wrote. A call that ends `with_task` needs no entry that tells its phase.
     """
+    if draft.task.elicitations:
+        withdraw(draft, call, with_task=with_task)
     for event in events:
         draft.event(event)
     draft.add(e.item(answer_item(call.item, output)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import assert_never, cast
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -80,6 +80,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
             | ops.ResolveAskUserQuestion()
             | ops.UserInputAnswer()
             | ops.ResolvePlanApproval()
+            | ops.ResolveElicitation()
         ):
             answer(draft, command, op)
         case ops.OverrideTurnContext():
@@ -113,7 +114,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
             instead = "a session calls no tools of its clients"
             error(draft, command.id, f"this version does not serve {op.type}: {instead}")
         case _:
-            error(draft, command.id, f"this version does not serve {op.type} yet")
+            assert_never(op)
 
 
 def error(draft: Draft, id: str, message: str) -> None:

@@ -9,6 +9,7 @@ from orchestrator.core.decide.agent_calls import watchdog_fired
 from orchestrator.core.decide.approval import resolve
 from orchestrator.core.decide.ask import BY_TIMER, give_up
 from orchestrator.core.decide.budget import resume
+from orchestrator.core.decide.elicitation import UNANSWERED, decide_elicitation
 from orchestrator.core.decide.wait import timed_out
 from orchestrator.core.draft import Draft
 from orchestrator.core.state import Phase
@@ -51,6 +52,10 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
         if task.wait == command.generation:
             draft.add(f.RetryDue())
         return
+    for asked in task.open_elicitations:
+        if command.id == approval_timer(asked.id) and asked.timer == command.generation:
+            decide_elicitation(draft, asked, UNANSWERED, BY_TIMER)
+            return
     for call in task.requests:
         if command.id != approval_timer(call.call_id) or timer_of(call.work) != command.generation:
             continue

@@ -62,6 +62,8 @@ from orchestrator.core.facts.session import (
 )
 from orchestrator.core.facts.task import (
     CallsClosed,
+    ElicitationClosed,
+    ElicitationOpened,
     Ending,
     Failing,
     PlanDecided,
@@ -87,6 +89,8 @@ __all__ = [
     "Closed",
     "Closing",
     "Configured",
+    "ElicitationClosed",
+    "ElicitationOpened",
     "Ending",
     "Fact",
     "Failing",

@@ -125,6 +125,29 @@ class PlanDecided:
     """None: it was rejected."""
 
 
+@record
+class ElicitationOpened:
+    """An MCP server asks a person something in the middle of a call."""
+
+    kind: ClassVar[str] = "elicitation"
+    of: ClassVar[Literal["task"]] = "task"
+    call_id: CallId
+    id: str
+    server: str
+    timer: int | None = None
+    """The generation of the timer that ends the wait."""
+
+
+@record
+class ElicitationClosed:
+    """The question is decided, or nobody waits for a decision any more."""
+
+    kind: ClassVar[str] = "elicitation_closed"
+    of: ClassVar[Literal["task"]] = "task"
+    id: str
+    decision: str
+
+
 TaskFact: TypeAlias = (
     TaskBegun
     | TaskEnded
@@ -136,4 +159,6 @@ TaskFact: TypeAlias = (
     | SteeredJoined
     | VariantDrafted
     | PlanDecided
+    | ElicitationOpened
+    | ElicitationClosed
 )

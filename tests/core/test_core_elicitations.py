@@ -1,0 +1,176 @@
+"""Questions of MCP servers in the middle of a call: asked, decided, withdrawn, and never left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.core import commands as c
+from orchestrator.core.calls import Mcp
+from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.outstanding import TellServer
+from orchestrator.core.snapshot import decode, digest, encode
+from orchestrator.core.state import Phase
+from orchestrator.core.timers import approval_timer
+from tests.core.driver import Seen, Session, op
+from tests.core.tree_driver import Agent, a_tree
+
+ASKED = {"type": "elicitation_request", "server_name": "files", "id": "c1-q1", "message": "May I?"}
+TOOL = Mcp("files", "wipe", {}, "/repo", read_only=False)
+
+
+def calling(session: Session) -> None:
+    """A tool of a server runs."""
+    session.say("go", "u1")
+    session.asks_for("c1", name="mcp__files__wipe")
+    session.assessed("c1", TOOL)
+
+
+def asks(session: Session, n: int = 1) -> Seen:
+    return session.happens(c.Elicited("c1", f"c1-q{n}", "files", "May I?"))
+
+
+def resolves(
+    session: Session, decision: str, id: Any = "c1-q1", server: str = "files", **fields: Any
+) -> Seen:
+    answer = op("resolve_elicitation", server_name=server, request_id=id, decision=decision)
+    return session.submit(answer, **fields)
+
+
+def replayed(session: Session) -> bool:
+    return digest(session.replayed()) == session.digest == digest(decode(encode(session.state)))
+
+
+def test_server_asks_and_hears_the_decision_while_its_call_runs() -> None:
+    session = Session()
+    calling(session)
+    seen = asks(session)
+    assert seen.events == [("u1", ASKED)]
+    assert session.status == "awaiting_answer"
+    assert list(session.approvals) == ["c1-q1"]
+    assert session.call("c1").phase is Phase.RUNNING
+    assert replayed(session)
+    seen = resolves(session, "accept", client="other", who="anna@host")
+    assert TellServer("c1-q1", "accept") in session.owes()
+    assert session.approvals == {}
+    assert session.status == "running"
+    assert (session.state.answers[-1].decision, session.state.answers[-1].who) == ("accept", "anna@host")
+    assert replayed(session)
+    session.finishes("c1", "wiped")
+    assert not [work for work in session.owes() if isinstance(work, TellServer)]
+    assert session.task.elicitations == ()
+    assert replayed(session)
+
+
+def test_second_answer_is_held_against_the_first() -> None:
+    session = Session()
+    calling(session)
+    asks(session)
+    resolves(session, "decline", who="anna@host")
+    assert resolves(session, "decline").events == []
+    seen = resolves(session, "accept")
+    assert seen.one("error")["message"] == "c1-q1 was already decided: decline, by anna@host"
+
+
+def test_answer_names_the_question_and_its_server() -> None:
+    session = Session()
+    calling(session)
+    asks(session)
+    assert (
+        "asks, not 'web'; it stays open" in resolves(session, "accept", server="web").one("error")["message"]
+    )
+    assert "pending: c1-q1" in resolves(session, "accept", id=7).one("error")["message"]
+    assert "pending: c1-q1" in resolves(session, "accept", id="c1").one("error")["message"]
+    seen = session.submit(op("exec_approval", id="c1-q1", decision="approved"))
+    assert seen.one("error")["message"] == (
+        "c1-q1 is a question of an MCP server: answer it with resolve_elicitation"
+    )
+    assert session.task.open_elicitations
+
+
+def test_question_that_nobody_answers_in_time_is_cancelled() -> None:
+    session = Session(facts={"approval_timeout_ms": 5_000})
+    calling(session)
+    asks(session)
+    session.fires(approval_timer("c1-q1"))
+    assert TellServer("c1-q1", "cancel") in session.owes()
+    assert session.state.answers[-1].who == "timer"
+    assert session.fires(approval_timer("c1-q1"), 1).events == [], "a stale timer says nothing"
+
+
+def test_call_that_ends_withdraws_its_question() -> None:
+    session = Session(facts={"approval_timeout_ms": 5_000})
+    calling(session)
+    asks(session)
+    session.finishes("c1", "it did not wait")
+    assert (session.approvals, session.timers) == ({}, {})
+    assert "is pending under 'c1-q1'" in resolves(session, "accept").one("error")["message"]
+    assert replayed(session)
+
+
+def test_question_that_its_server_takes_back_is_withdrawn() -> None:
+    session = Session()
+    calling(session)
+    asks(session)
+    session.happens(c.ElicitationDropped("c1-q1"))
+    assert session.approvals == {}
+    assert session.status == "running"
+    session.happens(c.ElicitationDropped("c1-q1"))
+    assert asks(session, 2).types == ["elicitation_request"]
+
+
+@pytest.mark.parametrize("ending", ["interrupt", "killed"])
+def test_end_of_the_turn_or_of_the_worker_withdraws_the_question(ending: str) -> None:
+    session = Session(facts={"approval_timeout_ms": 5_000})
+    calling(session)
+    asks(session)
+    if ending == "killed":
+        session.is_taken_over()
+        assert "in doubt" in session.output_of("c1")
+    else:
+        session.interrupt()
+        session.stopped(c1=1.0)
+        assert session.status == "idle"
+    assert (session.approvals, session.timers) == ({}, {})
+    assert replayed(session)
+
+
+def test_stopping_task_asks_and_answers_no_more() -> None:
+    session = Session()
+    calling(session)
+    asks(session)
+    session.interrupt()
+    assert "pending: none" in resolves(session, "accept").one("error")["message"]
+    with pytest.raises(IllegalCommand):
+        asks(session, 2)
+
+
+def test_question_of_a_call_that_is_over_is_not_asked() -> None:
+    session = Session()
+    calling(session)
+    session.finishes("c1", "done")
+    with pytest.raises(IllegalCommand):
+        asks(session)
+
+
+def an_agent_that_asks() -> tuple[Any, Agent]:
+    tree = a_tree()
+    child = tree.root.spawns("look")
+    tree.settle()
+    child.begin()
+    child.calls("c1", name="mcp__files__wipe")
+    child.ends()
+    child.assessed("c1", TOOL)
+    child.happens(c.Elicited("c1", "c1-q1", "files", "May I?"))
+    return tree, child
+
+
+def test_agents_server_is_answered_at_the_root() -> None:
+    tree, child = an_agent_that_asks()
+    pending = c.PendingBelow(child.id, child.sid, "c1-q1", child.task.id, kind="elicitation")  # type: ignore[arg-type]
+    answer = op("resolve_elicitation", server_name="files", request_id="c1-q1", decision="accept")
+    tree.root.submit(answer, client="c", who="anna@host", below=(pending,))
+    tree.settle()
+    assert TellServer("c1-q1", "accept") in child.owes()
+    assert child.state.answers[-1].who == "anna@host"
