@@ -9,13 +9,14 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvloop
 from rich.console import Console
 
-from bench import broker, crowd, latency, parked, replay, throughput, trees
+from bench import broker, crowd, latency, long_session, parked, replay, throughput, trees
 from bench.figures import Figure
 from bench.lab import Lab, lab
 from bench.machine import conditions
@@ -30,6 +31,7 @@ BENCHES: dict[str, Bench] = {
     "replay": replay.run,
     "parked": parked.run,
     "trees": trees.run,
+    "long_session": long_session.run,
 }
 _PIPE_COLUMNS = 110
 
@@ -37,6 +39,8 @@ _PIPE_COLUMNS = 110
 def main(argv: list[str]) -> int:
     """Runs what was asked for; answers the exit code."""
     asked = _arguments().parse_args(argv)
+    if asked.turns is not None:
+        BENCHES["long_session"] = partial(long_session.run, turns=asked.turns)
     console = _console()
     with lab() as first:
         under = conditions(first)
@@ -71,6 +75,7 @@ def _arguments() -> argparse.ArgumentParser:
         "--only", action="append", choices=list(BENCHES), help="run this one; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="small numbers: to see that it works")
+    parser.add_argument("--turns", type=int, metavar="N", help="the length of the session of long_session")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="rewrite the table of a document")
     return parser

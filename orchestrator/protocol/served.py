@@ -54,6 +54,7 @@ SENT_EVENTS: Final = frozenset(
         "apply_patch_approval_request",
         "ask_user_question_request",
         "background_event",
+        "context_compacted",
         "conversation_path",
         "elicitation_request",
         "entered_plan_mode",

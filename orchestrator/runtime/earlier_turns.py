@@ -6,6 +6,8 @@ was put into it since is taken for what was said.
 
 from __future__ import annotations
 
+import orjson
+
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.rollouts.full_log import full_log
@@ -14,12 +16,15 @@ from orchestrator.rollouts.turn_ends import end_of_turn
 from orchestrator.runtime.loader import BEGINNING, BrokenLog, fold_entries
 from orchestrator.runtime.runner_context import RunnerContext
 
+MOST_BYTES = 32 << 20
+"""Bytes of a conversation that is put back, without its large texts: it becomes one stored text."""
+
 
 async def state_after(context: RunnerContext, response_id: str) -> State | None:
     """The state at the end of the turn; None if the session was lost meanwhile.
 
-    Raises `ValueError` if the log has no such turn, `BrokenLog` if it cannot be trusted, and the archive's
-    errors for a sealed part that cannot be read.
+    Raises `ValueError` if the log has no such turn or the conversation is too large, `BrokenLog` if the log
+    cannot be trusted, and the archive's errors for a sealed part that cannot be read.
     """
     end = context.journal.position
     return await context.writing.insist(lambda: _state_after(context, end, response_id))
@@ -34,4 +39,7 @@ async def _state_after(context: RunnerContext, end: Position, response_id: str) 
     if not turn.seq:
         raise ValueError("the log has no turn that ended so")
     entries = full_log(ports.broker, ports.archive, session, 0, turn.seq)
-    return (await fold_entries(ports, BEGINNING, entries, secret)).state
+    state = (await fold_entries(ports, BEGINNING, entries, secret)).state
+    if (size := len(orjson.dumps(list(state.history), default=dict))) > MOST_BYTES:
+        raise ValueError(f"the conversation has {size:,} bytes, and at most {MOST_BYTES:,} can be put back")
+    return state

@@ -254,7 +254,9 @@ def test_every_item_is_told_where_that_is_wished_and_the_log_does_not_keep_it() 
     session.begin()
     (begun,) = told_items(session.seen[-1])
     session.item(assistant("summary"), "msg_2")
-    assert told_items(session.ends()) == [("item_completed", "ContextCompaction", begun[2])]
+    ended = session.ends()
+    assert told_items(ended) == [("item_completed", "ContextCompaction", begun[2])]
+    assert ended.types[-4:] == ["context_compacted", "warning", "agent_message", "task_complete"]
     assert not {"item_started", "item_completed"} & set(session.types)
 
 

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
+from orchestrator.runtime import earlier_turns
 from orchestrator.runtime.runner import Ended
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate, Hook
@@ -116,3 +119,15 @@ async def test_turn_that_the_log_does_not_have_fails_the_task(harness: Harness) 
     (error,) = await harness.logged_events(session, "error")
     assert "cannot be gone back to: the log cannot be read back to it" in error["message"]
     assert (await harness.logged_events(session, "task_complete"))[-1]["last_agent_message"] is None
+
+
+async def test_conversation_that_is_too_large_is_not_put_back(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await summed_up(harness)
+    monkeypatch.setattr(earlier_turns, "MOST_BYTES", 100)
+    await goes_back(harness, session, "r1")
+    assert await harness.run(session) is Ended.PARKED
+    (error,) = await harness.logged_events(session, "error")
+    assert "at most 100 can be put back" in error["message"]
+    assert await harness.facts(session, "rewound") == []

@@ -34,6 +34,8 @@ def tell_compaction(draft: Draft, *, done: bool) -> None:
     if tells_all(draft.task.settings):
         item = ContextCompactionItem(id=f"{draft.task.id}-compaction-{draft.state.requests}")
         draft.show(_completed(draft, item) if done else _started(draft, item))
+        if done:
+            draft.event(ev.ContextCompacted())
 
 
 def _started(draft: Draft, item: TurnItem) -> ev.ItemStarted:
