@@ -35,6 +35,7 @@ from orchestrator.gateways.workspace import look_at
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
+from orchestrator.views.questions import ASKED
 from orchestrator.views.tree import TreePicture, TreeReader, message_summary
 from orchestrator.wiring import Deployment, deployment, guide, new_birth, redis_url
 from orchestrator.wiring.open_deployment import Opened
@@ -158,7 +159,7 @@ class Lines:
 
 def _line(message: Mapping[str, object]) -> str:
     """Prompts are told when an agent is made, requests for approval when they are answered."""
-    hidden = ("user_message", "exec_approval_request")
+    hidden = ("user_message", "exec_approval_request", *ASKED)
     return "" if message["type"] in hidden else message_summary(message)
 
 

@@ -1,4 +1,4 @@
-"""The run that the demo shows: a root and its agents, a death, a question, a change of orders.
+"""The run that the demo shows: a root and its agents, a death, requests to people, a change of orders.
 
 The agents' parts are the stub's (`stub.tree`). Here are the followers, one an agent, all in one loop, and
 what the demo itself does when they see something.
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from orchestrator.broker.broker import Broker
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
@@ -28,10 +28,11 @@ from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import command_text
+from orchestrator.views.questions import name_of, options_of, subject_of
 from orchestrator.views.tree import TreeReader
 from orchestrator.wiring import Deployment
 
-PROMPT = "Survey this repository with agents, and merge what they find into REPORT.md."
+PROMPT = "Survey this repository with agents that ask me, and merge what they find into REPORT.md."
 WHOLE_S = 55.0
 REST_S = 10.0
 POLL_S = 0.05
@@ -97,6 +98,10 @@ class Story:
     resumed: dict[int, float] = field(default_factory=dict)
     """Lost agents that another worker went on with, after so many seconds."""
     allowed: list[str] = field(default_factory=list)
+    answered: list[str] = field(default_factory=list)
+    """Questions of agents."""
+    planned: list[str] = field(default_factory=list)
+    """Titles of plans that were approved."""
     finished: bool = False
 
     @property
@@ -181,6 +186,10 @@ class Play:
                 self.story.in_doubt += 1
             case "exec_approval_request" if role.number == 0:
                 self._start(self._allow(event))
+            case "ask_user_question_request" if role.number == 0:
+                self._start(self._answer(event))
+            case "plan_approval_request" if role.number == 0:
+                self._start(self._approve(event))
             case "turn_aborted":
                 role.redirected = True
             case "task_complete" if role.number == 0 and not self._over.done():
@@ -191,11 +200,33 @@ class Play:
         self._sent += 1
         await self._client.submit(self.story.root, Submission(SubmissionId(f"demo-{self._sent}"), op))
 
-    # ── the question ──────────────────────────────────────────────────────────────────────────
+    # ── requests to people ────────────────────────────────────────────────────────────────────
+
+    def _asker(self, event: Event) -> str:
+        return self.story.roles[event.msg.get("agent_id", 0)].who
+
+    async def _answer(self, event: Event) -> None:
+        """Answers a question at the root, by its first option."""
+        who, (question, *_) = self._asker(event), event.msg["questions"]
+        asked, choice = question["question"], options_of(question)[0]
+        self._view.note(f"? agent {who} asks: {asked}", "bold yellow")
+        await asyncio.sleep(THINK_S)
+        await self._submit(questions_op(event.msg, {name_of(question): [choice]}))
+        self.story.answered.append(asked)
+        self._view.note(f"✓ agent {who} was told: {choice}", "bold green")
+
+    async def _approve(self, event: Event) -> None:
+        """Approves an agent's plan at the root."""
+        who, title = self._asker(event), subject_of(event.msg)
+        self._view.note(f"? agent {who} proposes a plan: {title}", "bold yellow")
+        await asyncio.sleep(THINK_S)
+        await self._submit(plan_op(event.msg, None))
+        self.story.planned.append(title)
+        self._view.note(f"✓ the plan of agent {who} was approved", "bold green")
 
     async def _allow(self, event: Event) -> None:
-        """Answers at the root, for every agent that asks."""
-        who = self.story.roles[event.msg.get("agent_id", 0)].who
+        """Answers at the root, for every agent that asks for permission."""
+        who = self._asker(event)
         command = command_text(event.msg["command"])
         self._view.note(f"? agent {who} asks to run: {command}", "bold yellow")
         await asyncio.sleep(THINK_S)

@@ -37,6 +37,8 @@ async def claims(found: Opened, story: Story, workspace: Path) -> list[Statement
         _crowd(story, folders=_has_folders(workspace)),
         _ends(story, registry.agents),
         Statement("an agent asked for permission, and was answered at the root", bool(story.allowed)),
+        Statement("an agent asked a question, and got its answer", bool(story.answered)),
+        Statement("an agent had its plan approved before it began", bool(story.planned)),
         Statement(
             "a worker was killed, and another one went on with all that it held",
             bool(story.lost) and story.lost.keys() <= story.resumed.keys(),

@@ -6,6 +6,8 @@
          ├─ one that waits, and is interrupted with other orders
          └─ one that fails
 
+If the root's task says "ask me", the one that asks has a question first, and the fork has its plan approved.
+
 Every agent recognises its part by the first word of its task, and derives its next step
 from its conversation alone, as `survey` does. No figure in a report is not a command's.
 """
@@ -27,6 +29,8 @@ _SIZE = "git ls-files | wc -l"
 _TIMEOUT_MS = 20_000
 _WAIT_MS = 600_000
 _MAX_LINES = 12
+_QUESTION = "Ask first what of it matters."
+_PLAN = "Propose a plan first."
 
 
 def tree_step(conversation: StubConversation) -> Step:
@@ -44,7 +48,8 @@ def _root(conversation: StubConversation) -> Step:
         return _run("**Dividing the work**: which folders hold the most files?", _FOLDERS)
     if not _named(conversation, "subagent_spawn"):
         thought = Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
-        return Step(items=(thought, *_spawns(_folder_names(folders)), _fork()))
+        asking = "ask me" in conversation.task
+        return Step(items=(thought, *_spawns(_folder_names(folders), asking), _fork(asking)))
     if _output(conversation, _SIZE) is None:
         return _run("**Measuring** the whole, while they begin.", _SIZE)
     waiter = _agent_of(conversation, "waiter")
@@ -65,12 +70,13 @@ def _root(conversation: StubConversation) -> Step:
     )
 
 
-def _spawns(folders: Sequence[str]) -> list[OutputItem]:
+def _spawns(folders: Sequence[str], asking: bool) -> list[OutputItem]:
     spawned: list[OutputItem] = []
     for place, folder in enumerate(folders):
         helper = " with a reader of your own" if place == 0 else ""
         spawned.append(_spawn(folder, f"Survey the folder `{folder}`{helper}."))
     asks = "Ask for permission to look at the object store, and say what it holds."
+    asks += f" {_QUESTION}" if asking else ""
     waits = "Wait for orders."
     fails = "Fail: this one shows what a failure looks like."
     return [*spawned, _spawn("asker", asks), _spawn("waiter", waits), _spawn("failing", fails)]
@@ -80,8 +86,9 @@ def _spawn(label: str, prompt: str) -> Call:
     return Call("subagent_spawn", {"label": label, "prompt": prompt})
 
 
-def _fork() -> Call:
-    return Call("subagent_fork", {"label": "historian", "prompt": "History: what was done here last?"})
+def _fork(asking: bool) -> Call:
+    prompt = "History: what was done here last?" + (f" {_PLAN}" if asking else "")
+    return Call("subagent_fork", {"label": "historian", "prompt": prompt})
 
 
 def _folder_names(listing: str) -> list[str]:
@@ -153,6 +160,11 @@ def _read(conversation: StubConversation) -> Step:
 
 
 def _history(conversation: StubConversation) -> Step:
+    if _PLAN in conversation.task and not _named(conversation, "approve_plan"):
+        steps = ("Read the last commits", "Say what they did")
+        plan = {"plan": [{"step": step, "status": "pending"} for step in steps]}
+        proposal = {"title": "What was done here last", "summary": "It only reads.", "plan": plan}
+        return Step(items=(Reasoning("**Planning** first."), Call("approve_plan", {"proposal": proposal})))
     return _report_of(conversation, "**Looking back**", "git log --oneline -n 3")
 
 
@@ -166,6 +178,13 @@ def _wait(conversation: StubConversation) -> Step:
 
 
 def _ask(conversation: StubConversation) -> Step:
+    if _QUESTION in conversation.task and not _named(conversation, "ask_user_question"):
+        options = [
+            {"label": "Objects", "description": "how many there are, and how large they are"},
+            {"label": "Nothing", "description": "leave the object store alone"},
+        ]
+        question = {"question": "What of the object store?", "header": "Store", "options": options}
+        return Step(items=(Call("ask_user_question", {"questions": [question]}),))
     command = ["git", "count-objects", "-v"]
     asked = [call for call in _named(conversation, "shell") if call.output is not None]
     if asked and asked[-1].output is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from orchestrator.cli.faults import Fault
 from orchestrator.cli.prompts import PLANNED, Prompt
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.approvals import plan_op
+from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.wire import written
 from orchestrator.views.approvals import Asked
@@ -116,3 +119,13 @@ def test_plan_without_a_terminal_parks_and_is_approved_from_the_command_line(mac
         assert done.returncode == 0
         assert "2. Write it" in done.stdout
         assert "request p1 was approved by" in user.run("logs", session).stdout
+
+
+def test_page_of_plans_shows_what_the_model_and_the_client_say() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "plans.md").read_text()
+    blocks = [json.loads(block.split("```")[0]) for block in page.split("```json\n")[1:]]
+    begins, request, submission = blocks
+    assert parse_submission(json.dumps(begins).encode()).op.type == "plan"
+    op = Prompt(request).take("Begin with the session.")
+    assert op is not None
+    assert written(op) == submission["op"]
