@@ -19,6 +19,7 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.lua_lint
+	$(BIN)/python -m tests.coverage_page
 
 test: setup
 	$(BIN)/pytest -n auto
