@@ -28,6 +28,8 @@ _SPENT, _HELD, _LIMITS = (
     [f"{name}:{kind}".encode() for kind in KINDS] for name in ("spent", "held", "limit")
 )
 """The fields of each kind."""
+_OF_MONEY = frozenset((b"r:", b"u:", b"li"))
+"""How the names of other fields begin: reservations, uses, limits."""
 PRICE = ModelPrice(input=1.25, cached_input=0.125, output=10.0)
 MODEL_SETTINGS = ModelSettings(prices={"gpt-5": PRICE}, max_output_tokens=100)
 ACCOUNTING = Accounting(MODEL_SETTINGS)
@@ -57,11 +59,13 @@ class Money:
         reserved, used, bounds = {}, [], {}
         for name, text in fields.items():
             kind = name[:2]
+            if kind not in _OF_MONEY:
+                continue
             if kind == b"r:":
                 reserved[name[2:].decode()] = _amount(text)
             elif kind == b"u:":
                 used.append(_amount(text))
-            elif kind == b"li" and name[:6] == b"limit:":
+            elif name[:6] == b"limit:":
                 bounds[name[6:].decode()] = int(text)
         return cls(
             _counts(fields, _SPENT),

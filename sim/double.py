@@ -217,7 +217,7 @@ def encoded(args: Sequence[Any]) -> Command:
     # Most are texts, and `str` would look at each twice.
     return tuple(
         [
-            arg if (kind := type(arg)) is bytes else arg.encode() if kind is str else str(arg).encode()
+            arg.encode() if (kind := type(arg)) is str else arg if kind is bytes else str(arg).encode()
             for arg in args
         ]
     )

@@ -98,21 +98,22 @@ class SimLoop:
     def run(self, most_steps: int) -> bool:
         """Runs until `stop`, a failure, or so many steps; False if nothing is left that could ever run."""
         events._set_running_loop(cast(Any, self))
-        awake, failures, random = self._awake, self.failures, self._random
+        awake, failures, random, steps = self._awake, self.failures, self._random, self.steps
         self._stopped = False
         try:
-            while not (self._stopped or failures or self.steps > most_steps):
+            while not (self._stopped or failures) and steps <= most_steps:
                 while not awake:
                     if not self._pass_time():
                         return False
-                place = int(random() * len(awake)) if len(awake) > 1 else 0
+                lanes = len(awake)
+                place = int(random() * lanes) if lanes > 1 else 0
                 ready = awake[place].ready
                 step = ready.popleft()
                 if not ready:
                     del awake[place]
                 if step.cancelled_:
                     continue
-                self.steps += 1
+                steps += 1
                 try:
                     step.context.run(step.callback, *step.args)
                 except (SystemExit, KeyboardInterrupt):
@@ -121,6 +122,7 @@ class SimLoop:
                     failures.append(error)
             return True
         finally:
+            self.steps = steps
             events._set_running_loop(None)
 
     def stop(self) -> None:
@@ -128,24 +130,31 @@ class SimLoop:
         self._stopped = True
 
     def _pass_time(self) -> bool:
-        timers = self._timers
-        while timers and ((first := timers[0][2]).cancelled_ or first.lane.dead):
-            heappop(timers)
-        if not timers:
-            return False
-        if (at := timers[0][0]) > self._now:
-            self._now = at
-        now = self._now
-        while timers and timers[0][0] <= now:
-            step = heappop(timers)[2]
-            if not step.cancelled_:
-                self._push(step)
-        return True
+        """Goes to the first timer that means anything, and lets all run that are due then."""
+        timers, awake, now = self._timers, self._awake, None
+        while timers and (now is None or timers[0][0] <= now):
+            at, _, step = heappop(timers)
+            lane = step.lane
+            if step.cancelled_ or lane.dead:
+                continue
+            if now is None:
+                now = self._now = max(at, self._now)
+            ready = lane.ready
+            if not (ready or lane.held):
+                awake.append(lane)
+            ready.append(step)
+        return now is not None
 
     def next_timer(self, but: Collection[Lane]) -> float | None:
         """When something happens next by itself, on any other lane."""
-        times = (at for at, _, step in self._timers if not _is_void(step) and step.lane not in but)
-        return min(times, default=None)
+        first: float | None = None
+        for at, _, step in self._timers:
+            if first is not None and at >= first:
+                continue
+            lane = step.lane
+            if not (step.cancelled_ or lane.dead or lane in but):
+                first = at
+        return first
 
     def skip(self, seconds: float, sleeping: Collection[Lane] = ()) -> None:
         """Time passes and nobody runs meanwhile; timers of lanes that sleep run that much later."""
@@ -156,14 +165,6 @@ class SimLoop:
             ]
             heapify(timers)
             self._timers = timers
-
-    def _push(self, step: Step) -> None:
-        lane = step.lane
-        if lane.dead:
-            return
-        if not (lane.ready or lane.held):
-            self._awake.append(lane)
-        lane.ready.append(step)
 
     # ── lanes ─────────────────────────────────────────────────────────────────────────────────
 
@@ -221,7 +222,6 @@ class SimLoop:
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
         step = Step(callback, args, copy_context() if context is None else context, self._now)
-        # As in `_push`: nothing else is called as often.
         if not (self._closed or (lane := step.lane).dead):
             if not (lane.ready or lane.held):
                 self._awake.append(lane)
@@ -245,6 +245,18 @@ class SimLoop:
             self._numbered += 1
             heappush(self._timers, (step.when_, self._numbered, step))
         return step
+
+    async def sleep(self, seconds: float) -> None:
+        """`asyncio.sleep` on this loop, by a shorter way: nothing else is waited for as often."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        future: asyncio.Future[Any] = asyncio.Future(loop=self)  # type: ignore[arg-type]
+        timer = self._schedule(seconds, _wake, (future,), copy_context())
+        try:
+            await future
+        finally:
+            timer.cancel()
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)  # type: ignore[arg-type]
@@ -276,8 +288,8 @@ class SimLoop:
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         self.call_exception_handler(context)
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)
+    """Never on. Each new future asks for it, and this costs no frame."""
 
     def is_running(self) -> bool:
         return not self._closed
@@ -331,8 +343,9 @@ def _take_outcome(future: asyncio.Future[Any], outcome: Outcome) -> None:
         future.set_result(result)
 
 
-def _is_void(step: Step) -> bool:
-    return step.cancelled_ or step.lane.dead
+def _wake(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.set_result(None)
 
 
 def _end(task: asyncio.Task[Any]) -> None:

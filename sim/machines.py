@@ -10,7 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -20,6 +20,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.broker.texts import Texts
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import CORE_VERSION
@@ -169,7 +170,7 @@ class Process(ABC):
 
     def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Sleeps by the machine's clock."""
-        return asyncio.sleep(seconds / self.clock.rate)
+        return self.site.loop.sleep(seconds / self.clock.rate)
 
     @property
     @abstractmethod

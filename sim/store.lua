@@ -28,6 +28,9 @@ local values, expires_us, now_us, writes
 local changes, last_change
 
 local function clear()
+  -- Between two simulations there is least to look through; while one runs, next to nothing would be freed.
+  collectgarbage()
+  collectgarbage('setpause', 2000)
   values, expires_us, now_us, writes, changes, last_change = {}, {}, 0, 0, {}, 0
 end
 
@@ -401,7 +404,7 @@ end
 
 local function cut(key, stream, first)
   local gone = math.max(0, first - stream.first)
-  for i = stream.first, first - 1 do stream.ms[i], stream.n[i], stream.rows[i] = nil, nil, nil end
+  for i = stream.first, first - 1 do stream.ms[i], stream.n[i], stream.ids[i], stream.rows[i] = nil, nil, nil, nil end
   stream.first = stream.first + gone
   if gone > 0 then wrote(key) end
   return gone
@@ -410,7 +413,7 @@ end
 local function made_stream(key)
   local stream = of('stream', key)
   if not stream then
-    stream = {kind = 'stream', ms = {}, n = {}, rows = {}, first = 1, last = 0, top_ms = 0, top_n = 0}
+    stream = {kind = 'stream', ms = {}, n = {}, ids = {}, rows = {}, first = 1, last = 0, top_ms = 0, top_n = 0}
     values[key] = stream
   end
   return stream
@@ -436,12 +439,12 @@ function command.XADD(key, ...)
     ms, n = id_of(id, 0)
   end
   if ms < stream.top_ms or (ms == stream.top_ms and n <= stream.top_n) then error(STALE_ID, 0) end
-  local last = stream.last + 1
-  stream.ms[last], stream.n[last], stream.rows[last] = ms, n, {select(at + 1, ...)}
+  local last, text = stream.last + 1, id_text(ms, n)
+  stream.ms[last], stream.n[last], stream.ids[last], stream.rows[last] = ms, n, text, {select(at + 1, ...)}
   stream.last, stream.top_ms, stream.top_n = last, ms, n
   if most then cut(key, stream, last - most + 1) end
   wrote(key)
-  return id_text(ms, n)
+  return text
 end
 
 function command.XTRIM(key, strategy, ...)
@@ -472,7 +475,7 @@ local function bound(stream, word, is_upper)
 end
 
 local function entry(stream, at)
-  return {id_text(stream.ms[at], stream.n[at]), stream.rows[at]}
+  return {stream.ids[at], stream.rows[at]}
 end
 
 function command.XRANGE(key, low, high, _, count)
@@ -662,12 +665,15 @@ function reads.entries(key, after, most)
   local stream, reply = values[key], {}
   if not stream or stream.kind ~= 'stream' then return 0 end
   local first = place(stream, after, 0, true)
+  local ids, rows, size = stream.ids, stream.rows, 0
   for at = first, math.min(stream.last, first + most - 1) do
-    local row = stream.rows[at]
-    reply[#reply + 1], reply[#reply + 2] = id_text(stream.ms[at], stream.n[at]), #row
-    for _, word in ipairs(row) do reply[#reply + 1] = word end
+    local row = rows[at]
+    local words = #row
+    reply[size + 1], reply[size + 2], size = ids[at], words, size + 2
+    for i = 1, words do reply[size + i] = row[i] end
+    size = size + words
   end
-  return #reply, unpack(reply)
+  return size, unpack(reply, 1, size)
 end
 
 -- Whether any of these streams has an entry behind the id that follows its key.

@@ -161,10 +161,12 @@ class Store:
             found, at = self._entries(key, n, _PAGE), 1
             if type(found) is not tuple:
                 return entries
-            while at < len(found):
-                words = found[at + 2 : at + 2 + found[at + 1]]
-                entries.append((found[at], dict(zip(words[::2], words[1::2], strict=True))))
-                at += 2 + len(words)
+            end = len(found)
+            while at < end:
+                first, behind = at + 2, at + 2 + found[at + 1]
+                fields = zip(found[first:behind:2], found[first + 1 : behind : 2], strict=True)
+                entries.append((found[at], dict(fields)))
+                at = behind
             if len(entries) % _PAGE:
                 return entries
             n = int(entries[-1][0].partition(b"-")[0])
@@ -182,7 +184,13 @@ def _list(flat: Sequence[Any], at: int, length: int) -> tuple[list[Any], int]:
         item = flat[at]
         at += 1
         if item is True:
-            item, at = _list(flat, at + 1, flat[at])
+            # Most lists have no list in them: an entry's words.
+            inner, first = flat[at], at + 1
+            if inner < 0:
+                at = first - inner
+                item = list(flat[first:at])
+            else:
+                item, at = _list(flat, first, inner)
         elif item is False:
             item = None
         items.append(item)

@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from random import Random
 
@@ -17,6 +17,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.core.frozen import replace
 from orchestrator.runtime.log import log
 from sim.audit import audit
 from sim.double import Double

@@ -8,9 +8,10 @@ is keyed, a snapshot bears a code of the same key (`chain.mac`), and one without
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, make_dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeVar, cast
 
 import orjson
@@ -76,15 +77,17 @@ def _stored(state: State) -> State:
 
 def _stated(record: R, usual: Mapping[str, object]) -> R:
     """The record without the fields that have their usual values, as before there were such fields."""
-    names = [spec.name for spec in fields(record)]  # type: ignore[arg-type]
-    left = tuple(name for name in names if name not in usual or getattr(record, name) != usual[name])
-    return cast(R, _record_of(left)(*(getattr(record, name) for name in left)))
+    unsaid = tuple([name for name, value in usual.items() if getattr(record, name) == value])
+    cls: type = type(record)
+    stated, values = _without(cls, unsaid)
+    return cast(R, stated(*values(record)))
 
 
-@lru_cache(maxsize=64)
-def _record_of(names: tuple[str, ...]) -> type:
-    """A record of these fields; unlike a mapping it keeps their order."""
-    return make_dataclass("Stated", names, slots=True)
+@lru_cache(maxsize=256)
+def _without(cls: type, unsaid: tuple[str, ...]) -> tuple[type, Callable[[object], Sequence[object]]]:
+    """A record of the other fields of `cls`, in their order as in no mapping, and what reads their values."""
+    names = [spec.name for spec in fields(cls) if spec.name not in unsaid]
+    return make_dataclass("Stated", names, slots=True), attrgetter(*names)
 
 
 def _stored_task(task: Task) -> Task:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator.broker.admission import ProviderLimits
 from orchestrator.core import commands as c
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.secrets import hidden
 from orchestrator.core.state import Request, Response, State, Task
