@@ -16,7 +16,7 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from bench import broker, crowd, latency, long_session, parked, replay, throughput, trees
+from bench import broker, crowd, flows, latency, long_session, parked, replay, throughput, trees
 from bench.figures import Figure
 from bench.lab import Lab, lab
 from bench.machine import conditions
@@ -26,6 +26,7 @@ Bench = Callable[[Lab, bool], Coroutine[Any, Any, list[Figure]]]
 BENCHES: dict[str, Bench] = {
     "broker": broker.run,
     "latency": latency.run,
+    "flows": flows.run,
     "crowd": crowd.run,
     "throughput": throughput.run,
     "replay": replay.run,

@@ -26,6 +26,8 @@ from orchestrator.wiring import Deployment, deployment, new_birth
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _END_S = 20.0
+_UNSEEN = Workspace()
+"""A folder of which a model is told nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,10 @@ class Fleet:
             "client": Cpu(time.process_time(), 0),
         }
 
-    async def session(self, pool: str | None = None) -> SessionId:
+    async def session(self, pool: str | None = None, workspace: Workspace = _UNSEEN) -> SessionId:
         """A new root session in the lab's workspace; in a pool of its own no worker takes it."""
         now_ms = int(time.time() * 1000)
-        birth = new_birth(self.settings, Workspace(), now_ms, secrets.token_bytes)
+        birth = new_birth(self.settings, workspace, now_ms, secrets.token_bytes)
         if pool is not None:
             birth = replace(birth, facts=replace(birth.facts, pool=pool))
         return await self.client.create(birth)

@@ -31,10 +31,13 @@ class Turn:
     """Commands that ran, each with exit code 0."""
 
 
-async def take_turns(fleet: Fleet, session: SessionId, count: int) -> list[Turn]:
-    """`count` turns one after the other, each submitted when the client has seen the last one end."""
+async def take_turns(fleet: Fleet, session: SessionId, count: int, first: int = 0) -> list[Turn]:
+    """`count` turns one after the other, each submitted when the client has seen the last one end.
+
+    They are numbered from `first` on.
+    """
     async with aclosing(cast(Any, fleet.client.follow(session))) as events:
-        return [await _turn(fleet, session, f"turn-{n}", events) for n in range(count)]
+        return [await _turn(fleet, session, f"turn-{n}", events) for n in range(first, first + count)]
 
 
 async def submit_turn(
