@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
+from orchestrator.protocol.mcp import CUSTOM_SERVER
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY
 from orchestrator.settings.values import bare
@@ -219,7 +220,7 @@ def test_an_mcp_server_with_a_wrong_table_is_left_out_and_the_others_are_kept(ho
     own = (
         '[mcp_servers.a]\ncommand = "x"\nurl = "http://x"\n[mcp_servers."b c"]\ncommand = "x"\n'
         '[mcp_servers.d]\nurl = "ftp://x"\n[mcp_servers.e]\ncommand = "x"\nproxy = "http://p"\n'
-        '[mcp_servers.good]\ncommand = "x"\n'
+        '[mcp_servers.good]\ncommand = "x"\n[mcp_servers.custom]\ncommand = "x"\n'
     )
     found = loaded(home, "", own)
     assert list(found.mcp_servers) == ["good"]
@@ -229,5 +230,6 @@ def test_an_mcp_server_with_a_wrong_table_is_left_out_and_the_others_are_kept(ho
         "mcp_servers = 'b c': a name of at most 64 letters, digits, _ and -",
         'mcp_servers.d.url = "ftp://x": an http:// or https:// URL',
         "mcp_servers.e.proxy = set: counts only for a server with `url`",
+        f"mcp_servers = '{CUSTOM_SERVER}': another name: events show a program's own tools as those of",
     ):
         assert words in told

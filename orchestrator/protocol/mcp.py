@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, Strict
 
@@ -11,6 +11,10 @@ from orchestrator.protocol.wire import Flag, JsonValue, Maybe, OneOf, Source, Un
 
 RequestId: TypeAlias = Annotated[int, Strict()] | str
 """A JSON-RPC request id: an integer or a string."""
+
+
+CUSTOM_SERVER: Final = "custom"
+"""The server as which events show tools of the program around Dendro; none of another kind bears its name."""
 
 
 class McpInvocation(WireModel):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, get_args
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, RootModel, Strict
 from pydantic_core import CoreSchema, core_schema
 
@@ -206,6 +207,11 @@ class OneOf:
             if isinstance(tag, str) and tag in self.synonyms:
                 return {**value, self.key: self.synonyms[tag]}
         return value
+
+
+def json_text(value: object) -> str:
+    """A value as JSON; mappings that are no plain ones are objects, too."""
+    return orjson.dumps(value, default=dict).decode()
 
 
 def tags(union: Iterable[type[BaseModel]], key: str = "type") -> dict[str, type[BaseModel]]:

@@ -53,6 +53,8 @@ from orchestrator.tables import (
     WorkerSettings,
 )
 
+RESERVED_SERVER = "custom"
+"""The server as which events show the tools of a program around Dendro (`examples/custom_tool.py`)."""
 TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices", "mcp_servers"})
 MCP_SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -228,6 +230,10 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> McpServer
         raise SettingsError(
             where, "mcp_servers", repr(name[:80]), "a name of at most 64 letters, digits, _ and -"
         )
+    if name == RESERVED_SERVER:
+        where = reader.where(("mcp_servers", name))
+        allowed = "another name: events show a program's own tools as those of a server named so"
+        raise SettingsError(where, "mcp_servers", repr(name), allowed)
     given = reader.table(McpServerSettings, ("mcp_servers", name), id=name)
     derived: dict[str, object] = {
         "given_env": _from_variables({each: each for each in given.env_vars}, host),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -91,11 +92,7 @@ class AskUserQuestionTool(Tool):
             return unsupported(call)
         refuse_helper(site.state)
         given = parsed(QuestionArguments, call.item["arguments"]).questions
-        if not 1 <= len(given) <= 4:
-            raise BadArguments(f"questions: 1 to 4, not {len(given)}")
-        headers = [question.header for question in given]
-        if len(set(headers)) < len(headers):
-            raise BadArguments("questions: each needs a header of its own")
+        check_names([question.header for question in given], 4, "a header")
         return QuestionWork(tuple(_checked(question, n) for n, question in enumerate(given, 1)))
 
 
@@ -109,6 +106,14 @@ def refuse_helper(state: State) -> None:
     """Raises `BadArguments` for an agent that only reads for another one."""
     if state.facts.helper_call:
         raise BadArguments(HELPER_ASKS)
+
+
+def check_names(names: Sequence[str], most: int, name: str) -> None:
+    """Raises `BadArguments` for too many questions, or none, and for two of one name."""
+    if not 1 <= len(names) <= most:
+        raise BadArguments(f"questions: 1 to {most}, not {len(names)}")
+    if len(set(names)) < len(names):
+        raise BadArguments(f"questions: each needs {name} of its own")
 
 
 def check_words(number: int, header: str, question: str) -> None:

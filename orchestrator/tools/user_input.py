@@ -21,6 +21,7 @@ from orchestrator.tools.question import (
     OPTION,
     Option,
     by_input,
+    check_names,
     check_option,
     check_words,
     refuse_helper,
@@ -89,11 +90,7 @@ class RequestUserInputTool(Tool):
             return unsupported(call)
         refuse_helper(site.state)
         given = parsed(InputArguments, call.item["arguments"]).questions
-        if not 1 <= len(given) <= 3:
-            raise BadArguments(f"questions: 1 to 3, not {len(given)}")
-        ids = [question.id for question in given]
-        if len(set(ids)) < len(ids):
-            raise BadArguments("questions: each needs an id of its own")
+        check_names([question.id for question in given], 3, "an id")
         return UserInputWork(tuple(_checked(question, n) for n, question in enumerate(given, 1)))
 
 

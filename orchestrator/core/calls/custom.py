@@ -12,17 +12,16 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
+from orchestrator.core.calls.invoked import Invoked
+from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.forms import TEXT, TEXTS
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
-from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallBegin, McpToolCallEnd
+from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallEnd
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.mcp import CallToolResult, McpInvocation, text_result
-from orchestrator.protocol.scalars import Duration, LargeText
+from orchestrator.protocol.mcp import CUSTOM_SERVER, McpInvocation, text_result
+from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import JsonObject
-
-SERVER = "custom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +61,10 @@ class Custom:
 
 
 @record
-class CustomWork:
+class CustomWork(Invoked):
     """A call of a custom tool that waits for an approval, or runs."""
 
     kind: ClassVar[Literal["custom"]] = "custom"
-    rejected: ClassVar[str] = "tool call rejected by user"
-    sandboxed: ClassVar[bool] = False
     keys: tuple[LargeText, ...] = field(metadata=TEXTS)
     tool: str
     payload: JsonObject
@@ -86,29 +83,13 @@ class CustomWork:
         )
 
     @property
-    def _invocation(self) -> McpInvocation:
-        return McpInvocation(server=SERVER, tool=self.tool, arguments=self.payload)
-
-    def begin(self, call_id: CallId, *, auto_approved: bool) -> McpToolCallBegin:
-        return McpToolCallBegin(call_id=call_id, invocation=self._invocation)
-
-    def end(self, call_id: CallId, result: CallToolResult | str, after_s: float) -> McpToolCallEnd:
-        """The end of the call: what the tool returned, or the text of its error."""
-        return McpToolCallEnd(
-            call_id=call_id, invocation=self._invocation, duration=Duration.cut(after_s), result=result
-        )
-
-    def broken_off(self, call_id: CallId, text: str, after_s: float = 0.0) -> McpToolCallEnd:
-        """The end of a call of which only `text` is known: never started, killed, or in doubt."""
-        return self.end(call_id, text, after_s)
+    def invocation(self) -> McpInvocation:
+        return McpInvocation(server=CUSTOM_SERVER, tool=self.tool, arguments=self.payload)
 
     def found_done(self, call_id: CallId) -> McpToolCallEnd:
         """The end of a call whose worker was lost, but of which its tool says that all of it was done."""
         text = self.summary if isinstance(self.summary, str) else ""
         return self.end(call_id, text_result(text), 0.0)
-
-    def remembered(self, settings: TurnSettings) -> Remembered:
-        return Remembered(short_keys(self.keys))
 
     @property
     def activity(self) -> str:

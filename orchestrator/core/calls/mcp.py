@@ -13,14 +13,15 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from orchestrator.core.calls.verdict import Ask, Remembered, Run, Verdict, short_keys
+from orchestrator.core.calls.invoked import Invoked
+from orchestrator.core.calls.verdict import Ask, Run, Verdict
 from orchestrator.core.forms import TEXT, TEXTS
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
-from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallBegin, McpToolCallEnd
+from orchestrator.protocol.events import ExecApprovalRequest
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.mcp import CallToolResult, McpInvocation
-from orchestrator.protocol.scalars import Duration, LargeText
+from orchestrator.protocol.mcp import McpInvocation
+from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import JsonObject
 
 
@@ -54,12 +55,10 @@ class Mcp:
 
 
 @record
-class McpWork:
+class McpWork(Invoked):
     """A call of a server's tool that waits for an approval, or runs."""
 
     kind: ClassVar[Literal["mcp"]] = "mcp"
-    rejected: ClassVar[str] = "tool call rejected by user"
-    sandboxed: ClassVar[bool] = False
     keys: tuple[LargeText, ...] = field(metadata=TEXTS)
     server: str
     tool: str
@@ -81,24 +80,8 @@ class McpWork:
         )
 
     @property
-    def _invocation(self) -> McpInvocation:
+    def invocation(self) -> McpInvocation:
         return McpInvocation(server=self.server, tool=self.tool, arguments=self.arguments)
-
-    def begin(self, call_id: CallId, *, auto_approved: bool) -> McpToolCallBegin:
-        return McpToolCallBegin(call_id=call_id, invocation=self._invocation)
-
-    def end(self, call_id: CallId, result: CallToolResult | str, after_s: float) -> McpToolCallEnd:
-        """The end of the call: what the server answered, or why there is no answer."""
-        return McpToolCallEnd(
-            call_id=call_id, invocation=self._invocation, duration=Duration.cut(after_s), result=result
-        )
-
-    def broken_off(self, call_id: CallId, text: str, after_s: float = 0.0) -> McpToolCallEnd:
-        """The end of a call of which only `text` is known: never started, cut off, or in doubt."""
-        return self.end(call_id, text, after_s)
-
-    def remembered(self, settings: TurnSettings) -> Remembered:
-        return Remembered(short_keys(self.keys))
 
     @property
     def activity(self) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-import orjson
-
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, envelope, one_line
@@ -28,6 +26,7 @@ from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog, pruned_flag
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
+from orchestrator.protocol.wire import json_text
 
 MOST_PRUNED = 256
 """Agents that one call prunes: each is an event of the tree log, and may be a message and a flag."""
@@ -86,7 +85,7 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
         key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
         post(draft, target, payload, key, interrupt=asked.interrupt)
         sent = sent_message(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
-    close(draft, call, _dumps(_described(draft, target)), sent=sent)
+    close(draft, call, json_text(_described(draft, target)), sent=sent)
 
 
 def post(draft: Draft, target: c.Target, payload: Said, key: str, interrupt: bool = False) -> None:
@@ -156,7 +155,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
         "message": asked.message,
         "action": action,
     }
-    close(draft, call, _dumps(result))
+    close(draft, call, json_text(result))
 
 
 def sent_message(agent_id: AgentId, text: str | None, *, interrupt: bool) -> f.SentMessage:
@@ -198,7 +197,7 @@ def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
     )
     result: dict[str, object] = {name: described.get(name) for name in names}
     result["canceling"] = active
-    close(draft, call, _dumps(result))
+    close(draft, call, json_text(result))
 
 
 def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
@@ -222,7 +221,7 @@ def _prune(draft: Draft, call: Call, asked: c.Prune) -> None:
             "errors": len(errors),
         },
     }
-    close(draft, call, _dumps(result))
+    close(draft, call, json_text(result))
 
 
 def _take_off(draft: Draft, target: c.Target) -> None:
@@ -247,7 +246,3 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     parent = target.record.get("parent_session_id") or draft.state.facts.session_id
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
     draft.tree.tell(draft.task_id, message, targets)
-
-
-def _dumps(value: object) -> str:
-    return orjson.dumps(value, default=dict).decode()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import orjson
-
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import (
@@ -44,7 +42,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.ops import UserInput
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.wire import json_text, written
 
 CLIENT = "tree"
 """The client of the submission that an agent begins with."""
@@ -136,7 +134,7 @@ def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) ->
     forks = frozenset(other.call_id for other in draft.task.calls if other.name == call.name)
     content, items = inherited_history(draft.state.history, forks)
     parent = {"session": draft.state.facts.session_id, "seq": asked.seq, "chain": asked.head}
-    told = call_output(call.item, _dumps(_fork_payload(draft, created, "child")))
+    told = call_output(call.item, json_text(_fork_payload(draft, created, "child")))
     texts = tuple(stored_texts(newest_texts(draft.state)))
     forked = f.Forked(parent, content, texts, tuple(standing_instructions(draft.state.history)))
     mode = (back_to_code(),) if draft.task.settings.collaboration_mode is not None else ()
@@ -250,8 +248,4 @@ def _result(draft: Draft, created: ChildSession, asked: Spawn | Fork) -> str:
     result |= {"model": created.spec.model, "pending_messages": 0, "pending_interrupts": 0}
     if isinstance(asked, Fork):
         result["payload"] = _fork_payload(draft, created, "parent")
-    return _dumps(result)
-
-
-def _dumps(value: object) -> str:
-    return orjson.dumps(value, default=dict).decode()
+    return json_text(result)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-
-import orjson
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
@@ -16,6 +13,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import Call, Phase, State
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.wire import json_text
 from orchestrator.tools.arguments import BadArguments, parsed
 from orchestrator.tools.subagents import arguments as a
 from orchestrator.tools.subagents import roles
@@ -162,7 +160,7 @@ async def _list(asking: AgentCall) -> c.Immediate:
     view = await asking.tree.registry()
     agents = view.agents.values() if given.all else view.children_of(asking.me)
     shown = sorted(agents, key=lambda agent: (agent.record["started_at_ms"], agent.session))
-    return c.Immediate(_dumps({"sessions": [agent.summary() for agent in shown]}))
+    return c.Immediate(json_text({"sessions": [agent.summary() for agent in shown]}))
 
 
 def _await(asking: AgentCall) -> Await:
@@ -184,7 +182,7 @@ async def _logs(asking: AgentCall) -> c.Immediate:
         events = await asking.tree.log(target.session)
     except LogUnreadable as error:
         return c.Immediate(f"the log of agent {given.agent_id} cannot be read: {error}")
-    return c.Immediate(_dumps(page(target.session, events, given)))
+    return c.Immediate(json_text(page(target.session, events, given)))
 
 
 async def _watchdog(asking: AgentCall) -> c.SetWatchdog:
@@ -267,7 +265,3 @@ def _own(asking: AgentCall, view: RegistryView, number: int, done: str) -> None:
 def _within_limit(text: str) -> None:
     if len(text.encode()) > MESSAGE_BYTES:
         raise BadArguments(f"too long: at most {MESSAGE_BYTES} bytes; write the rest to a file and name it")
-
-
-def _dumps(value: Mapping[str, Any] | Iterable[Any]) -> str:
-    return orjson.dumps(value, default=dict).decode()
