@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core.entries import Entry
 from orchestrator.core.registry import Agent, RegistryView
-from orchestrator.core.state import Phase
+from orchestrator.core.state import Phase, State
 from sim.ledger import Ledger
 from sim.observer import Observer
 from sim.rights import Rights
@@ -49,10 +49,9 @@ class Cancels:
         fact = entry.payload
         if fact["kind"] in BEGINNINGS or (fact["kind"] == "call" and fact["phase"] == Phase.RUNNING):
             self._begins(session, seen, fact)
-        task = seen.state.task
         if fact["kind"] == "task":
             self._unseen.pop(session, None)
-        elif task is not None and any(call.epoch != epoch for call in task.running):
+        elif _are_lost(seen.state, epoch):
             claims = {run.claim for run in self._ledger.runs if run.session == session}
             heard_s = [self._heard_s.get(claim, -1e9) for claim in claims - {seen.claim}]
             self._unseen.setdefault(session, self._watch.now_s - max(heard_s, default=-1e9))
@@ -103,6 +102,15 @@ class Cancels:
     def _presumed(self, agent: Agent) -> bool:
         seen = self._watch.sessions.get(agent.session)
         return seen is not None and seen.state.tree.evidence == "presumed"
+
+
+def _are_lost(state: State, epoch: int) -> bool:
+    """Whether an earlier claim has left something that the end of the agent's work is proved by."""
+    task = state.task
+    if task is not None and any(call.epoch != epoch for call in task.running):
+        return True
+    ends = task is not None or bool(state.tree.canceling)
+    return ends and any(process.epoch != epoch for process in state.processes.living)
 
 
 def _line(view: RegistryView, agent: Agent) -> list[Agent]:

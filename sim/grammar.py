@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, TURN_CONTEXT, Entry
 from orchestrator.core.state import State
 from sim.grammar_calls import CallGrammar
+from sim.grammar_processes import ProcessGrammar
 from sim.grammar_terms import (
     COUNTS,
     HELD_ASKED_MS,
@@ -36,7 +37,7 @@ from sim.grammar_terms import (
 from sim.grammar_tree import TreeGrammar
 
 
-class Grammar(CallGrammar, TreeGrammar):
+class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
     """A session's log, held against the order of its tasks and requests."""
 
     def __init__(self) -> None:
@@ -162,6 +163,7 @@ class Grammar(CallGrammar, TreeGrammar):
                 before.payload.get("type") == "error" and before.id == task["id"],
                 "it failed without an error",
             )
+        self.task_is_over(outcome)
         self._ended = {"outcome": outcome, "message": message.get("last_agent_message"), "used": self.used}
         if outcome == "interrupted":
             check(is_marker(before), "the model is not told of the interrupt")
@@ -181,6 +183,7 @@ class Grammar(CallGrammar, TreeGrammar):
         by = self.closing
         check(self.task is None, "it is closed while a task holds it")
         check(not self.watchdogs, "it is closed and keeps watchdogs")
+        self.session_is_closed()
         self.closing, self.closed = "", True
         if by:
             self._due.append(
@@ -200,6 +203,7 @@ class Grammar(CallGrammar, TreeGrammar):
 
     def _fact_request_begun(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         task = self._task
+        self.begins("a request", epoch)
         check(task["request"] is None and not task["stopping"], "a request begins beside another, or in vain")
         check(task["kind"] != "shell", "a model is asked about a person's command")
         check(not task["wait"], "a request begins before its time")
@@ -405,6 +409,7 @@ class Grammar(CallGrammar, TreeGrammar):
                 "steered": len(folded.steered),
                 "message": folded.last_message,
             }
+        check(self.processes_agree(state), f"processes: the log says {self.living}, not the state")
         if own != told:
             name = next(name for name, value in own.items() if value != told[name])
             raise Wrong(f"{name}: the log says {own[name]}, the state {told[name]}")

@@ -114,7 +114,7 @@ class CallGrammar(Reading):
             if before == "asking":
                 # Told once, settled once: a second answer finds no call that asks.
                 check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
-            if before == "running" and call["kind"] in AFTER_RUNNING:
+            if before == "running" and call["kind"] in AFTER_RUNNING and not call.get("kept"):
                 end = self._before_last
                 assert end is not None
                 wanted = AFTER_RUNNING[call["kind"]], fact["call_id"]
@@ -142,7 +142,7 @@ class CallGrammar(Reading):
             confined = task["settings"]["sandbox_policy"]["mode"] != "danger-full-access"
             check(phase != "running" or fact["spec"]["sandboxed"] is confined, "it leaves its sandbox")
             return
-        if name not in ("shell", "apply_patch") and not is_tool(name):
+        if name not in ("shell", "exec_command", "apply_patch") and not is_tool(name):
             return
         spec, settings = fact.get("spec", {}), task["settings"]
         heard = set[str]() if only_plans(settings) else self.approved

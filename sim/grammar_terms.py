@@ -83,7 +83,9 @@ def is_marker(entry: Entry) -> bool:
 
 def is_said(item: Item) -> bool:
     text = text_of(item)
-    return bool(text) and not text.startswith((*CONTEXT, ABORTED, BRIDGE, "<user_shell_command>"))
+    return bool(text) and not text.startswith(
+        (*CONTEXT, ABORTED, BRIDGE, "<user_shell_command>", "<process_gone>")
+    )
 
 
 def is_role(item: Item) -> bool:

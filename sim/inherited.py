@@ -16,7 +16,13 @@ from orchestrator.core.history import INHERITED, OUTPUT_KINDS, Item, Log, for_mo
 from sim.double import Double
 
 FORK = "subagent_fork"
-_OWN = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "This conversation was compacted.")
+_OWN = (
+    "<environment_context>",
+    "<user_instructions>",
+    "<turn_aborted>",
+    "<process_gone>",
+    "This conversation was compacted.",
+)
 """The beginnings of messages that nobody said."""
 
 

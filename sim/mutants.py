@@ -20,6 +20,7 @@ from sim.campaign import run_batch
 from sim.defects import DEFECTS
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
+from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
 from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
@@ -41,6 +42,7 @@ MUTANTS = (
     *DEFECTS_OF_UNDECIDABLE,
     *DEFECTS_OF_RULES,
     *DEFECTS_OF_DEPLOYMENTS,
+    *DEFECTS_OF_PROCESSES,
 )
 
 

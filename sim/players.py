@@ -120,6 +120,8 @@ class Odds:
     large: float = 0.05
     questions: float = 0.0
     """Questions to people, in the place of commands."""
+    processes: float = 0.0
+    """Calls of `exec_command` and `write_stdin`, in the place of commands."""
     tools: float = 0.0
     """Calls of an MCP server's tool, in the place of commands."""
     agents: float = 0.5
@@ -196,6 +198,8 @@ class ModelScript:
         elif odds.questions and self.rng.random() < odds.questions:
             name = self.rng.choice(ASKS)
             arguments.clear()
+        elif odds.processes and self.rng.random() < odds.processes:
+            name, arguments = self._of_processes()
         elif odds.tools and self.rng.random() < odds.tools:
             name, arguments = TOOL, {"reads": self.rng.random() < 0.5}
         else:
@@ -206,6 +210,14 @@ class ModelScript:
             if odds.prefixes and self.rng.random() < odds.prefixes:
                 arguments["prefix"] = True
         return self._item(name, arguments)
+
+    def _of_processes(self) -> tuple[str, dict[str, Any]]:
+        """A command that may go on, or words to one that may be there: the model guesses its number."""
+        rng = self.rng
+        if rng.random() < 0.5:
+            asks = rng.random() < self.odds.asks
+            return "exec_command", {"tty": rng.random() < 0.8, "yield_ms": rng.choice((0, 250)), "ask": asks}
+        return "write_stdin", {"number": rng.choice((1, 1, 2, 2, 3, 4)), "types": rng.random() < 0.6}
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
         self._calls += 1
@@ -448,7 +460,9 @@ class SimTools:
             case "exec_command":
                 parsed = (UnknownCommand(cmd="serve"),)
                 lasting = Lasting(bool(arguments["tty"]), arguments["yield_ms"], 100)
-                return Exec(("serve",), "/sim", parsed, call.call_id, safe=True, lasting=lasting)
+                return Exec(
+                    ("serve",), "/sim", parsed, call.call_id, safe=not arguments["ask"], lasting=lasting
+                )
             case "write_stdin":
                 # Of a number that the model was told, or of one that it was not.
                 chars = "x" if arguments["types"] else ""

@@ -86,7 +86,7 @@ class SimProcesses:
             return CallFinished(call.call_id, f"running {work.number}")
         how = living.done.result()
         end = _end(work.started_by, work.number, how)
-        return CallFinished(call.call_id, f"{how} {work.number}", over=ProcessEnd(work.number, end))
+        return CallFinished(call.call_id, f"process {work.number} {how}", over=ProcessEnd(work.number, end))
 
     async def follow(self, process: Process, claim: str) -> ProcessEnd:
         living = self._living.get((claim, process.number))

@@ -125,6 +125,8 @@ class Rights:
     def _decided(self, session: str, call_id: str) -> bool:
         state = self._watch.sessions[session].state if session in self._watch.sessions else State()
         known = state.task.call(call_id) if state.task else None
+        if any(process.call_id == call_id for process in state.processes.living):
+            return True
         return known is not None and known.phase is Phase.RUNNING
 
     def starting(self, call: Call, site: CallSite) -> bool:

@@ -35,7 +35,7 @@ from sim.double import Double
 from sim.grammar_terms import Wrong
 from sim.inherited import Place, text_of, unlike, unlike_then
 from sim.invariants import Broken, Violation
-from sim.ledger import Ledger
+from sim.ledger import Ledger, Run
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
@@ -380,7 +380,10 @@ class Watch(Rest, Branches, TreeLogs):
             self.reach.saw("said")
 
     def _task_ended(self, session: str, seen: Seen) -> None:
-        if (left := self.rights.running(session, seen.claim)) and not self.reads_anew:
+        kept = {process.number for process in seen.state.processes.living}
+        running = self.rights.running(session, seen.claim)
+        left = [run for run in running if run.lasting not in kept]
+        if left and not self.reads_anew:
             self.broken("stopped", f"{session}: the task ended while {[run.call_id for run in left]} run")
         if any(run.state == "killed" for run in self._ledger.since_task(session)):
             self.reach.saw("stopped")
@@ -408,8 +411,12 @@ class Watch(Rest, Branches, TreeLogs):
         claims_end = output.startswith(("finished", "{'$blob", "Success"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
-        if any(run.state == "running" and self.rights.stands(run) for run in runs) and not self.reads_anew:
+        unfinished = [run for run in runs if not (run.lasting and output.startswith("running"))]
+        if any(map(self._runs, unfinished)) and not self.reads_anew:
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")
+
+    def _runs(self, run: Run) -> bool:
+        return run.state == "running" and self.rights.stands(run)
 
     def _place(self, session: str, seen: Seen, data: dict[bytes, bytes]) -> None:
         shard = self.keys.shard_of(session)

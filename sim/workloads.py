@@ -104,6 +104,20 @@ async def commands(fixture: Fixture) -> None:
     await used(fixture, person, session, rng.choice((3, 6)))
 
 
+async def processes(fixture: Fixture) -> None:
+    """A session whose commands go on behind their calls, are typed to, and die of whatever may end them."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.processes, odds.calls, odds.patches, odds.asks = 0.85, 0.9, 0.05, rng.choice((0.0, 0.3))
+    person.habits |= {"interrupt": 6, "compact": 2}
+    facts: dict[str, Any] = {
+        "on_user_input": rng.choice(("replace", "steer")),
+        "unified_exec": True,
+        **perhaps_agents(rng, 0.4),
+    }
+    session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
+    await used(fixture, person, session, rng.choice((2, 4)))
+
+
 async def several(fixture: Fixture) -> None:
     """Several sessions at once, each with a person; some shut down and go on."""
     plays = []
@@ -415,6 +429,7 @@ LATER = (
     ((asks,), 0.03),
     ((turns,), 0.03),
     ((commands,), 0.02),
+    ((processes,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

@@ -27,6 +27,7 @@ OF_A_SUBMISSION = {
     "shutdown_complete",
     "thread_name_updated",
     "list_custom_prompts_response",
+    "list_models_response",
     "list_skills_response",
     "get_history_entry_response",
     "mcp_list_tools_response",

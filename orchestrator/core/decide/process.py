@@ -35,6 +35,7 @@ from orchestrator.core.processes import (
 )
 from orchestrator.core.state import Call, Phase
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import written
 
@@ -187,8 +188,9 @@ def lose(draft: Draft, lost: Sequence[Process], why: str, over: ProcessEnd | Non
         draft.add(e.event(process.turn, ended), f.ProcessOver(process.number))
     message = "\n".join(lines)
     draft.add(e.event(draft.task_id or lost[0].turn, ev.WarningEvent(message=message)))
-    _tell_model(draft, message)
-    if not draft.state.facts.is_root and over is None:
+    _tell_model(draft, message, SubmissionId(f"process-{lost[0].number}"))
+    ends = draft.state.task is not None or draft.state.tree.canceling
+    if ends and over is None and not draft.state.facts.is_root:
         # The supervisor has killed them, by its own clock; no worker saw it.
         draft.add(f.AgentChanged({"evidence": "presumed"}))
 
@@ -207,12 +209,12 @@ def unknown_end(process: Process, text: str) -> ev.ExecCommandEnd:
     )
 
 
-def _tell_model(draft: Draft, message: str) -> None:
+def _tell_model(draft: Draft, message: str, id: SubmissionId) -> None:
     """The message joins the running task's next request: a call and its output stand together."""
     item = user_message(PROCESS_GONE.format(message))
     task = draft.state.task
     if task is not None and task.kind != "compact":
-        draft.add(f.Steered(task.id, written(item)))
+        draft.add(f.Steered(id, written(item)))
     else:
         draft.add(e.item(item))
 
