@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.calls import ApplyPatch, Exec, PatchWork
+from orchestrator.core.calls import ApplyPatch, Exec, PatchWork, UserInputWork
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.process import unknown_end
@@ -139,6 +139,8 @@ class ScriptedTools:
         arguments = orjson.loads(call.item["arguments"])
         if call.name == "apply_patch":
             return _patch(arguments)
+        if call.name == "request_user_input":
+            return UserInputWork(tuple(arguments["questions"]))
         return Exec(
             tuple(arguments["command"]),
             "/tmp",
