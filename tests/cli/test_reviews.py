@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.machine import Machine, says
-from tests.cli.test_mcp import Client, proto, requests
+from tests.cli.machine import SLEEP, Machine, dendro, says
+from tests.cli.parked_tree import ParkedTree, worker
+from tests.cli.test_chat import DONE
+from tests.cli.test_mcp import Client, output, proto, requests
 from tests.core.test_core_review_answer import ANSWER
 
 pytestmark = pytest.mark.realredis
@@ -81,3 +83,55 @@ def test_reader_of_the_page_has_a_change_reviewed_and_talks_about_it(machine: Ma
     assert review.startswith("<code_review>")
     assert "t — " in review
     assert said == "next"
+
+
+def test_review_goes_on_with_the_next_worker_when_its_own_is_killed_during_a_command(
+    machine: Machine,
+) -> None:
+    repository(machine)
+    with machine.model(SLEEP, FOUND) as user, worker(user) as lost:
+        with subprocess.Popen(
+            dendro("review", "--base", "main", "--no-worker", "--json"),
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=user.folder,
+            env=user.environ,
+        ) as watching:
+            assert watching.stdout is not None
+            lines = (json.loads(line)["msg"] for line in watching.stdout)
+            entered = [next(line for line in lines if line["type"] == "entered_review_mode")]
+            assert entered[0]["target"] == {"type": "baseBranch", "branch": "main"}
+            assert next(line for line in lines if line["type"] == "exec_command_begin")
+            ParkedTree(user, "", lost).lose_worker()
+            with worker(user):
+                rest = [line for line in lines if line["type"] != "token_count"]
+            assert watching.wait(30) == 0
+        _, second = requests(user)
+    assert [line["type"] for line in rest] == [
+        "exec_command_end",
+        "warning",
+        "exited_review_mode",
+        "task_complete",
+    ]
+    assert rest[-2]["review_output"]["overall_explanation"] == "e"
+    assert "in doubt" in output(second)
+
+
+def test_person_has_changes_reviewed_in_a_conversation_while_nothing_runs(machine: Machine) -> None:
+    repository(machine)
+    with machine.model(FOUND, SLEEP) as user, user.terminal("run", "-c", "approval_policy=never") as person:
+        person.wait_for("Ctrl-D leaves")
+        person.type("/review\r")
+        person.wait_for("reviews the uncommitted changes")
+        person.wait_for("review: patch is correct, 1 finding")
+        person.wait_for(r"\[P1\] t — ")
+        person.wait_for(DONE)
+        person.type("go\r")
+        person.wait_for("sleep 60")
+        person.type("/review main\r")
+        person.wait_for("no review yet: the agent works")
+        person.type("/stop\r")
+        person.wait_for("the turn was interrupted")
+        person.wait_for(DONE)
+        person.type("\x04")
+        assert person.exit_code() == 0
