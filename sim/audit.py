@@ -22,7 +22,15 @@ from sim.undecidable import tells_of_a_try
 from sim.watch import QUARANTINED, Watch
 
 SHOWN = frozenset(
-    {"user_input", "user_turn", "compact", "get_path", "configure_session", "run_user_shell_command"}
+    {
+        "user_input",
+        "user_turn",
+        "compact",
+        "review",
+        "get_path",
+        "configure_session",
+        "run_user_shell_command",
+    }
 )
 """Ops that leave their id in the log whatever becomes of them."""
 TOLD_OF_THE_TREE = frozenset({"agent_path", "budget"})

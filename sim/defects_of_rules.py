@@ -44,7 +44,7 @@ DEFECTS = (
     Mutant(
         "plan mode hears old approvals",
         "what was approved for the session before runs in plan mode too",
-        text(call, "_approved", "if plans(draft.task.settings) else", "if False else"),
+        text(call, "_approved", " or plans(draft.task.settings)", ""),
     ),
     Mutant(
         "personality is forgotten",

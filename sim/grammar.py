@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, TURN_CONTEXT, Entry
 from orchestrator.core.state import State
-from sim.grammar_calls import CallGrammar
+from sim.grammar_beside import BesideGrammar, settings_beside
 from sim.grammar_processes import ProcessGrammar
 from sim.grammar_terms import (
     COUNTS,
@@ -37,7 +37,7 @@ from sim.grammar_terms import (
 from sim.grammar_tree import TreeGrammar
 
 
-class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
+class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
     """A session's log, held against the order of its tasks and requests."""
 
     def __init__(self) -> None:
@@ -89,9 +89,10 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
             check(fact["id"] == self.queue.pop(0), f"task {fact['id']} begins before what was queued first")
         given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
         check(given, f"{fact['id']} begins, and its agent was given nothing to do")
-        own = dict(self.settings)
+        own = settings_beside(fact["task"], self.settings)
         if only_plans(own) and fact["task"] != "shell":
             own["sandbox_policy"] = {"mode": "read-only"}
+        self._begins_beside(fact)
         check(dict(fact["settings"]) == own, f"a task has the settings {dict(fact['settings'])}")
         self.closed = False
         window = fact["settings"].get("window") or WINDOWS.get(fact["settings"]["model"])
@@ -99,6 +100,7 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
             "id": fact["id"],
             "kind": fact["task"],
             "settings": fact["settings"],
+            "opening": fact.get("opening", ()),
             "request": None,
             "calls": {},
             "steered": [],
@@ -143,10 +145,11 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
             compacts = task["kind"] == "compact"
             told = task["message"] if outcome == "completed" and not compacts else None
             check(message["last_agent_message"] == told, f"its last message is told as {message}")
-            bookmark = "" if compacts else task["response"]
+            bookmark = task["response"] if task["kind"] == "user" else ""
             check(message.get("response_id", "") == bookmark, f"its last response is told as {message}")
         else:
             told = "replaced" if outcome == "replaced" else "interrupted"
+            told = "review_ended" if (told, task["kind"]) == ("replaced", "review") else told
             check(
                 message.get("type") == "turn_aborted" and message["reason"] == told, f"{outcome}: {message}"
             )
@@ -159,14 +162,13 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
             )
             check(not task["steered"], "a task is over with input that never joined it")
         if outcome == "failed":
-            check(
-                before.payload.get("type") == "error" and before.id == task["id"],
-                "it failed without an error",
-            )
+            error = before.payload.get("type") == "error" and before.id == task["id"]
+            check(error or task.get("failed"), "it failed without an error")
         self.task_is_over(outcome)
         self._ended = {"outcome": outcome, "message": message.get("last_agent_message"), "used": self.used}
-        if outcome == "interrupted":
+        if outcome == "interrupted" and self.aside is None:
             check(is_marker(before), "the model is not told of the interrupt")
+        self._ends_beside(outcome)
         self.task = None
 
     def _fact_stopping(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
@@ -337,6 +339,7 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
         response = message.get("response_id", "")
         check(not response or response == task["response"], f"the response is told as {response}")
         if response:
+            check(self.aside is None, "a turn beside the conversation is one to go back to")
             self.bookmarks.append((response, len(self.conversation)))
         if not task["counted"]:
             check(
@@ -354,6 +357,7 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
     def agrees(self, state: State) -> None:
         """Compares what was read here with the product's state of the same log."""
         task, folded = self.task, state.task
+        branch = folded.branch if folded is not None else None
         own: dict[str, Any] = {
             "task": task and task["id"],
             "requests": self.requests,
@@ -370,6 +374,7 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
             "used": self.used,
             "items": len(self.conversation),
             "kept": len(self.kept),
+            "aside": len(self.aside[0]) if self.aside else None,
             "earlier": self.earlier,
             "rate_limits": self.rate_limits,
         }
@@ -387,8 +392,9 @@ class Grammar(CallGrammar, TreeGrammar, ProcessGrammar):
             "status": state.tree.status or "",
             "turns": state.tree.turns,
             "used": state.tokens.total.total_tokens if state.tokens else 0,
-            "items": len(state.history),
-            "kept": len(state.kept_user_texts),
+            "items": len(state.conversation),
+            "kept": len(branch.kept_user_texts if branch else state.kept_user_texts),
+            "aside": len(state.history) if branch else None,
             "earlier": list(state.earlier_turns),
             "rate_limits": state.rate_limits,
         }

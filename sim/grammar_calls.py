@@ -37,6 +37,7 @@ class CallGrammar(Reading):
 
     def _item(self, item: Item) -> None:
         self.conversation.append(item)
+        self._takes_left(item)
         kind, task = item.get("type"), self.task
         if kind in CALLS:
             self.asked[item["call_id"]] = item
@@ -74,13 +75,20 @@ class CallGrammar(Reading):
         check(text.startswith(wanted), f"the model is told of {call_id} as {text!r}")
         call["output"] = True
 
+    def _takes_left(self, item: Item) -> None:
+        """Takes an item that a task beside the conversation may have left."""
+
+    def _compacted_beside(self, items: list[Item], message: str) -> None:
+        """Takes the compaction of a task beside the conversation."""
+        raise NotImplementedError
+
     def _said(self, task: dict[str, Any], text: str) -> None:
         """Takes a finished message: what it says, and the plan in it, were announced before it."""
         said, plan = split(text) if only_plans(task["settings"]) else (text, None)
         if plan is not None:
             check(task["plans"][:1] == [plan], f"the plan {plan!r} was not announced")
             task["plans"].pop(0)
-        if said:
+        if said and self.aside is None:
             check(task["pending"][:1] == [said], f"{said!r} was not announced")
             task["pending"].pop(0)
         task["message"] = said or None
@@ -145,7 +153,7 @@ class CallGrammar(Reading):
         if name not in ("shell", "exec_command", "apply_patch") and not is_tool(name):
             return
         spec, settings = fact.get("spec", {}), task["settings"]
-        heard = set[str]() if only_plans(settings) else self.approved
+        heard = set[str]() if only_plans(settings) or self.aside else self.approved
         if before == "awaiting_approval":
             yes = answer is not None and answer.startswith("approved")
             check(phase != "running" or yes, f"{fact['call_id']} runs, and the answer was {answer}")
@@ -200,6 +208,9 @@ class CallGrammar(Reading):
 
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
+        if self.aside is not None:
+            self._compacted_beside(items, payload["message"])
+            return
         opened = self._opens_with(items)
         check(all(map(is_pictures, items[opened:-1])), "a compaction keeps more than it may")
         inherited = [text for item in self.conversation for text in item.get("user_texts", ())]

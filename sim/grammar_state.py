@@ -44,6 +44,10 @@ class Reading:
         self._uncounted: list[Mapping[str, Any]] = []
         self.task: dict[str, Any] | None = None
         self.bookmarks: list[tuple[str, int]] = []
+        self.aside: tuple[list[Item], list[str]] | None = None
+        """The session's conversation, while a task has one of its own, and what compactions kept of it."""
+        self.left = ""
+        """Words that a task beside the conversation leaves to it, until they stand there."""
         self.earlier: list[str] = []
         """Turns that compactions summed up, oldest first."""
         self.kept: list[str] = []

@@ -13,6 +13,7 @@ OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CONTEXT = ("<environment_context>", "<user_instructions>")
 MANNERS = ("personality", "collaboration_mode")
 ABORTED = "<turn_aborted>"
+REVIEWED = "<code_review>"
 BRIDGE = "This conversation was compacted."
 REPLACES = "These instructions replace all that were given before them."
 COUNTS = (
@@ -84,7 +85,7 @@ def is_marker(entry: Entry) -> bool:
 def is_said(item: Item) -> bool:
     text = text_of(item)
     return bool(text) and not text.startswith(
-        (*CONTEXT, ABORTED, BRIDGE, "<user_shell_command>", "<process_gone>")
+        (*CONTEXT, ABORTED, BRIDGE, REVIEWED, "<user_shell_command>", "<process_gone>")
     )
 
 

@@ -21,6 +21,8 @@ _OWN = (
     "<user_instructions>",
     "<turn_aborted>",
     "<process_gone>",
+    "<code_review>",
+    "<user_shell_command>",
     "This conversation was compacted.",
 )
 """The beginnings of messages that nobody said."""

@@ -250,12 +250,22 @@ class Person:
             case "run":
                 ran = f"do {self.name}.{self._numbered}"
                 await self.submits(session, ops.RunUserShellCommand(command=ran))
+            case "review":
+                await self.submits(session, self._review())
             case "compact":
                 await self.submits(session, ops.Compact())
             case "path":
                 await self.submits(session, ops.GetPath())
             case _:
                 await self.submits(session, ops.OverrideTurnContext(effort=cast(Any, "low")))
+
+    def _review(self) -> Any:
+        """A review: by a target, by a prompt, or of nothing at all, which is an error."""
+        target = self._whims.choice(("uncommittedChanges", "commit", "baseBranch"))
+        named = {"commit": {"sha": "abc"}, "baseBranch": {"branch": "main"}}.get(target, {})
+        prompt = {"prompt": self._whims.choice((f"look at {self.name}.{self._numbered}", " "))}
+        request = {"target": {"type": target, **named}} if self._whims.random() < 0.6 else prompt
+        return ops.Review.model_validate({"type": "review", "review_request": request})
 
     def _turn(self, session: str, back_to: str | None = None) -> Any:
         policy, mode = self._policies.get(session, ("never", FREE))

@@ -179,7 +179,9 @@ class ModelScript:
     def _text(self, prompt: Prompt) -> list[ModelEvent]:
         self._texts += 1
         parts = [f"<t{self._texts}:{part}>" for part in range(self.rng.choice((1, 3)))]
-        if _plans(prompt.input):
+        if _reviews(prompt.input):
+            parts = _reviewed(self._texts)
+        elif _plans(prompt.input):
             parts = _planned(self._texts, self.rng.choice((0, 1, 2)))
         content = [{"type": "output_text", "text": "".join(parts)}]
         message = {"type": "message", "role": "assistant", "content": content}
@@ -271,6 +273,22 @@ def _plans(items: Sequence[Item]) -> bool:
     texts = [message_text(item) for item in items if item.get("role") == "developer"]
     told = [text for text in texts if text.startswith("<collaboration_mode>")]
     return bool(told) and "plan mode" in told[-1]
+
+
+def _reviews(items: Sequence[Item]) -> bool:
+    """Whether the model was told to review a change."""
+    texts = (message_text(item) for item in items if item.get("role") == "developer")
+    return any(text.startswith("You are reviewing") for text in texts)
+
+
+def _reviewed(number: int) -> list[str]:
+    """The pieces of a reviewer's answer: findings as JSON, with words around it, or words alone."""
+    place = {"absolute_file_path": "a.py", "line_range": {"start": 1, "end": number}}
+    rest = {"body": "b", "confidence_score": 0.5, "code_location": place}
+    found = [{"title": f"finding {number}.{at}", **rest} for at in range(number % 3)]
+    answer = orjson.dumps({"findings": found, "overall_explanation": f"<t{number}:0>"}).decode()
+    text = answer if number % 4 else f"<t{number}:0> is all that there is to say"
+    return [text[at : at + 40] for at in range(0, len(text), 40)]
 
 
 def _planned(number: int, blocks: int) -> list[str]:

@@ -118,6 +118,24 @@ async def processes(fixture: Fixture) -> None:
     await used(fixture, person, session, rng.choice((2, 4)))
 
 
+async def reviews(fixture: Fixture) -> None:
+    """A session whose changes are reviewed, again and again, with other input in the middle of it."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.patches, odds.escalated = 0.8, 0.7, 0.1, 0.2
+    odds.prefixes = rng.choice((0.0, 1.0))
+    person.habits |= {"review": 14, "interrupt": 4, "compact": 2}
+    facts: dict[str, Any] = {
+        "on_user_input": rng.choice(("replace", "steer")),
+        "mode": rng.choice((FREE, "workspace-write")),
+        **perhaps_agents(rng, 0.5),
+    }
+    session = await new_session(fixture, person, rng.choice(("never", "untrusted", "untrusted")), **facts)
+    await asyncio.wait([person.does(person.says(session), "says")])
+    # Long enough for some to be asked, and to allow things for the session.
+    await asyncio.sleep(rng.choice((0.0, 15.0, 30.0)))
+    await used(fixture, person, session, rng.choice((3, 5)))
+
+
 async def several(fixture: Fixture) -> None:
     """Several sessions at once, each with a person; some shut down and go on."""
     plays = []
@@ -430,6 +448,7 @@ LATER = (
     ((turns,), 0.03),
     ((commands,), 0.02),
     ((processes,), 0.02),
+    ((reviews,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
