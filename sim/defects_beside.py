@@ -53,8 +53,8 @@ DEFECTS = (
         text(
             compaction,
             "_compacted_branch",
-            "[*context, _bridge(kept, summary), *opening]",
-            "[*context, _bridge(kept, summary)]",
+            ", *opening]",
+            "]",
         ),
         "reviews",
     ),

@@ -123,6 +123,8 @@ async def reviews(fixture: Fixture) -> None:
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
     odds.calls, odds.asks, odds.patches, odds.escalated = 0.8, 0.7, 0.1, 0.2
     odds.prefixes = rng.choice((0.0, 1.0))
+    # Reviews of changes that the model's window does not hold.
+    fixture.site.model.faults.too_long = rng.choice((0.0, 0.15, 0.3))
     person.habits |= {"review": 14, "interrupt": 4, "compact": 2}
     facts: dict[str, Any] = {
         "on_user_input": rng.choice(("replace", "steer")),

@@ -21,7 +21,7 @@ from orchestrator.cli.terminal import one_line
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import command_text
+from orchestrator.views.event_text import command_text, review_verdict_text
 from orchestrator.views.open_requests import ASKS
 from orchestrator.views.questions import call_id_of, is_elicitation, is_plan, is_question, subject_of
 
@@ -52,6 +52,8 @@ class Notifications:
     osc9: bool = False
     _inputs: dict[str, list[str]] = field(default_factory=dict)
     """The texts that began a turn, until it ends."""
+    _verdicts: dict[str, str] = field(default_factory=dict)
+    """Outcomes of reviews, until their tasks are over."""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _complained: bool = False
 
@@ -69,7 +71,10 @@ class Notifications:
                     "input-messages": self._inputs.pop(event.id, []),
                     "last-assistant-message": None if last is None else _cut(last),
                 }
-                self._call(TURN_COMPLETE, event.id, told, last or "the turn is complete")
+                line = self._verdicts.pop(event.id, None) or last or "the turn is complete"
+                self._call(TURN_COMPLETE, event.id, told, line)
+            case "exited_review_mode" if event.msg["review_output"] is not None:
+                self._verdicts[event.id] = f"review: {review_verdict_text(event.msg['review_output'])}"
             case "turn_aborted":
                 self._inputs.pop(event.id, None)
             case kind if kind in ASKS:

@@ -38,6 +38,7 @@ BODY_CHARS: Final = 4_000
 EXPLANATION_CHARS: Final = 16_000
 PATH_CHARS: Final = 4_096
 ASKED_CHARS: Final = 300
+_ASKED, _VERDICT = " It was asked: ", " Verdict: "
 
 REVIEW_BRIEF: Final = (
     "You are reviewing a change that somebody else has written. You change nothing: the sandbox is "
@@ -213,14 +214,20 @@ def review_message(asked: str, output: ReviewOutputEvent) -> str:
 
     `asked` is what the reviewer was asked for.
     """
-    verdict = f" Verdict: {output.overall_correctness}." if output.overall_correctness else ""
+    verdict = f"{_VERDICT}{output.overall_correctness}." if output.overall_correctness else ""
     what = _cut(" ".join(asked.split()), ASKED_CHARS)
-    parts = [f"The user ran a code review, which another agent made. It was asked: {what}{verdict}"]
+    parts = [f"The user ran a code review, which another agent made.{_ASKED}{what}{verdict}"]
     if output.overall_explanation:
         parts.append(output.overall_explanation)
     parts.append("Findings:" if output.findings else "It has no findings.")
     parts += [f"{number}. {_told(finding)}" for number, finding in enumerate(output.findings, 1)]
     return "\n\n".join((REVIEW_TAG, *parts, f"</{REVIEW_TAG[1:]}"))
+
+
+def asked_in(message: str) -> str:
+    """What the review was asked for that a message tells of; empty for another message."""
+    asked = message.split("\n\n")[1].partition(_ASKED)[2] if message.startswith(f"{REVIEW_TAG}\n\n") else ""
+    return asked.partition(_VERDICT)[0]
 
 
 def _told(finding: ReviewFinding) -> str:

@@ -104,6 +104,17 @@ async def test_terminal_rings_for_the_news_that_were_chosen(tmp_path: Path) -> N
     assert person.rung == ["\a"]
 
 
+async def test_person_is_called_with_the_outcome_of_a_review_and_not_with_its_json(tmp_path: Path) -> None:
+    person = Person(tmp_path, notifications=("agent-turn-complete",))
+    output = {"findings": [], "overall_correctness": "patch is correct", "overall_confidence_score": 0.5}
+    exited = happens("exited_review_mode", review_output=output)
+    [told] = await person.called(exited, happens("task_complete", last_agent_message='{"findings": []}'))
+    assert told["last-assistant-message"] == '{"findings": []}'
+    person.notifications.osc9 = True
+    await person.called(exited, happens("task_complete", last_agent_message="{}"))
+    assert "review: patch is correct, no findings" in person.rung[-1]
+
+
 async def test_no_text_of_a_model_steers_the_terminal(tmp_path: Path) -> None:
     person = Person(tmp_path, (), notifications=("agent-turn-complete",))
     person.notifications.osc9 = True

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core.history import Log, user_message
 from orchestrator.core.review import (
     BODY_CHARS,
     EXPLANATION_CHARS,
@@ -19,8 +20,10 @@ from orchestrator.core.review import (
     review_message,
     reviewed,
 )
+from orchestrator.core.state import State
 from orchestrator.protocol.review import ReviewOutputEvent, ReviewRequest
 from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.rollouts.summary import title
 
 LOCATION = {"absolute_file_path": "src/a.py", "line_range": {"start": 3, "end": 5}}
 FINDING = {"title": "t", "body": "b", "confidence_score": 0.5, "priority": 1, "code_location": LOCATION}
@@ -194,3 +197,10 @@ def test_conversation_keeps_the_explanation_and_each_finding_with_its_place() ->
     assert "Verdict: patch is correct.\n\ne\n\nFindings:" in text
     assert "1. t — /work/src/a.py:3-5\nb\n" in text
     assert len(text) < 700
+
+
+def test_session_that_begins_with_a_review_is_listed_by_what_was_asked() -> None:
+    said = (review_message("look at a.py", read(ANSWER)), "next")
+    state = State(history=Log.of(written(user_message(text)) for text in said))
+    assert title(state) == "look at a.py"
+    assert title(State(history=Log.of([written(user_message(f"{REVIEW_TAG} of my own"))]))) == ""
