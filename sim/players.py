@@ -408,6 +408,11 @@ class SimModels:
             self._model.wrong(f"a request carries calls {calls} and outputs {outputs}")
 
 
+def _in_a_review(state: State) -> bool:
+    """Whether the running task is a review, whose model looks at files and does nothing else."""
+    return state.task is not None and state.task.kind == "review"
+
+
 class SimTools:
     """A worker's tools."""
 
@@ -446,7 +451,8 @@ class SimTools:
 
     def specs(self, state: State) -> Sequence[Item]:
         shell = {"type": "function", "name": "shell"}
-        return (shell, {"type": "function", "name": "subagent_spawn"}) if state.facts.agents else (shell,)
+        agents = state.facts.agents and not _in_a_review(state)
+        return (shell, {"type": "function", "name": "subagent_spawn"}) if agents else (shell,)
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if self._model.rng.random() < 0.2:
@@ -454,6 +460,8 @@ class SimTools:
         if command_of(call.item) is not None:
             return Exec(("true",), "/sim", (UnknownCommand(cmd="true"),), "", by_person=True)
         arguments = orjson.loads(call.item["arguments"])
+        if _in_a_review(site.state) and call.name != "shell":
+            return Immediate(f"unsupported call: {call.name}")
         if call.name in NAMES and site.agents is not None:
             return await _of_agents(call, site, site.agents)
         match call.name:

@@ -225,7 +225,7 @@ def review_message(asked: str, output: ReviewOutputEvent) -> str:
 
 
 def asked_in(message: str) -> str:
-    """What the review was asked for that a message tells of; empty for another message."""
+    """The request of the review that a message tells of; empty for another message."""
     asked = message.split("\n\n")[1].partition(_ASKED)[2] if message.startswith(f"{REVIEW_TAG}\n\n") else ""
     return asked.partition(_VERDICT)[0]
 
