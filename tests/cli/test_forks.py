@@ -58,6 +58,7 @@ def test_fork_goes_on_with_the_conversation_of_its_source_which_stays_as_it_is(m
         conversations = [texts(items) for items in inputs(user)]
         shown = user.run("sessions").stdout, user.run("tree", told["msg"]["session_id"]).stdout
         rows = {row["session_id"]: row for row in user.sessions()}
+        verified = user.run("verify", told["msg"]["session_id"])
     message = told["msg"]
     assert (told["id"], message["forked_from_id"]) == ("", source)
     kinds = [one["type"] for one in message["initial_messages"]]
@@ -67,6 +68,7 @@ def test_fork_goes_on_with_the_conversation_of_its_source_which_stays_as_it_is(m
     assert rows[message["session_id"]]["forked_from"] == source
     assert rows[source]["forked_from"] is None
     assert all("fork of " in page for page in shown)
+    assert verified.returncode == 0, verified.stdout
 
 
 def test_fork_of_an_earlier_turn_has_the_settings_of_then_but_those_that_are_named(machine: Machine) -> None:
@@ -148,8 +150,13 @@ async def test_archived_source_is_forked_and_stays_archived(
     machine: Machine, redis_server: RedisServer
 ) -> None:
     with machine.model(says("one")) as user:
-        source = str(ran(user, "first")[0]["session_id"])
-        user.run("proto", "--resume", source, input='{"id":"9","op":{"type":"shutdown"}}\n')
+        # The worker has given the session back when its process is gone.
+        with proto(user, *NEVER, front=("--no-worker",)) as client, worker(user):
+            client.say("first")
+            client.until("task_complete")
+            client.send("bye", type="shutdown")
+            client.until("shutdown_complete")
+            source = client.all("session_configured")[0]["msg"]["session_id"]
         await archived(user, redis_server, source)
         ran(user, "second", "--fork", source)
         assert texts(inputs(user)[-1]) == ["first", "one", "second"]
