@@ -53,6 +53,9 @@ def wanted(state: State) -> Iterator[Wanted]:
     for call in task.requests:
         if timer := timer_of(call.work):
             yield Wanted(approval_timer(call.call_id), timer)
+    for asked in task.open_elicitations:
+        if asked.timer:
+            yield Wanted(approval_timer(asked.id), asked.timer)
 
 
 class Deadlines:

@@ -11,11 +11,14 @@ from orchestrator.core.decide import (
     answer,
     ask,
     call,
+    call_end,
+    elicitation,
     mail_delivery,
     request,
     takeover,
     task,
     task_end,
+    timer,
 )
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
@@ -244,6 +247,24 @@ DEFECTS = (
         "a person who goes back over a compaction may go on to the turns that lay behind it",
         text(evolve, "_restored", "if fact.response_id in turns:", "if False:"),
         "turns",
+    ),
+    Mutant(
+        "servers' questions outlive their call",
+        "a call that ends leaves the question of its server before people",
+        text(call_end, "close", "withdraw(draft, call, with_task=with_task)", "pass"),
+        "servers",
+    ),
+    Mutant(
+        "answered questions of servers stay listed",
+        "the decision on a server's question does not take it off the fleet's queue",
+        text(elicitation, "decide_elicitation", "draft.close_approval(asked.id)", "pass"),
+        "servers",
+    ),
+    Mutant(
+        "servers' questions have no deadline",
+        "a question of a server that nobody answers in time stays open",
+        text(timer, "timer_fired", "if command.id == approval_timer(asked.id) and", "if False and"),
+        "servers",
     ),
     Mutant(
         "people's commands leave the sandbox",

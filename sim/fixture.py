@@ -47,6 +47,7 @@ class Fixture:
             task = seen.state.task
             asked = task.requests if task else ()
             found += [(session, call.call_id, call.work.kind if call.work else "") for call in asked]
+            found += [(session, one.id, "elicitation") for one in (task.open_elicitations if task else ())]
         return found
 
     async def answer_all(self) -> None:

@@ -114,6 +114,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             "pending": [],
             "plans": [],
             "answers": {},
+            "elicited": {},
             "response": "",
             "window": window,
             "rescue": 0,

@@ -119,6 +119,7 @@ class CallGrammar(Reading):
             self._began(fact, call["kind"], epoch)
         elif phase == "done":
             check(call["output"], f"{fact['call_id']} is done without an output")
+            self._elicited_by(fact["call_id"])
             if before == "asking":
                 # Told once, settled once: a second answer finds no call that asks.
                 check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
@@ -186,6 +187,10 @@ class CallGrammar(Reading):
     def _fact_answer(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         if "agent_id" in fact or self.task is None:
             return
+        if (asked := self.task["elicited"].get(fact["call_id"])) is not None:
+            check(asked[1] == "", f"{fact['call_id']} is answered twice")
+            asked[1] = "answered"
+            return
         call = self.task["calls"].get(fact["call_id"])
         check(
             call and call["phase"] in ("awaiting_approval", "asking"),
@@ -194,6 +199,24 @@ class CallGrammar(Reading):
         check(fact["turn"] == self.task["id"], f"an answer of the turn {fact['turn']}")
         self.task["answers"][fact["call_id"]] = fact["decision"]
 
+    def _fact_elicitation(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        call = self._task["calls"][fact["call_id"]]
+        check(call["phase"] == "running" and call["kind"] == "mcp", f"{fact['id']} is asked by no call")
+        check(fact["id"] not in self._task["elicited"], f"{fact['id']} is asked twice")
+        self._task["elicited"][fact["id"]] = [fact["call_id"], ""]
+
+    def _fact_elicitation_closed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        asked, decision = self._task["elicited"][fact["id"]], fact["decision"]
+        # Told once, settled once: by an answer, or withdrawn by nobody.
+        wanted = "" if decision == "withdrawn" else "answered"
+        check(asked[1] == wanted, f"{fact['id']} is settled as {decision}, and was {asked[1] or 'open'}")
+        asked[1] = decision
+
+    def _elicited_by(self, call_id: str) -> None:
+        """A call is over: none of its server's questions may be left open."""
+        left = [id for id, (by, how) in self._task["elicited"].items() if by == call_id and not how]
+        check(not left, f"{call_id} is over, and {left} wait for a person")
+
     def _fact_approved_for_session(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self.approved |= set(fact["keys"])
 
@@ -201,6 +224,7 @@ class CallGrammar(Reading):
         for call_id in fact["call_ids"]:
             call = self._task["calls"][call_id]
             check(call["output"], f"{call_id} is closed without an output")
+            self._elicited_by(call_id)
             call["phase"] = "done"
 
     def _fact_summary(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:

@@ -34,6 +34,7 @@ from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.plans import (
     QuestionsAnswered,
     QuestionsCancelled,
@@ -373,6 +374,9 @@ class Person:
         if event.type in QUESTIONS:
             await self._answers_questions(session, event)
             return
+        if event.type == "elicitation_request":
+            await self._answers_server(session, event)
+            return
         if not event.type.endswith("_approval_request"):
             return
         rng = self._rng
@@ -427,11 +431,30 @@ class Person:
 
     async def settles(self, session: str, call_id: str, kind: str) -> None:
         """Brings a request to its end, whatever it asks."""
-        if kind in ("question", "user_input"):
+        if kind == "elicitation":
+            await self.tells_server(session, call_id, "decline")
+        elif kind in ("question", "user_input"):
             types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
             await self.replies(session, types[kind], call_id, None)
         else:
             await self.decides(session, "apply_patch" if kind == "patch" else "exec", call_id, "denied")
+
+    async def tells_server(
+        self, session: str, id: str, decision: str, agent_id: int | None = None, server: str = "sim"
+    ) -> None:
+        """Answers a question of an MCP server."""
+        action = ElicitationAction(decision)
+        op = ops.ResolveElicitation(server_name=server, request_id=id, decision=action, agent_id=agent_id)
+        await self.submits(session, op)
+
+    async def _answers_server(self, session: str, event: Event) -> None:
+        rng, request = self._whims, event.msg
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
+            agent = request.get("agent_id") if rng.random() < 0.7 else None
+            server = "sim" if rng.random() < 0.9 else "another"
+            decision = rng.choice(("accept", "decline", "cancel"))
+            await self.tells_server(session, request["id"], decision, agent, server)
 
     async def decides(
         self, session: str, request: str, id: str, decision: Any = "", agent_id: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -49,7 +50,7 @@ from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.wire import written
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.site import CallSite, DeltaSink
+from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
@@ -124,6 +125,8 @@ class Odds:
     """Calls of `exec_command` and `write_stdin`, in the place of commands."""
     tools: float = 0.0
     """Calls of an MCP server's tool, in the place of commands."""
+    elicits: float = 0.0
+    """Questions of the server in the middle of such a call."""
     agents: float = 0.5
     """Of the calls of sessions that may make agents."""
     verbs: dict[str, int] = field(default_factory=lambda: dict(VERBS))
@@ -533,7 +536,9 @@ class SimTools:
             model.loop.on(
                 self._supervisor.lane, self._ledger.switch, run, after=lasts * (part + 1) / run.files
             )
-        if not run.files:
+        asks = bool(model.odds.elicits) and isinstance(call.work, McpWork)
+        asks = asks and model.rng.random() < model.odds.elicits
+        if not run.files and not asks:
             model.loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lasts)
         for part in range(model.rng.choice((0, 0, 2))):
             chunk = f"{call.call_id}.{part}".encode()
@@ -541,6 +546,9 @@ class SimTools:
             shown = ev.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk)
             site.deltas(written(shown))
         try:
+            if asks and site.ask is not None:
+                await self._elicits(call, site.ask)
+                model.loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lasts)
             how = await done
         except asyncio.CancelledError:
             # Killed, and waited for until it is proved.
@@ -558,6 +566,15 @@ class SimTools:
         ended = finished(call, run.output, how)
         asks = run.denied and command_of(call.item) is None
         return replace(ended, sandbox_denied=True) if asks else ended
+
+    async def _elicits(self, call: Call, ask: AskPerson) -> None:
+        """Asks a person, once or twice; now and then the server takes a question back."""
+        for _ in range(self._model.rng.choice((1, 1, 2))):
+            patience_s = self._model.rng.choice((0.5, 3_600.0, 3_600.0))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    decision = await ask(CallId(call.call_id), "sim", "May I?")
+                    self._model.trace.note(self._machine, "hears", call.call_id, decision.value)
 
     async def judge(self, call: Call, claim: str) -> str:
         self._ledger.saw("started_once")

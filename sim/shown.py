@@ -82,7 +82,8 @@ class Shown:
         """The fleet's queue has exactly what the session waits for people to decide."""
         open_now = self._double.hash(self._keys.approvals(self._keys.shard_of(session)))
         task = seen.state.task
-        awaiting = {call.call_id for call in task.requests} if task is not None else set()
+        awaiting: set[str] = {call.call_id for call in task.requests} if task is not None else set()
+        awaiting |= {one.id for one in task.elicitations if not one.decision} if task is not None else set()
         if not open_now and not awaiting:
             return
         prefix = session.encode() + b":"

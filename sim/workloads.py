@@ -67,12 +67,15 @@ async def approvals(fixture: Fixture) -> None:
 
 
 async def servers(fixture: Fixture) -> None:
-    """A session that calls tools of an MCP server, whose calls cannot be judged when their worker is lost."""
+    """A session that calls tools of an MCP server, which asks people meanwhile, and whose calls cannot be
+    judged when their worker is lost."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
-    odds.tools, odds.calls, odds.plans = 0.8, 0.9, 0.0
+    odds.tools, odds.calls, odds.plans, odds.elicits = 0.8, 0.9, 0.0, 0.5
     person.habits |= {"interrupt": 4}
     policy = rng.choice(("untrusted", "untrusted", "on-request", "never"))
-    session = await new_session(fixture, person, policy, **perhaps_agents(rng, 0.3))
+    expires = rng.choice((None, None, 2_000, 3_600_000))
+    facts: dict[str, Any] = {"approval_timeout_ms": expires, **perhaps_agents(rng, 0.3)}
+    session = await new_session(fixture, person, policy, **facts)
     await used(fixture, person, session, rng.choice((2, 4)))
 
 
