@@ -56,10 +56,17 @@ def externalise(
     if isinstance(value, str):
         limit = min(most, large) if field in _LARGE_FIELDS else most
         return _replaced(value, limit, blobs) if len(value) * 4 > limit else value
-    if isinstance(value, Mapping):
-        if is_reference(value):
+    if type(value) is dict or isinstance(value, Mapping):
+        if REFERENCE in value and is_reference(value):
             return value
-        return {key: externalise(inner, blobs, key, most, large) for key, inner in value.items()}
+        # Nearly all that a value holds is short for any field.
+        short = min(most, large) // 4
+        return {
+            key: inner
+            if (kind := type(inner)) in _SCALARS and (kind is not str or len(inner) <= short)
+            else externalise(inner, blobs, key, most, large)
+            for key, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [externalise(inner, blobs, field, most, large) for inner in value]
     return value
