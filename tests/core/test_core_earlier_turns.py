@@ -149,6 +149,20 @@ def test_input_to_an_earlier_turn_replaces_the_running_task_and_keeps_its_place(
     assert said(session)[-3:] == ["answer 1", "instead", "behind it"]
 
 
+def test_input_to_a_turn_that_input_before_it_left_is_an_error_and_says_nothing() -> None:
+    session = talked(3)
+    session.say("question 4", "u4")
+    session.begin()
+    session.say("back to the first", "b1", last_response_id="r1")
+    session.say("on from the third", "b3", last_response_id="r3")
+    session.stopped()
+    seen = session.stopped()
+    assert seen.types[-3:] == ["task_started", "error", "task_complete"]
+    assert "turn r3 was left" in seen.one("error")["message"]
+    assert said(session)[-2:] == ["answer 1", "back to the first"]
+    assert session.owes() == ()
+
+
 def test_log_that_cannot_be_read_fails_the_task_and_leaves_the_conversation() -> None:
     session = talked()
     summed_up(session)

@@ -20,6 +20,7 @@ from orchestrator.core.decide.branch import beginning, keep, leave
 from orchestrator.core.decide.branch_parts import Beginning
 from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.decide.item_events import tell_input
+from orchestrator.core.decide.task_end import fail
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
@@ -122,6 +123,9 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
     """
     turn = waiting.turn
     if turn.bookmark:
+        if past is None and bookmarked(draft.state, turn.bookmark) is None:
+            _left_meanwhile(draft, waiting)
+            return
         _rewind(draft, turn.bookmark, past)
     if isinstance(turn.op, ops.UserTurn):
         change_settings(draft, _turn_changes(turn.op))
@@ -164,6 +168,20 @@ def _branch_begins(draft: Draft, waiting: Queued, branch: Beginning) -> None:
     )
     _task_begins(draft, begun)
     draft.event(branch.event)
+
+
+def _left_meanwhile(draft: Draft, waiting: Queued) -> None:
+    """Fails input whose turn was there when it was submitted: what was queued before it went back further."""
+    begin_failing(draft, waiting)
+    why = (
+        f"turn {waiting.turn.bookmark} was left by input that came before: nothing was said to the model; "
+        "say it again, to a turn that is still there"
+    )
+    if draft.state.queue:
+        # As of all that waits, one task a decision begins.
+        draft.add(e.error(waiting.id, why), f.Stopping("replaced", draft.state.queue[0].id))
+    else:
+        fail(draft, why)
 
 
 def begin_failing(draft: Draft, waiting: Queued) -> None:
