@@ -201,6 +201,19 @@ def test_turn_under_other_policies_reads_a_process_and_does_not_type_to_it(chang
     assert session.call("look").phase is Phase.RUNNING
 
 
+def test_review_does_not_type_to_what_runs_without_a_sandbox() -> None:
+    session = Session(settings={"sandbox_policy": READ_ONLY})
+    session.say("go", "u1")
+    session.asks_for("c1", name="exec_command")
+    session.assessed("c1", a_command("make", escalated=True, lasting=Lasting(True, 250, 100)))
+    session.decides("c1", "approved")
+    session.finishes("c1", "running", keeps=True)
+    session.answers("done")
+    session.submit(op("review", review_request={"prompt": "look", "user_facing_hint": "it"}), "r1")
+    assert session.task.branch is not None
+    assert "under other policies" in _refused(session, 1, "x")
+
+
 def test_plan_mode_does_not_type_to_what_runs_without_a_sandbox() -> None:
     session = Session(settings={"sandbox_policy": READ_ONLY})
     session.say("go", "u1")

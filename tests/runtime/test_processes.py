@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from orchestrator.core.history import message_text
 from orchestrator.core.ids import SessionId
 from orchestrator.core.outstanding import outstanding
@@ -12,6 +14,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import OutputStream
 from orchestrator.protocol.wire import written
+from orchestrator.runtime import worker
 from orchestrator.runtime.runner import Ended
 from tests.core.driver import RULES
 from tests.runtime.harness import Harness
@@ -56,6 +59,23 @@ async def test_process_takes_no_turns_place_of_its_worker(harness: Harness) -> N
         await harness.say(first)
         await harness.until(first, "task_complete")
         assert harness.tools.killed == []
+
+
+async def test_worker_holds_a_bounded_number_of_sessions_with_processes(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "MOST_KEPT", 2)
+    sessions = [await harness.session() for _ in range(3)]
+    async with at_work(harness.worker(concurrency=1, drain_grace_s=60.0)):
+        for session in sessions[:2]:
+            await starts(harness, session)
+            await harness.until(session, "task_complete")
+        await harness.say(sessions[2])
+        await harness.say(sessions[0], id="u2")
+        await harness.until(sessions[0], "task_complete")
+        assert await harness.logged_events(sessions[2], "task_started") == []
+        harness.tools.processes[1].open()
+        await harness.until(sessions[2], "task_complete")
 
 
 async def test_worker_that_leaves_ends_an_idle_sessions_process_at_once(harness: Harness) -> None:

@@ -56,6 +56,13 @@ def test_a_model_is_offered_what_its_session_was_made_with() -> None:
     assert "view_image" not in other
 
 
+def test_review_may_look_at_what_goes_on_behind_its_call() -> None:
+    specs = TOOLBOX.specs(reviewing(unified_exec=True))
+    names = [spec.get("name") for spec in specs]
+    assert names[:2] == ["exec_command", "write_stdin"]
+    assert "apply_patch" not in names
+
+
 @pytest.mark.parametrize(
     ("mode", "agent_id", "asks"),
     [

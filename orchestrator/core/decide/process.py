@@ -133,8 +133,8 @@ def _not_writable(draft: Draft, process: Process) -> str | None:
             f"process {process.number} has no terminal, and so no input: start it with tty = true to type "
             "to it, or leave chars empty to read its output"
         )
-    settings = draft.task.settings
-    reads_only = plans(settings) or draft.state.facts.helper_call is not None
+    settings, beside = draft.task.settings, draft.task.branch is not None
+    reads_only = beside or plans(settings) or draft.state.facts.helper_call is not None
     if process.rights != rights_of(settings) or (reads_only and not process.sandboxed):
         return (
             f"process {process.number} was started under other policies than this turn's: its output can be "
