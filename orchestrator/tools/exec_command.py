@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 
 from pydantic import Field
 
@@ -127,7 +126,7 @@ class ExecCommand(Tool):
 
     def _of_terminal(self, env: Mapping[str, str]) -> dict[str, str]:
         """Programs are told of a plain terminal: nobody draws what they would paint on another."""
-        return {**env, "TERM": "dumb", **self._config.sandbox.environment.set}
+        return {**env, "TERM": self._config.sandbox.environment.set.get("TERM", "dumb")}
 
     async def _first_look(
         self, call: Call, work: ExecWork, lasting: Lasting, process: LiveProcess, site: CallSite
@@ -152,8 +151,8 @@ class ExecCommand(Tool):
 
 
 def _shell(name: str | None) -> str:
-    if name is None:
-        return SHELLS[0]
-    if PurePosixPath(name).name not in SHELLS:
+    """The shell by its plain name: under another path, a file could be anything."""
+    plain = SHELLS[0] if name is None else name.removeprefix("/usr").removeprefix("/bin/")
+    if plain not in SHELLS:
         raise BadArguments(f"shell: {name!r} is none of {', '.join(SHELLS)}")
-    return name
+    return plain

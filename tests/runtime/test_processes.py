@@ -38,6 +38,11 @@ async def test_session_with_a_process_keeps_its_claim_until_the_process_ends(har
     harness.tools.lasting_deltas["c1"](written(shown))
     (delta,) = await harness.until(session, "exec_command_output_delta")
     assert delta.id == "u1"
+    # As in the middle of a step, which shows it behind what came before.
+    runner._arrivals.resting = False
+    harness.tools.lasting_deltas["c1"](written(shown))
+    (delta,) = await harness.until(session, "exec_command_output_delta")
+    assert delta.id == "u1"
     head = await harness.broker.head(session)
     assert head is not None
     assert head.holder is not None

@@ -153,8 +153,8 @@ async def test_ctrl_c_interrupts_the_program_and_not_its_sandbox(session: Sessio
 async def test_program_without_a_terminal_has_no_input_and_one_with_it_has_its_own(session: Session) -> None:
     none = await session.start("test -t 0 || cat; echo over", yield_time_ms=30_000)
     assert str(none.output).endswith("code 0\nOutput:\nover\n")
-    own = await session.start("test -t 0 && test -t 1 && (: </dev/tty) && stty size", tty=True)
-    assert "24 80" in str(own.output), own.output
+    own = await session.start("test -t 0 && test -t 1 && (: </dev/tty) && stty size && echo $TERM", tty=True)
+    assert "24 80\r\ndumb\r\n" in str(own.output), own.output
 
 
 @EVERYWHERE
@@ -193,6 +193,7 @@ async def test_end_that_nobody_sees_is_told_with_what_the_process_said_last(sess
 async def test_look_at_the_end_takes_the_output_before_the_follower(session: Session) -> None:
     running(await session.start("read line; echo said $line; exit 6", tty=True))
     followed = asyncio.create_task(session.follow())
+    await asyncio.sleep(0)
     last = await session.write(1, "words\n", yield_ms=20_000)
     assert "Process exited with code 6" in str(last.output)
     assert "said words" in str(last.output)
@@ -250,6 +251,7 @@ async def test_worker_keeps_no_more_processes_than_it_can(
     [
         ({"cmd": ""}, "cmd: String should have at least 1 character"),
         ({"cmd": "ls", "shell": "/usr/bin/perl"}, "shell: '/usr/bin/perl' is none of bash, sh, zsh"),
+        ({"cmd": "ls", "shell": "/work/bash"}, "shell: '/work/bash' is none of bash, sh, zsh"),
         ({"cmd": "ls", "yield_time_ms": -1}, "yield_time_ms: Input should be greater than or equal to 0"),
     ],
 )
@@ -269,3 +271,25 @@ def _alive(mark: str) -> bool:
             if words[:1] == [b"sleep"] and mark.encode() in words:
                 return True
     return False
+
+
+async def test_arguments_are_brought_within_their_bounds(session: Session) -> None:
+    found = await session.assess("exec_command", cmd="ls", shell="/usr/bin/sh", login=False, yield_time_ms=0)
+    assert isinstance(found, Exec)
+    assert found.command == ("sh", "-c", "ls")
+    assert found.lasting is not None
+    assert (found.lasting.yield_ms, found.lasting.tty, found.lasting.max_tokens) == (250, False, 10_000)
+    much = {"yield_time_ms": 10**9, "max_output_tokens": 10**9}
+    most = await session.assess("exec_command", cmd="ls", **much)
+    assert isinstance(most, Exec)
+    assert most.lasting is not None
+    assert (most.lasting.yield_ms, most.lasting.max_tokens) == (30_000, 10_000)
+    for chars, least, longest in (("x", 250, 30_000), ("", 5_000, 300_000)):
+        low = await session.assess("write_stdin", session_id=1, chars=chars)
+        high = await session.assess("write_stdin", session_id=1, chars=chars, **much)
+        assert isinstance(low, WriteStdin)
+        assert isinstance(high, WriteStdin)
+        assert (low.yield_ms, high.yield_ms, high.max_tokens) == (least, longest, 10_000)
+    beyond = await session.assess("write_stdin", session_id=1, chars="x" * 16_385)
+    assert isinstance(beyond, Immediate)
+    assert "at most 16384 characters" in str(beyond.output)
