@@ -39,6 +39,7 @@ from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.ops import Op
 from orchestrator.protocol.scalars import TurnAbortReason
 from tests.core.auditor import LARGEST_COMMIT, Audit, check_calls, check_liveness
 from tests.core.driver import (
@@ -61,6 +62,12 @@ ANSWERS: list[dict[str, Any]] = [
     {},
     {"error": "no"},
     {"message": ev.ListCustomPromptsResponse(custom_prompts=())},
+]
+BESIDE = [
+    op("review", review_request={"prompt": "look"}),
+    op("review", review_request={"target": {"type": "uncommittedChanges"}}),
+    op("review", review_request={"prompt": " "}),
+    op("plan", plan_request={"goal": "g"}),
 ]
 DECISIONS = st.sampled_from(["approved", "approved_for_session", "denied", "abort"])
 ITEMS = st.one_of(
@@ -153,6 +160,10 @@ class Life(RuleBasedStateMachine):
     @rule(type=st.sampled_from(["interrupt", "compact", "get_path", "configure_session", "list_models"]))
     def person_submits_an_op(self, type: str) -> None:
         self.submits("o1", op(type))
+
+    @rule(id=TASK_IDS, asked=st.sampled_from(BESIDE))
+    def person_has_something_done_beside_the_conversation(self, id: str, asked: Op) -> None:
+        self.submits(id, asked)
 
     @rule(type=st.sampled_from(["list_skills", "list_custom_prompts", "add_to_history"]))
     def person_asks_for_a_lookup(self, type: str) -> None:
