@@ -99,7 +99,7 @@ DEFECTS = (
     Mutant(
         "cancelled above first",
         "an agent is reported canceled before those below it have ended",
-        text(agent_status, "come_to_rest", "elif tree.ending_children:", "elif False:"),
+        text(agent_status, "come_to_rest", "elif tree.ending_children or", "elif"),
         "family",
     ),
     Mutant(
