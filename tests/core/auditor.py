@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, Item, message_text
-from orchestrator.core.outstanding import LookUp, outstanding
+from orchestrator.core.outstanding import FollowProcess, LookUp, outstanding
 from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import UnknownEvent
 from tests.core.driver import Session
@@ -128,7 +128,7 @@ def check_liveness(session: Session) -> None:
     """Something can always happen: work is owed, or somebody or a timer is waited for."""
     state = session.state
     if state.task is None:
-        assert all(isinstance(work, LookUp) for work in session.owes())
+        assert all(isinstance(work, LookUp | FollowProcess) for work in session.owes())
         assert not state.queue or state.closed, "input waits for a session that is free"
         assert (session.approvals, session.timers) == ({}, {})
         return

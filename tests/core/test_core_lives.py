@@ -37,6 +37,7 @@ from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import Phase, State
 from orchestrator.core.stored import decode_entry
+from orchestrator.core.user_shell import USER_SHELL
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import Op
@@ -164,6 +165,10 @@ class Life(RuleBasedStateMachine):
     @rule(id=TASK_IDS, asked=st.sampled_from(BESIDE))
     def person_has_something_done_beside_the_conversation(self, id: str, asked: Op) -> None:
         self.submits(id, asked)
+
+    @rule(id=st.sampled_from(["u1", "u2", "r1"]))
+    def person_runs_a_command(self, id: str) -> None:
+        self.submits(id, op("run_user_shell_command", command="ls"))
 
     @rule(type=st.sampled_from(["list_skills", "list_custom_prompts", "add_to_history"]))
     def person_asks_for_a_lookup(self, type: str) -> None:
@@ -316,6 +321,12 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
                     st.integers(0, 1),
                 ),
             )
+        case AssessCall(call_id) if session.call(call_id).name == USER_SHELL:
+            ran: tuple[c.Assessment, ...] = (
+                a_command("ls", by_person=True),
+                c.Immediate("not run: no sandbox"),
+            )
+            return st.sampled_from(ran).map(lambda assessed: c.CallAssessed(call_id, assessed))
         case AssessCall(call_id):
             return st.builds(c.CallAssessed, st.just(call_id), ASSESSMENTS)
         case RunCall(call_id):
