@@ -119,7 +119,8 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     from orchestrator.protocol.ops import Interrupt
 
     head = target.head
-    if head.holder is None and head.status in ("idle", "closed") and head.sq_tip == head.cursor and not tree:
+    # Who keeps a process holds an idle session.
+    if head.status in ("idle", "closed") and head.sq_tip == head.cursor and not tree:
         return f"{target.name} does nothing: there is nothing to interrupt"
     told = await submit_op(found.client(), target.session, Interrupt(tree=tree), _ends)
     if tree:

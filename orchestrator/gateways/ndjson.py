@@ -69,6 +69,8 @@ class NdjsonConnection:
         """The number of the last event written."""
         self._published_at = asyncio.get_running_loop().time()
         self._asking = OpenRequests(session)
+        self._processes: set[str] = set()
+        """Calls of this session whose commands may go on behind them, and have not ended."""
 
     async def serve(self, cursor: EqCursor = BEGINNING) -> Ending:
         """Runs until `shutdown_complete`, or until input has ended and nothing runs any more."""
@@ -103,6 +105,10 @@ class NdjsonConnection:
         self._published = event.cursor.n if event.cursor else self._published
         self._published_at = asyncio.get_running_loop().time()
         self._asking.receive(event)
+        if event.type == "exec_command_begin" and event.msg.get("process_id"):
+            self._processes.add(event.msg["call_id"])
+        elif event.type == "exec_command_end":
+            self._processes.discard(event.msg["call_id"])
 
     async def _write(self, value: dict[str, Any]) -> None:
         async with self._writing:
@@ -159,7 +165,9 @@ class NdjsonConnection:
         if head is not None and head.quarantined and not self._owes_events(head):
             self._end(Ending.QUARANTINED)
             return
-        if head is None or head.holder or head.sq_tip != head.cursor or self._owes_events(head):
+        if head is None or head.sq_tip != head.cursor or self._owes_events(head):
+            return
+        if head.holder and not self._keeps_processes_only(head):
             return
         if head.status in ("idle", "closed"):
             self._end(Ending.AT_REST)
@@ -179,6 +187,12 @@ class NdjsonConnection:
             )
             await self._publish("", ev.WarningEvent(message=text))
             self._end(Ending.WAITING)
+
+    def _keeps_processes_only(self, head: SessionHead) -> bool:
+        """Whether a held session does nothing but keep processes, which may live for ever."""
+        rests = head.status == "idle" or head.status in AWAITING
+        quiet_s = asyncio.get_running_loop().time() - self._published_at
+        return bool(self._processes) and rests and quiet_s >= QUIET_S
 
     def _owes_events(self, head: SessionHead) -> bool:
         """Whether the follower is behind. After a gap no number can be compared: then quiet has to do."""

@@ -80,6 +80,17 @@ async def test_process_is_gone_with_its_worker_and_the_model_is_told(tmp_path: P
     assert output_of(place.held.requests[3], "c2") == "no process 1 runs"
 
 
+async def test_program_whose_input_has_ended_leaves_and_takes_the_process_along(tmp_path: Path) -> None:
+    async with scene(tmp_path, CONFIG, turns(starts("sleep 616.5"))) as place, place.proto() as proto:
+        await proto.until([event("session_configured", "")])
+        await proto.say(says("s1", "go"))
+        await proto.until([event("task_complete", last_agent_message="done")])
+        assert sleeping("616.5")
+        proto.hang_up()
+        assert await proto.left() == 0
+    assert not sleeping("616.5")
+
+
 def sleeping(mark: str) -> bool:
     """Whether the command of this mark lives."""
     for entry in Path("/proc").iterdir():
