@@ -26,6 +26,7 @@ SHOWN = frozenset(
         "user_input",
         "user_turn",
         "compact",
+        "plan",
         "review",
         "get_path",
         "configure_session",

@@ -36,6 +36,8 @@ class Asked:
     items: Sequence[Item]
     rescue: int = 0
     """The attempt of a compaction that shows less than all."""
+    plan: Mapping[str, Any] | None = None
+    """The approved plan that it shows beside the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ class Conversations:
                 return
             fact, task = entry.payload, grammar.task
             if fact["kind"] == "request_begun":
-                asked = Asked(task["request"], task["settings"], tuple(grammar.conversation), task["rescue"])
+                shown = task["shown"] if task["request"] == "turn" else None
+                said = tuple(grammar.conversation)
+                asked = Asked(task["request"], task["settings"], said, task["rescue"], shown)
                 self._begun[session].append(asked)
             elif fact["kind"] == "request_ended" and fact["outcome"] == "completed":
                 self._answered(fact, task, grammar)
@@ -107,6 +111,11 @@ class Conversations:
             return "a turn is asked for without tools"
         if not prompt.instructions:
             return "there are no instructions"
+        if asked.plan is not None:
+            told = [item for item in items if text_of(item).startswith("<approved_plan>")]
+            if len(told) != 1 or str(asked.plan["title"]) not in text_of(told[0]):
+                return f"the approved plan is told as {told}"
+            items.remove(told[0])
         try:
             wanted = self._opened(prompt.session_id, asked.items)
         except _Gone:

@@ -93,6 +93,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
         if only_plans(own) and fact["task"] != "shell":
             own["sandbox_policy"] = {"mode": "read-only"}
         self._begins_beside(fact)
+        self._takes_plan(fact)
         check(dict(fact["settings"]) == own, f"a task has the settings {dict(fact['settings'])}")
         self.closed = False
         window = fact["settings"].get("window") or WINDOWS.get(fact["settings"]["model"])
@@ -101,6 +102,8 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             "kind": fact["task"],
             "settings": fact["settings"],
             "opening": fact.get("opening", ()),
+            "shown": self.pinned if fact.get("takes_plan") else None,
+            "proposals": {},
             "request": None,
             "calls": {},
             "steered": [],
@@ -120,6 +123,8 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             "rescue": 0,
             "rescued": False,
         }
+        if self.task["shown"] is not None:
+            self.pinned = None
         if fact["task"] == "shell":
             self._runs_command(fact)
 
@@ -158,7 +163,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             unsaid = all(opens(item) or tells_manners(item) for item in self.conversation)
             idle = task["kind"] == "compact" and unsaid
             check(
-                task["ended"] == "completed" or idle or task["kind"] == "shell",
+                task["ended"] == "completed" or idle or task["kind"] == "shell" or "decided" in task,
                 f"a task is over whose request {task['ended'] or 'never was'}",
             )
             check(not task["steered"], "a task is over with input that never joined it")
@@ -210,6 +215,8 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
         check(task["request"] is None and not task["stopping"], "a request begins beside another, or in vain")
         check(task["kind"] != "shell", "a model is asked about a person's command")
         check(not task["wait"], "a request begins before its time")
+        settled = {task["answers"].get(call_id) for call_id in task["proposals"]} & {"approved", "rejected"}
+        check(task["kind"] != "plan" or not settled, "a model is asked behind the decision on its plan")
         check(not task["steered"], "a request begins without what was said")
         check(fact["n"] == self.requests + 1, f"request {fact['n']} follows {self.requests}")
         check(fact["epoch"] == epoch, f"a request of epoch {fact['epoch']} begins in {epoch}")
@@ -376,6 +383,8 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             "items": len(self.conversation),
             "kept": len(self.kept),
             "aside": len(self.aside[0]) if self.aside else None,
+            "pinned": self.pinned,
+            "shown": task and task["shown"],
             "earlier": self.earlier,
             "rate_limits": self.rate_limits,
         }
@@ -396,6 +405,8 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             "items": len(state.conversation),
             "kept": len(branch.kept_user_texts if branch else state.kept_user_texts),
             "aside": len(state.history) if branch else None,
+            "pinned": state.pinned,
+            "shown": folded and folded.pinned,
             "earlier": list(state.earlier_turns),
             "rate_limits": state.rate_limits,
         }

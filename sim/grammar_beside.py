@@ -1,4 +1,4 @@
-"""Tasks that work beside the session's conversation, read a second time: reviews.
+"""Tasks that work beside the session's conversation, read a second time: reviews and plans.
 
 Such a task begins with items of its own, keeps them to itself, and leaves one message behind. While it runs,
 `Reading.conversation` is its own, and the session's is put aside.
@@ -15,8 +15,9 @@ from orchestrator.core.entries import EVENT_MSG, Entry
 from sim.grammar_calls import CallGrammar
 from sim.grammar_terms import CONTEXT, MANNERS, REVIEWED, Item, check, text_of
 
-BESIDE = ("review",)
+BESIDE = ("review", "plan")
 """Kinds of such tasks."""
+PLANNED = "The user ran a planning session for:"
 
 
 def settings_beside(kind: str, session: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,24 +25,71 @@ def settings_beside(kind: str, session: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: value for name, value in session.items() if kind not in BESIDE or name not in MANNERS}
     if kind in BESIDE:
         own |= {"sandbox_policy": {"mode": "read-only"}, "approval_policy": "never"}
+    if kind == "plan":
+        own |= {name: session[name] for name in MANNERS if name in session}
+        effort = session.get("effort")
+        plan = {"model": session["model"], "reasoning_effort": effort, "developer_instructions": None}
+        own["collaboration_mode"] = {"mode": "plan", "settings": plan}
     return own
 
 
 class BesideGrammar(CallGrammar):
     """The beginning and the end of tasks with a conversation of their own."""
 
+    approved_plan: Mapping[str, Any] | None = None
+    """The plan of the last planning session, if it had one."""
+
     def _begins_beside(self, fact: Mapping[str, Any]) -> None:
         """Takes the beginning of a task, if it is of such a kind."""
-        check(not self.left, "a review was not told to the conversation")
+        check(not (self.left or self.left_plan), "a task beside it was not told to the conversation")
         if fact["task"] not in BESIDE:
             check("opening" not in fact, "a task of the conversation begins with items of its own")
             return
         self.aside = self.conversation, self.kept
+        if fact["task"] == "plan":
+            self.conversation = [*self.conversation, *fact["opening"]]
+            check([item["role"] for item in fact["opening"]] == ["developer", "user"], "a plan has no goal")
+            return
         self.conversation, self.kept = list(fact["opening"]), []
         environment, brief, asked = self.conversation
         told = text_of(environment)
         check("read-only" in told and "never" in told, f"a reviewer is told {told!r}")
         check(brief.get("role") == "developer" and asked.get("role") == "user", "a reviewer is told nothing")
+
+    def _takes_plan(self, fact: Mapping[str, Any]) -> None:
+        """Takes the task that an approved plan is shown to: the next one of a person."""
+        of_person = fact["task"] == "user" and not fact["id"].startswith("auto-")
+        wanted = bool(self.pinned and of_person and not self.queue)
+        check(fact.get("takes_plan", False) is wanted, f"{fact['id']} is shown no plan, or one too many")
+
+    def _event_entered_plan_mode(self, message: Mapping[str, Any], entry: Entry) -> None:
+        begun = self._last is not None and self._last.payload.get("type") == "task_started"
+        check(begun and self._task["kind"] == "plan", "plan mode is entered where no session begins")
+        check(message["goal"] == text_of(self._task["opening"][-1]), "clients are told of another goal")
+        self._task["entered"] = True
+
+    def _event_plan_approval_request(self, message: Mapping[str, Any], entry: Entry) -> None:
+        self._task["proposals"][message["call_id"]] = message["proposal"]
+
+    def _fact_plan_decided(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        task, call_id = self._task, fact["call_id"]
+        plan, answer = fact.get("plan"), task["answers"].get(call_id)
+        check(task["kind"] == "plan" and "decided" not in task, "a plan is decided on that was not proposed")
+        check(answer == ("approved" if plan else "rejected"), f"the plan is {plan}, the answer was {answer}")
+        check(plan is None or plan == task["proposals"][call_id], f"another plan is approved: {plan}")
+        task["decided"] = plan
+
+    def _event_exited_plan_mode(self, message: Mapping[str, Any], entry: Entry) -> None:
+        task, output = self._task, message["plan_output"]
+        check(task.get("entered") and "exited" not in task, "plan mode is left twice, or was never entered")
+        check(output == task.get("decided"), f"the plan is told as {output}")
+        task["exited"] = output
+        task["failed"] = self._last is not None and self._last.payload.get("type") == "error"
+
+    def _fact_plan_pinned(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(not (self.left or self.left_plan), "a plan is pinned and not told to the conversation")
+        check(fact["plan"] == self.approved_plan, f"{fact['plan']} is pinned, and was not approved")
+        self.pinned, self.pinned_at = fact["plan"], len(self.conversation)
 
     def _event_entered_review_mode(self, message: Mapping[str, Any], entry: Entry) -> None:
         begun = self._last is not None and self._last.payload.get("type") == "task_started"
@@ -76,6 +124,9 @@ class BesideGrammar(CallGrammar):
             return
         self.conversation, self.kept = self.aside
         self.aside = None
+        if task["kind"] == "plan":
+            self._ends_plan(task)
+            return
         last = self._before_last
         check(
             last is not None and last.type == EVENT_MSG and last.payload["type"] == "exited_review_mode",
@@ -89,14 +140,34 @@ class BesideGrammar(CallGrammar):
         if task["exited"] is not None:
             self.left = task["exited"]["overall_explanation"] or "It has no findings"
 
+    def _ends_plan(self, task: Mapping[str, Any]) -> None:
+        check("exited" in task, "a planning session ends, and plan mode is not left")
+        self.left = text_of(task["opening"][-1])
+        self.approved_plan = task["exited"]
+        if task["exited"] is not None:
+            self.left_plan = task["exited"]["title"]
+
     def _takes_left(self, item: Item) -> None:
         """An item of the conversation: is it what a review leaves behind?"""
         if self.aside is None and text_of(item).startswith(REVIEWED):
             check(self.left and self.left in text_of(item), f"a review leaves {text_of(item)!r}")
             self.left = ""
+        if self.aside is None and text_of(item).startswith(PLANNED):
+            check(self.left and self.left in text_of(item), f"a planning session leaves {text_of(item)!r}")
+            self.left = ""
+        if self.left_plan and item.get("role") == "assistant":
+            check(text_of(item).startswith(self.left_plan), f"{text_of(item)!r} is not the approved plan")
+            self.left_plan = ""
 
-    def _compacted_beside(self, items: list[Item], message: str) -> None:
+    def _compacted_beside(self, items: list[Item], kept: list[str], message: str) -> None:
         """A compaction beside the conversation: its context, the bridge, and what the task is about."""
+        if self._task["kind"] == "plan":
+            check(message in text_of(items[-3]), "a compaction loses its summary")
+            goal = [text_of(item) for item in self._task["opening"]]
+            check([text_of(item) for item in items[-2:]] == goal, "a planning session forgets its goal")
+            self.conversation, self.kept = items, kept
+            self._task["rescue"] = 0
+            return
         environment, bridge, *opening = items
         check(text_of(environment).startswith(CONTEXT[0]), "a review forgets where it works")
         check(message in text_of(bridge), "a compaction loses its summary")

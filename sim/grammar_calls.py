@@ -78,7 +78,7 @@ class CallGrammar(Reading):
     def _takes_left(self, item: Item) -> None:
         """Takes an item that a task beside the conversation may have left."""
 
-    def _compacted_beside(self, items: list[Item], message: str) -> None:
+    def _compacted_beside(self, items: list[Item], kept: list[str], message: str) -> None:
         """Takes the compaction of a task beside the conversation."""
         raise NotImplementedError
 
@@ -104,7 +104,10 @@ class CallGrammar(Reading):
         if self._task["request"] == "turn":
             self._task["pending"].append(message["message"])
         else:
-            check(self._task["kind"] == "compact", "the agent speaks, and no request is in flight")
+            planned = self._task.get("exited") is not None
+            check(planned or self._task["kind"] == "compact", "the agent speaks, and no request is in flight")
+            if planned:
+                self._task["message"] = message["message"]
 
     def _fact_call(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         call = self._task["calls"].get(fact["call_id"])
@@ -233,7 +236,7 @@ class CallGrammar(Reading):
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
         if self.aside is not None:
-            self._compacted_beside(items, payload["message"])
+            self._compacted_beside(items, kept, payload["message"])
             return
         opened = self._opens_with(items)
         check(all(map(is_pictures, items[opened:-1])), "a compaction keeps more than it may")
@@ -250,6 +253,7 @@ class CallGrammar(Reading):
             check(found == wanted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
             check(in_order(bridge, kept), "a compaction does not tell what people said, or in another order")
         self.kept, self.conversation = kept, items
+        self.pinned_at = 0
         self._task["rescue"] = 0
         self.earlier += [mark for mark, _ in self.bookmarks] if payload.get("turns_kept") else []
         self.bookmarks.clear()
@@ -278,8 +282,11 @@ class CallGrammar(Reading):
 
     def _fact_rewound(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         if "content" in fact:
+            self.pinned = None
             self._restored(fact)
             return
+        if fact["length"] < self.pinned_at:
+            self.pinned = None
         length = next((length for mark, length in self.bookmarks if mark == fact["response_id"]), None)
         check(length == fact["length"], f"{fact['response_id']} stood at {length}, not {fact['length']}")
         self.conversation = self.conversation[: fact["length"]]

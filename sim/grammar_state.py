@@ -48,6 +48,12 @@ class Reading:
         """The session's conversation, while a task has one of its own, and what compactions kept of it."""
         self.left = ""
         """Words that a task beside the conversation leaves to it, until they stand there."""
+        self.left_plan = ""
+        """The text of an approved plan, until it stands there, too."""
+        self.pinned: Mapping[str, Any] | None = None
+        """The approved plan that the next task of a person is shown."""
+        self.pinned_at = 0
+        """The length of the conversation that knows of it."""
         self.earlier: list[str] = []
         """Turns that compactions summed up, oldest first."""
         self.kept: list[str] = []

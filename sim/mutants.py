@@ -21,6 +21,7 @@ from sim.defects import DEFECTS
 from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
+from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
 from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
 from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
@@ -45,6 +46,7 @@ MUTANTS = (
     *DEFECTS_OF_DEPLOYMENTS,
     *DEFECTS_OF_PROCESSES,
     *DEFECTS_BESIDE,
+    *DEFECTS_OF_PLANS,
 )
 
 

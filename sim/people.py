@@ -36,6 +36,7 @@ from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.plans import (
+    PlanRequest,
     QuestionsAnswered,
     QuestionsCancelled,
     RequestUserInputAnswer,
@@ -46,7 +47,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
 from orchestrator.views.event import Event
-from orchestrator.views.questions import QUESTIONS, call_id_of, is_secret, name_of
+from orchestrator.views.questions import PLAN, QUESTIONS, call_id_of, is_secret, name_of
 from sim.double import EPOCH_S
 from sim.lookups import a_lookup
 from sim.loop import Lane
@@ -61,6 +62,7 @@ MANNERS = 0.3
 """How likely a turn comes with a personality, and with a mode."""
 ALLOWS = 0.8
 """How likely a person who may allow a prefix of commands does so."""
+PLANNED = ("approved", "rejected")
 PNG = "iVBORw0KGgoA"
 """The beginning of a PNG, without which no picture is taken."""
 FREE = "danger-full-access"
@@ -251,6 +253,9 @@ class Person:
             case "run":
                 ran = f"do {self.name}.{self._numbered}"
                 await self.submits(session, ops.RunUserShellCommand(command=ran))
+            case "plan":
+                goal = self._whims.choice((*[f"plan {self.name}.{self._numbered}"] * 4, " "))
+                await self.submits(session, ops.Plan(plan_request=PlanRequest(goal=goal)))
             case "review":
                 await self.submits(session, self._review())
             case "compact":
@@ -377,6 +382,9 @@ class Person:
         if event.type == "elicitation_request":
             await self._answers_server(session, event)
             return
+        if event.type == PLAN:
+            await self._answers_plan(session, event)
+            return
         if not event.type.endswith("_approval_request"):
             return
         rng = self._rng
@@ -400,6 +408,26 @@ class Person:
                 await self.decides(session, "exec", meant, "approved", agent_id=agent)
             else:
                 await self.replies(session, request["type"], meant, self._words_for(request), agent)
+
+    async def _answers_plan(self, session: str, event: Event) -> None:
+        """Decides on a plan, late, twice, by another op or without words, or not at all."""
+        rng = self._rng
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
+            meant = event.id if rng.random() < 0.25 else call_id_of(event.msg)
+            agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
+            if rng.random() < 0.1:
+                await self.decides(session, "exec", meant, "approved", agent_id=agent)
+            else:
+                await self.plans(session, meant, rng.choice((*PLANNED, "approved", " ")), agent)
+
+    async def plans(self, session: str, id: str, decision: str, agent_id: int | None = None) -> None:
+        """Decides on a plan; other words say what is to be changed."""
+        response: Any = (
+            {"type": decision} if decision in PLANNED else {"type": "revised", "feedback": decision}
+        )
+        op = {"type": "resolve_plan_approval", "id": id, "response": response, "agent_id": agent_id}
+        await self.submits(session, ops.ResolvePlanApproval.model_validate(op))
 
     def _words_for(self, request: Mapping[str, Any]) -> dict[str, str] | None:
         """An answer to each question; None: this person will not answer. Some answers fit no question."""
@@ -433,6 +461,8 @@ class Person:
         """Brings a request to its end, whatever it asks."""
         if kind == "elicitation":
             await self.tells_server(session, call_id, "decline")
+        elif kind == "plan":
+            await self.plans(session, call_id, "rejected")
         elif kind in ("question", "user_input"):
             types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
             await self.replies(session, types[kind], call_id, None)

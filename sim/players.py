@@ -22,6 +22,7 @@ from orchestrator.core.calls import (
     Mcp,
     McpWork,
     PatchWork,
+    PlanWork,
     QuestionWork,
     StdinWork,
     UserInputWork,
@@ -119,6 +120,8 @@ class Odds:
     prefixes: float = 0.0
     """Commands whose prefix a person may allow from now on."""
     large: float = 0.05
+    proposes: float = 0.0
+    """Plans put to people, and drafts of helpers for them, in the place of commands."""
     questions: float = 0.0
     """Questions to people, in the place of commands."""
     processes: float = 0.0
@@ -184,7 +187,7 @@ class ModelScript:
         parts = [f"<t{self._texts}:{part}>" for part in range(self.rng.choice((1, 3)))]
         if _reviews(prompt.input):
             parts = _reviewed(self._texts)
-        elif _plans(prompt.input):
+        elif _plans(prompt.input) or _plans_beside(prompt.input):
             parts = _planned(self._texts, self.rng.choice((0, 1, 2)))
         content = [{"type": "output_text", "text": "".join(parts)}]
         message = {"type": "message", "role": "assistant", "content": content}
@@ -194,12 +197,19 @@ class ModelScript:
         odds, at = self.odds, self.rng.random()
         if agents and self.rng.random() < odds.agents:
             return self._of_agents(self.rng.choices(list(odds.verbs), list(odds.verbs.values()))[0])
-        name, arguments = "shell", {"large": self.rng.random() < odds.large}
+        name = "shell"
+        arguments: dict[str, Any] = {"large": self.rng.random() < odds.large}
         if at < odds.patches:
             name = "apply_patch"
             arguments["outside"] = self.rng.random() < odds.outside
         elif at < odds.patches + odds.plans:
             name = "update_plan"
+        elif odds.proposes and self.rng.random() < odds.proposes:
+            drafts = agents and self.rng.random() < 0.3
+            name = "propose_plan_variants" if drafts else "approve_plan"
+            arguments.clear()
+            if drafts:
+                arguments["goal"] = f"{_TASK}{self._calls}"
         elif odds.questions and self.rng.random() < odds.questions:
             name = self.rng.choice(ASKS)
             arguments.clear()
@@ -276,6 +286,12 @@ def _plans(items: Sequence[Item]) -> bool:
     texts = [message_text(item) for item in items if item.get("role") == "developer"]
     told = [text for text in texts if text.startswith("<collaboration_mode>")]
     return bool(told) and "plan mode" in told[-1]
+
+
+def _plans_beside(items: Sequence[Item]) -> bool:
+    """Whether the model is in a planning session."""
+    texts = (message_text(item) for item in items if item.get("role") == "developer")
+    return any(text.startswith("You are in a planning session") for text in texts)
 
 
 def _reviews(items: Sequence[Item]) -> bool:
@@ -477,6 +493,9 @@ class SimTools:
                 return ApplyPatch("*** Begin Patch", "/sim", changes, told, record, outside)
             case "update_plan":
                 return Immediate("Plan updated")
+            case "approve_plan":
+                steps = [{"step": "do it", "status": "pending"}]
+                return PlanWork({"title": call.call_id, "summary": "s", "plan": {"plan": steps}})
             case "ask_user_question":
                 shown = {"question": "Which?", "options": [], "multiSelect": False}
                 headers = ("Auth", "Store")[: self._model.rng.choice((1, 2))]

@@ -121,6 +121,23 @@ async def processes(fixture: Fixture) -> None:
     await used(fixture, person, session, rng.choice((2, 4)))
 
 
+async def plans(fixture: Fixture) -> None:
+    """A session that plans beside its conversation; two people decide: late, twice, without words, or not."""
+    rng, person, other, odds = fixture.rng, fixture.person(), fixture.person(), fixture.site.model.odds
+    odds.proposes, odds.calls, odds.patches, odds.asks = 0.7, 0.9, 0.1, 0.3
+    odds.questions, odds.agents = 0.3, 0.1
+    fixture.site.model.faults.too_long = rng.choice((0.0, 0.0, 0.15))
+    person.habits |= {"plan": 16, "interrupt": 4, "compact": 3, "back": 2}
+    facts: dict[str, Any] = {
+        "approval_timeout_ms": rng.choice((None, None, 5_000, 3_600_000)),
+        "on_user_input": rng.choice(("replace", "steer")),
+        **perhaps_agents(rng, 0.5),
+    }
+    session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
+    other.does(other.follows(session, partial(other.answers, session)), "follows")
+    await used(fixture, person, session, rng.choice((3, 5)))
+
+
 async def reviews(fixture: Fixture) -> None:
     """A session whose changes are reviewed, again and again, with other input in the middle of it."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
@@ -454,6 +471,7 @@ LATER = (
     ((commands,), 0.02),
     ((processes,), 0.02),
     ((reviews,), 0.03),
+    ((plans,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
