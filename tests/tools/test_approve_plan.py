@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.calls import PlanWork
 from orchestrator.core.commands import Immediate
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.tools.question import HELPER_ASKS
@@ -86,3 +86,10 @@ def test_planning_session_has_the_tools_that_read_and_those_that_ask() -> None:
 )
 async def test_other_tools_are_refused_in_a_planning_session(tool: str, told: str) -> None:
     assert await assess(tool, {}, PLANNING) == Immediate(told)
+
+
+def test_variants_are_offered_to_planning_sessions_of_trees_that_may_grow() -> None:
+    agents = SessionFacts.of({"agents": True})
+    assert "propose_plan_variants" in names(replace(PLANNING, facts=agents))
+    assert "propose_plan_variants" not in names(replace(STATE, facts=agents))
+    assert "propose_plan_variants" not in names(PLANNING)
