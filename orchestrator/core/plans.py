@@ -16,6 +16,8 @@ from orchestrator.protocol.plans import PlanOutputEvent, PlanProposal, UpdatePla
 from orchestrator.protocol.wire import JsonMapping, JsonObject, written
 
 MOST_STEPS: Final = 64
+PLANNED_OPENING: Final = "The user ran a planning session for: "
+_RESULT: Final = "\n\nResult: "
 PLAN_TAG: Final = "<approved_plan>"
 _TOLD: Final = (
     f"{PLAN_TAG}\nThe user approved this plan in a planning session. Unless they say otherwise now, carry it "
@@ -28,6 +30,17 @@ def plan_text(plan: PlanOutputEvent | PlanProposal) -> str:
     steps = "\n".join(f"{n}. {step.step}" for n, step in enumerate(plan.plan.plan, 1))
     parts = (plan.title, plan.summary, plan.plan.explanation or "", steps)
     return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def session_told(goal: str, result: str) -> str:
+    """The words by which the conversation knows of a planning session."""
+    return f"{PLANNED_OPENING}{goal}{_RESULT}{result}."
+
+
+def goal_in(text: str) -> str:
+    """The goal of the planning session that a message tells of; empty if it tells of none."""
+    opening, _, _ = text.rpartition(_RESULT)
+    return opening.removeprefix(PLANNED_OPENING) if text.startswith(PLANNED_OPENING) else ""
 
 
 def variant(answer: str, title: str, why: str) -> JsonObject:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.history import message_text
+from orchestrator.core.plans import goal_in
 from orchestrator.core.review import asked_in
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
@@ -40,7 +41,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
 
 
 def title(state: State) -> str:
-    """The first thing that the user said, or had reviewed, on one line."""
+    """The first thing that the user said, or had reviewed or planned, on one line."""
     for item in state.history:
         text = _user_text(item)
         if text:
@@ -53,4 +54,4 @@ def _user_text(item: Any) -> str:
     if item.get("type") != "message" or item.get("role") != "user":
         return ""
     text = message_text(item)
-    return asked_in(text) if text.startswith("<") else text
+    return asked_in(text) if text.startswith("<") else goal_in(text) or text

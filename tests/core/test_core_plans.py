@@ -19,6 +19,7 @@ from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.plans import PLAN_TAG
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
+from orchestrator.rollouts.summary import title
 from orchestrator.runtime.prompts import build_prompt, known_response
 from tests.core.driver import Seen, Session, assistant, op
 from tests.core.test_core_branch import LEFT, planning, plans, purpose
@@ -363,3 +364,10 @@ def test_every_turn_of_the_task_shows_the_plan_behind_the_first_context_and_no_o
 
 def _joined(seen: Seen) -> list[Mapping[str, Any]]:
     return [entry.payload for entry in seen.entries if entry.type == "response_item"]
+
+
+def test_session_that_only_planned_is_listed_by_its_goal() -> None:
+    session = Session()
+    plans(session, "Add login\n\nResult: a page")
+    session.answers("no plan")
+    assert title(session.state) == "Add login Result: a page"

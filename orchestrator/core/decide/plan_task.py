@@ -14,7 +14,7 @@ from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text, user_message
 from orchestrator.core.narrowing import helper_settings
-from orchestrator.core.plans import plan_text
+from orchestrator.core.plans import plan_text, session_told
 from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
 from orchestrator.core.state import Branch, Call, Task
 from orchestrator.protocol import events as ev
@@ -39,7 +39,6 @@ INSTRUCTIONS: Final = (
     "that validate it.\n"
     "- `title` names the result, `summary` says it in two or three sentences."
 )
-_ENDED: Final = "The user ran a planning session for: {goal}\n\nResult: {result}."
 
 
 def fault(goal: str) -> str | None:
@@ -84,11 +83,11 @@ def exit(task: Task, branch: Branch, message: str | None) -> Exit:
     goal = message_text(branch.opening[-1])
     plan = task.result["plan"] if task.result is not None else None
     if plan is None:
-        told = _ENDED.format(goal=goal, result="ended without a plan")
+        told = session_told(goal, "ended without a plan")
         return Exit(message, (ev.ExitedPlanMode(),), (user_message(told),))
     output = PlanOutputEvent.model_validate(plan)
     text = plan_text(output)
     events = ev.ExitedPlanMode(plan_output=output), ev.AgentMessage(message=text)
     said = Message(role="assistant", content=(OutputText(text=text),))
-    told = _ENDED.format(goal=goal, result="the user approved the plan that follows")
+    told = session_told(goal, "the user approved the plan that follows")
     return Exit(text, events, (user_message(told), said), {**plan})
