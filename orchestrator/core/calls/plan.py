@@ -10,8 +10,8 @@ from orchestrator.core.calls.ask import DoesNotAnswer, Settled, check_texts
 from orchestrator.core.frozen import record, replace
 from orchestrator.protocol.events import BackgroundEvent, PlanApprovalRequest, PlanUpdate
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.protocol.plans import PlanProposal, PlanRevised
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.plans import PlanProposal, PlanRejected, PlanRevised
+from orchestrator.protocol.wire import JsonObject, written
 
 APPROVED: Final = "Plan approved; going on."
 
@@ -36,7 +36,7 @@ class PlanWork:
     @property
     def unanswered(self) -> Settled:
         """The end of a plan that nobody has decided on in time."""
-        return _settled({"type": "rejected"})
+        return _settled(written(PlanRejected()))
 
     def settled(self, response: JsonObject) -> Settled:
         """The end that a response leads to; raises `DoesNotAnswer` for a revision that says nothing."""
