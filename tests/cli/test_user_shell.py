@@ -103,7 +103,7 @@ def test_command_that_would_stop_the_agent_is_not_taken(machine: Machine, fifo: 
         person.type("go\r")
         assert Path(fifo.path).read_text() == "begun\n"
         person.type("!rm -rf build\r")
-        person.wait_for("a command of yours would stop it")
+        person.wait_for("would stop it: ")
         Path(fifo.path).write_text("on\n")
         person.wait_for("done")
         person.type("/quit\r")
