@@ -26,9 +26,7 @@ from orchestrator.views.questions import (
 )
 
 APPROVAL: Final = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
-APPROVAL_WITH_PREFIX: Final = (
-    "Allow? [y]es / [p]refix in this session / [a]lways in this session / [n]o / [q]uit the turn: "
-)
+APPROVAL_WITH_PREFIX: Final = "Allow? [y]es / [p]refix / [a]lways in this session / [n]o / [q]uit the turn: "
 ELICITATION: Final = "Answer? [y]es / [n]o / [c]ancel: "
 ELICITATION_ANSWERS: Mapping[str, ReviewDecision] = {
     "y": ReviewDecision.APPROVED,
