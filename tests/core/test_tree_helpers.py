@@ -47,7 +47,10 @@ def test_helpers_answer_is_the_calls_output() -> None:
     assert ended["result"] == {"Ok": "it says no"}
     assert (ended["tokens"], ended["outcome"]) == (240, "completed")
     assert ended["invocation"] == {"description": "Reads", "label": "reader", "prompt": "read it"}
-    assert told_of(tree, "h", "tokens") == [120, 240]
+    used = [
+        fact.message["tokens"] for fact in tree.log if fact.message["type"] == "sub_agent_tool_call_tokens"
+    ]
+    assert used == [120, 240], "at the end of each of its turns"
     tree.check()
 
 

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from orchestrator.core.settings import Rules
-from orchestrator.model.events import ItemDone, ReasoningRawDelta, TextDelta
+from orchestrator.model.events import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
+from orchestrator.protocol import ops
 from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
@@ -51,6 +52,21 @@ async def test_raw_reasoning_is_shown_to_those_who_asked_for_it(harness: Harness
     kinds = {event.type for event in await harness.until(session, "task_complete")}
     raw = {"agent_reasoning_raw_content_delta", "agent_reasoning_raw_content"}
     assert kinds & raw == (raw if shown else set())
+
+
+async def test_raw_reasoning_of_an_item_is_shown_under_the_items_name(harness: Harness) -> None:
+    session = await harness.session()
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm, so."}]}
+    harness.models.will(
+        [ItemAdded({"id": "rs_1", **thought}), ReasoningRawDelta("Hm, "), ItemDone(thought), ends()]
+    )
+    await harness.submit(session, ops.ConfigureSession(item_events="all"))
+    task = await harness.say(session)
+    await harness.run(session, rules=Rules(show_raw_reasoning=True))
+    told = [event.msg for event in await harness.until(session, "task_complete")]
+    (delta,) = (msg for msg in told if msg["type"] == "reasoning_raw_content_delta")
+    named = (delta["turn_id"], delta["item_id"], delta["content_index"])
+    assert (*named, delta["delta"]) == (task, "rs_1", 0, "Hm, ")
 
 
 async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(harness: Harness) -> None:

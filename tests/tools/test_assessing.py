@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,7 +38,8 @@ ARGUMENTS = st.fixed_dictionaries(
         "plan": st.lists(st.fixed_dictionaries({"step": TEXTS, "status": TEXTS})),
     },
 )
-NAMES = st.sampled_from(["shell", "container.exec", "apply_patch", "view_image", "update_plan", "nonsense"])
+SHELL = ("shell", "container.exec", "exec")
+NAMES = st.sampled_from([*SHELL, "apply_patch", "view_image", "update_plan", "nonsense"])
 
 
 def site(folder: Path) -> CallSite:
@@ -67,6 +69,13 @@ async def test_any_arguments_are_assessed(tmp_path: Path, name: str, arguments: 
     assert isinstance(found, Exec | ApplyPatch | Immediate)
     # An assessment is written to the log before anything else.
     assert orjson.dumps(found, default=vars)
+
+
+@pytest.mark.parametrize("name", SHELL)
+async def test_command_is_judged_the_same_under_each_name_of_shell(name: str, tmp_path: Path) -> None:
+    found = await TOOLBOX.assess(asked(name, {"command": ["ls", "-l"]}), site(tmp_path))
+    assert isinstance(found, Exec)
+    assert (found.command, found.safe) == (("ls", "-l"), True)
 
 
 async def test_a_folder_that_no_name_can_have_is_not_trusted(tmp_path: Path) -> None:
