@@ -72,13 +72,13 @@ DEFECTS = (
     Mutant(
         "words to a closed root are dropped",
         "a message to the root that meets a closed session is answered with nothing",
-        text(mail_delivery, "tell_undelivered", "draft.add(e.event(id, error))", "pass"),
+        text(mail_delivery, "publish_undelivered", "draft.add(e.event(id, error))", "pass"),
         "several",
     ),
     Mutant(
         "words to ended agents are dropped",
         "a message to an agent that was cancelled first is answered with nothing",
-        text(mail_delivery, "tell_undelivered", "draft.tree.tell(", "("),
+        text(mail_delivery, "publish_undelivered", "draft.tree.publish(", "("),
         "tree",
     ),
     Mutant(

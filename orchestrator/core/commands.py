@@ -361,7 +361,7 @@ class CloseCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class TellChildren:
+class EndChildren:
     """The next of the children that are to end are told, as many as a commit carries."""
 
 
@@ -457,7 +457,7 @@ Command = (
     | ElicitationDropped
     | Stopped
     | CloseCalls
-    | TellChildren
+    | EndChildren
     | TookOver
     | TaskRefused
     | LookedUp

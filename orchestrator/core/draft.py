@@ -298,7 +298,7 @@ class TreeDraft:
         self.outbox.append(message)
         return message
 
-    def tell(
+    def publish(
         self,
         id: str | None,
         message: EventModel,

@@ -44,7 +44,7 @@ class RunCall:
 
 
 @dataclass(frozen=True, slots=True)
-class TellServer:
+class AnswerServer:
     """A server's question in the middle of a running call is decided: its server is to hear the decision."""
 
     id: str
@@ -88,7 +88,7 @@ class ReadInstructions:
 
 
 @dataclass(frozen=True, slots=True)
-class TellChildren:
+class EndChildren:
     """The next of the children that are to end are to be told, or unread mail is to be let go."""
 
 
@@ -102,17 +102,17 @@ Work = (
     | FollowRequest
     | AssessCall
     | RunCall
-    | TellServer
+    | AnswerServer
     | StopAll
     | CloseCalls
-    | TellChildren
+    | EndChildren
     | FollowProcess
 )
 
 
 def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
     """The work owed, in the order to start it in; empty when nothing can go on without news."""
-    telling: tuple[Work, ...] = (TellChildren(),) if state.tree.ends_in_pieces else ()
+    telling: tuple[Work, ...] = (EndChildren(),) if state.tree.ends_in_pieces else ()
     return (
         *telling,
         *_lookups(state),
@@ -139,7 +139,7 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
         # The task's end is told when nothing of it is left.
         return () if state.processes.stopping else (StopAll(task.stopping),)
     work: list[Work] = [RunCall(call.call_id, call.epoch) for call in task.running]
-    work += [TellServer(asked.id, asked.decision) for asked in task.elicitations if asked.decision]
+    work += [AnswerServer(asked.id, asked.decision) for asked in task.elicitations if asked.decision]
     work += [AssessCall(call.call_id) for call in _startable(task, rules)]
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))

@@ -17,7 +17,7 @@ from orchestrator.protocol.turn_items import (
 )
 
 
-def tells_all(settings: TurnSettings) -> bool:
+def publishes_items(settings: TurnSettings) -> bool:
     """Whether clients are told of every item, and not of plans alone."""
     return settings.item_events == "all"
 

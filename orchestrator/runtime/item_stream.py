@@ -13,7 +13,7 @@ from orchestrator.core.history import message_text
 from orchestrator.core.modes import plan_item_id, plans
 from orchestrator.core.state import Request, State
 from orchestrator.core.tagged import Normal, Part, Plan, Start, TagParser, proposal
-from orchestrator.core.turn_items import begun_item, tells_all
+from orchestrator.core.turn_items import begun_item, publishes_items
 from orchestrator.model.events import (
     ItemDone,
     ModelEvent,
@@ -52,7 +52,7 @@ class ItemStream:
         self._shown = request.purpose == "turn"
         """A compaction's text is not the agent's answer: nothing of it is shown."""
         self._plans = plans(settings)
-        self._all = tells_all(settings)
+        self._all = publishes_items(settings)
         self._silent = state.task.branch is not None
         """Beside the session's conversation nothing that is said is shown, but a plan is."""
         self._count = 0

@@ -24,10 +24,10 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import (
     AssessCall,
     CloseCalls,
+    EndChildren,
     LookUp,
     OweRequest,
     ReadInstructions,
-    TellChildren,
     Work,
     outstanding,
 )
@@ -318,8 +318,8 @@ class Runner:
                     case CloseCalls():
                         self._make(step, c.CloseCalls())
                         progressed = True
-                    case TellChildren():
-                        self._make(step, c.TellChildren())
+                    case EndChildren():
+                        self._make(step, c.EndChildren())
                         progressed = True
                     case _ if leaving:
                         continue

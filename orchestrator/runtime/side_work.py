@@ -16,13 +16,13 @@ from orchestrator.core import commands as c
 from orchestrator.core.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.outstanding import (
+    AnswerServer,
     FollowProcess,
     FollowRequest,
     LookUp,
     OweRequest,
     RunCall,
     StopAll,
-    TellServer,
     Work,
 )
 from orchestrator.core.processes import Process
@@ -96,7 +96,7 @@ class SideWork:
                     self._start_call(call_of(state, call_id), state)
                 case FollowRequest(n) if ("request", str(n)) not in self._effects:
                     self._start_request(n, state)
-                case TellServer(id, decision):
+                case AnswerServer(id, decision):
                     self._elicitations.decided(id, decision)
                 case LookUp(key) if (LOOK_UP, key) not in self._lookups and not self.leaving():
                     self._lookups.start((LOOK_UP, key), self._run_lookup(key))

@@ -25,7 +25,7 @@ from orchestrator.core.draft import Decision, Draft
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
-from orchestrator.core.outstanding import CloseCalls, TellChildren, Work, outstanding
+from orchestrator.core.outstanding import CloseCalls, EndChildren, Work, outstanding
 from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import Call, State, Task
@@ -50,7 +50,7 @@ FACTS: Mapping[str, Any] = {
     "tree_id": "01996720-4a00-7000-8000-000000000001",
     "rollout_path": "/data/rollout.jsonl",
 }
-PIECES: Mapping[Work, c.Command] = {CloseCalls(): c.CloseCalls(), TellChildren(): c.TellChildren()}
+PIECES: Mapping[Work, c.Command] = {CloseCalls(): c.CloseCalls(), EndChildren(): c.EndChildren()}
 """Commands for the work that a state owes of an end that takes several commits."""
 USAGE: Mapping[str, int] = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
 RULES = Rules(parallel_safe=frozenset({"view_image", "spawn_subagent"}), repeatable=frozenset({"view_image"}))

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Mcp
 from orchestrator.core.decide import IllegalCommand
-from orchestrator.core.outstanding import TellServer
+from orchestrator.core.outstanding import AnswerServer
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import Phase
 from orchestrator.core.timers import approval_timer
@@ -52,13 +52,13 @@ def test_server_asks_and_hears_the_decision_while_its_call_runs() -> None:
     assert session.call("c1").phase is Phase.RUNNING
     assert replayed(session)
     seen = resolves(session, "accept", client="other", who="anna@host")
-    assert TellServer("c1-q1", "accept") in session.owes()
+    assert AnswerServer("c1-q1", "accept") in session.owes()
     assert session.approvals == {}
     assert session.status == "running"
     assert (session.state.answers[-1].decision, session.state.answers[-1].who) == ("accept", "anna@host")
     assert replayed(session)
     session.finishes("c1", "wiped")
-    assert not [work for work in session.owes() if isinstance(work, TellServer)]
+    assert not [work for work in session.owes() if isinstance(work, AnswerServer)]
     assert session.task.elicitations == ()
     assert replayed(session)
 
@@ -94,7 +94,7 @@ def test_question_that_nobody_answers_in_time_is_cancelled() -> None:
     calling(session)
     asks(session)
     session.fires(approval_timer("c1-q1"))
-    assert TellServer("c1-q1", "cancel") in session.owes()
+    assert AnswerServer("c1-q1", "cancel") in session.owes()
     assert session.state.answers[-1].who == "timer"
     assert session.fires(approval_timer("c1-q1"), 1).events == [], "a stale timer says nothing"
 
@@ -172,5 +172,5 @@ def test_agents_server_is_answered_at_the_root() -> None:
     answer = op("resolve_elicitation", server_name="files", request_id="c1-q1", decision="accept")
     tree.root.submit(answer, client="c", who="anna@host", below=(pending,))
     tree.settle()
-    assert TellServer("c1-q1", "accept") in child.owes()
+    assert AnswerServer("c1-q1", "accept") in child.owes()
     assert child.state.answers[-1].who == "anna@host"

@@ -20,8 +20,10 @@ from orchestrator.core.decide import IllegalCommand, request, task_end
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import (
+    AnswerServer,
     AssessCall,
     CloseCalls,
+    EndChildren,
     FollowProcess,
     FollowRequest,
     LookUp,
@@ -29,8 +31,6 @@ from orchestrator.core.outstanding import (
     ReadInstructions,
     RunCall,
     StopAll,
-    TellChildren,
-    TellServer,
     Work,
 )
 from orchestrator.core.settings import Rules, TurnSettings
@@ -301,7 +301,7 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
     match work:
         case OweRequest():
             return st.just(c.BeginRequest())
-        case TellServer():
+        case AnswerServer():
             # The server hears the decision, and nothing is reported of that.
             return st.nothing()
         case LookUp(key):
@@ -345,7 +345,7 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
             )
         case StopAll():
             return st.just(c.Stopped())
-        case CloseCalls() | TellChildren():
+        case CloseCalls() | EndChildren():
             return st.just(PIECES[work])
 
 

@@ -13,7 +13,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.agent_views import MESSAGE_BYTES
 from orchestrator.core.decide.cancel import MOST_TOLD
 from orchestrator.core.ids import AgentId
-from orchestrator.core.outstanding import TellChildren
+from orchestrator.core.outstanding import EndChildren
 from orchestrator.core.settings import TreeRules
 from tests.core.driver import assistant, op
 from tests.core.tree_driver import Agent, TreeDriver, answers, session_id
@@ -107,11 +107,11 @@ def test_closing_root_that_is_lost_between_two_pieces_tells_every_child_once() -
     tree.settle()
     tree.root.shutdown()
     told: list[list[str]] = []
-    while TellChildren() in tree.root.owes():
+    while EndChildren() in tree.root.owes():
         tree.root.state = tree.root.replayed()
         tree.root.is_taken_over()
         assert not tree.root.state.closed
-        letters = tree.root.happens(c.TellChildren()).decision.tree
+        letters = tree.root.happens(c.EndChildren()).decision.tree
         assert letters is not None
         told.append([letter.to for letter in letters.outbox])
     assert len(told) == 2
@@ -125,7 +125,7 @@ def test_child_whose_queue_takes_nothing_any_more_does_not_keep_its_root_from_cl
     tree, children = a_wide_tree()
     tree.settle()
     tree.root.shutdown()
-    refused = c.CommitRefused(c.TellChildren(), "archived_target", children[0].sid)
+    refused = c.CommitRefused(c.EndChildren(), "archived_target", children[0].sid)
     tree.root.happens(refused)
     tree.settle()
     assert tree.root.state.closed

@@ -20,7 +20,7 @@ from typing import assert_never
 
 from orchestrator.core import commands as c
 from orchestrator.core.decide.call import assessed, finished
-from orchestrator.core.decide.cancel import tell_next
+from orchestrator.core.decide.cancel import end_next
 from orchestrator.core.decide.elicitation import dropped, elicited
 from orchestrator.core.decide.lookup import instructions_read, looked_up
 from orchestrator.core.decide.mail import mail_arrived
@@ -97,8 +97,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             stopped(draft, command)
         case c.CloseCalls():
             go_on(draft)
-        case c.TellChildren():
-            tell_next(draft)
+        case c.EndChildren():
+            end_next(draft)
         case c.TookOver():
             took_over(draft, command)
         case c.TaskRefused():

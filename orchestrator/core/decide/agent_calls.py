@@ -14,7 +14,7 @@ from orchestrator.core.counts import counted
 from orchestrator.core.decide.agent_create import make
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
-from orchestrator.core.decide.mail_delivery import forget_children, take, tell_depths
+from orchestrator.core.decide.mail_delivery import forget_children, publish_depths, take
 from orchestrator.core.decide.variants import propose_variants
 from orchestrator.core.decide.wait import await_agents
 from orchestrator.core.draft import Draft
@@ -94,7 +94,7 @@ def post(draft: Draft, target: c.Target, payload: Said, key: str, interrupt: boo
     draft.tree.send(target.session, "message", content, key, interrupt)
     parent = target.record.get("parent_session_id") or target.session
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
-    tell_depths(draft, draft.task_id, target.agent_id, target.session, targets)
+    publish_depths(draft, draft.task_id, target.agent_id, target.session, targets)
 
 
 def _follow_up(draft: Draft, asked: c.SendMessage, prompt: str) -> None:
@@ -245,4 +245,4 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     )
     parent = target.record.get("parent_session_id") or draft.state.facts.session_id
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
-    draft.tree.tell(draft.task_id, message, targets)
+    draft.tree.publish(draft.task_id, message, targets)

@@ -25,7 +25,7 @@ from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import standing_instructions
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper_activity import STARTING
-from orchestrator.core.decide.mail_delivery import tell_depths, watchers
+from orchestrator.core.decide.mail_delivery import publish_depths, watchers
 from orchestrator.core.draft import Draft
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import call_output
@@ -196,8 +196,8 @@ def _tell(draft: Draft, facts: SessionFacts, record: AgentRecord) -> None:
     created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=event_summary(record))
     targets = watchers(facts)
     about: TreeNote = {"record": record}
-    draft.tree.tell(facts.born_in, created, targets, about=about)
-    tell_depths(draft, facts.born_in, facts.agent_id, facts.session_id, targets)
+    draft.tree.publish(facts.born_in, created, targets, about=about)
+    publish_depths(draft, facts.born_in, facts.agent_id, facts.session_id, targets)
 
 
 def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry, ...]:

@@ -11,7 +11,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import MESSAGE_BYTES, envelope, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.decide.cancel import cancel_line
-from orchestrator.core.decide.mail_delivery import key_of_person, tell_depths
+from orchestrator.core.decide.mail_delivery import key_of_person, publish_depths
 from orchestrator.core.draft import Draft
 from orchestrator.core.message_payloads import InterruptPayload, MessagePayload, Said
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
@@ -38,13 +38,13 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
     content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **said}
     key = key_of_person(command.client, command.id)
     draft.tree.send(target.session, "message", content, key, op.interrupt)
-    _tell_inbox(draft, command.id, target)
+    _publish_inbox(draft, command.id, target)
 
 
-def _tell_inbox(draft: Draft, id: str, target: Target) -> None:
+def _publish_inbox(draft: Draft, id: str, target: Target) -> None:
     parent = target.record.get("parent_session_id") or target.session
     watching = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
-    tell_depths(draft, id, target.agent_id, target.session, watching)
+    publish_depths(draft, id, target.agent_id, target.session, watching)
 
 
 def cancel_agent(draft: Draft, command: Submitted, op: CancelAgent) -> None:

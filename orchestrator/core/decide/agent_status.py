@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import envelope, event_summary, record_of, told_result
 from orchestrator.core.commit_parts import SLOTS, Debit, TreeNote
-from orchestrator.core.decide.mail_delivery import tell_depths, watchers
+from orchestrator.core.decide.mail_delivery import publish_depths, watchers
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
 from orchestrator.core.message_payloads import (
@@ -45,7 +45,7 @@ def change(draft: Draft, told: ev.SubagentLifecycle, changes: TreeChanges) -> No
     who = {"agent_id": facts.agent_id, "session_id": facts.session_id, "subagent": event_summary(record)}
     event = told.model_copy(update=who)
     about: TreeNote = {"record": record}
-    draft.tree.tell(facts.born_in, event, watchers(facts), inbox=facts.session_id, about=about)
+    draft.tree.publish(facts.born_in, event, watchers(facts), inbox=facts.session_id, about=about)
     draft.tree.note(f"a:{facts.agent_id}", record)
 
 
@@ -65,7 +65,7 @@ def took_task(draft: Draft) -> None:
     if tree.status != "queued" and not _asked_by_parent(draft):
         # The parent's await has to know that there is something to wait for again.
         again: StatusPayload = {**_opening(draft), "status": "running"}
-        _tell_parent(draft, "status", again, f"status:{tree.turns}:{draft.task.id}")
+        _send_to_parent(draft, "status", again, f"status:{tree.turns}:{draft.task.id}")
     told = ev.SubagentLifecycle(event=LifecycleChange.STATUS, status=SubagentStatus.RUNNING)
     change(draft, told, {"status": "running", "slot": True})
 
@@ -90,7 +90,7 @@ def come_to_rest(draft: Draft) -> None:
         return
     elif tree.status not in ACTIVE:
         draft.add(f.AgentChanged({"ended": True}))
-        tell_ended(draft)
+        send_ended(draft)
     else:
         _rest(draft, "canceled", over.message if over is not None else None)
 
@@ -118,10 +118,10 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
         "tokens": _tokens(draft),
         **_completion(outcome, told_result(message or tree.canceling or None)),
     }
-    _tell_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
+    _send_to_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
 
 
-def tell_ended(draft: Draft) -> None:
+def send_ended(draft: Draft) -> None:
     """Nothing of this agent, or below it, is left; it had come to rest before it was cancelled."""
     facts, tree = draft.state.facts, draft.state.tree
     end: EndedPayload = {
@@ -131,7 +131,7 @@ def tell_ended(draft: Draft) -> None:
         "turn": tree.turns,
         "born_in": facts.born_in or "",
     }
-    _tell_parent(draft, "ended", end, f"ended:{facts.session_id}:{draft.moment.at_ms}")
+    _send_to_parent(draft, "ended", end, f"ended:{facts.session_id}:{draft.moment.at_ms}")
 
 
 def _completion(outcome: str, text: str | None) -> Completion:
@@ -150,7 +150,7 @@ def _opening(draft: Draft) -> Envelope:
     return envelope(draft.state, draft.moment.at_ms)
 
 
-def _tell_parent(draft: Draft, kind: str, payload: ToParent, key: str) -> None:
+def _send_to_parent(draft: Draft, kind: str, payload: ToParent, key: str) -> None:
     parent = draft.state.facts.parent_session
     assert parent is not None, "only a root has no parent, and no status"
     outbound = draft.tree.send(parent, kind, payload, key)
@@ -158,7 +158,7 @@ def _tell_parent(draft: Draft, kind: str, payload: ToParent, key: str) -> None:
         facts = draft.state.facts
         watching = dict.fromkeys((facts.grandparent_session or parent, facts.tree_id))
         above = facts.ancestors[-1]
-        tell_depths(draft, facts.born_in, above, parent, watching)
+        publish_depths(draft, facts.born_in, above, parent, watching)
 
 
 def _tokens(draft: Draft) -> int:

@@ -217,7 +217,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
             break
     else:
         needed = False
-        _tell_late(draft, answer)
+        _publish_late(draft, answer)
     if not needed:
         draft.drop_secret(answer.get("secret", ""))
 
@@ -233,11 +233,11 @@ def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -
     except DoesNotAnswer as error:
         name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
         if "id" in answer:
-            _tell_root(draft, answer["id"], _stays_open(name, error))
+            _publish_error_at_root(draft, answer["id"], _stays_open(name, error))
     return False
 
 
-def _tell_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
+def _publish_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
     """Tells the root that an answer which it has sent on came too late."""
     told, response = (answer["call_id"], answer["turn"]), answer.get("response")
     # Two secret answers are never the same: nothing is kept that tells.
@@ -250,12 +250,12 @@ def _tell_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
     text = (
         _too_late(name, earlier[-1].decision, earlier[-1].who) if earlier else _too_late(name, WITHDRAWN, "")
     )
-    _tell_root(draft, answer["id"], text)
+    _publish_error_at_root(draft, answer["id"], text)
 
 
-def _tell_root(draft: Draft, id: str, text: str) -> None:
+def _publish_error_at_root(draft: Draft, id: str, text: str) -> None:
     told = ev.Error(message=text, codex_error_info=UNSET)
-    draft.tree.tell(id, told, (draft.state.facts.tree_id,))
+    draft.tree.publish(id, told, (draft.state.facts.tree_id,))
 
 
 def _hold_against_earlier(draft: Draft, command: Submitted, reply: Reply) -> None:

@@ -53,10 +53,10 @@ def open_request(
         "agent_path": facts.agent_path,
     }
     draft.open_approval(call_id, asked)
-    _surface(draft, request)
+    _publish_at_root(draft, request)
 
 
-def _surface(draft: Draft, request: PersonRequest) -> None:
+def _publish_at_root(draft: Draft, request: PersonRequest) -> None:
     """Shows at the root a request that an agent has made in its own log."""
     facts = draft.state.facts
     if not facts.is_root:
@@ -65,7 +65,7 @@ def _surface(draft: Draft, request: PersonRequest) -> None:
             "session_id": facts.session_id,
             "agent_path": facts.agent_path,
         }
-        draft.tree.tell(draft.task.id, request.model_copy(update=asker), (facts.tree_id,))
+        draft.tree.publish(draft.task.id, request.model_copy(update=asker), (facts.tree_id,))
 
 
 def resolved(draft: Draft, id: str, decision: str, who: str, client: str = "", *, digest: str = "") -> None:
@@ -89,7 +89,7 @@ def resolved(draft: Draft, id: str, decision: str, who: str, client: str = "", *
     )
     about: TreeNote = {"response": digest} if digest else {}
     targets = (facts.tree_id, facts.session_id)
-    draft.tree.tell(draft.task.id, message, targets, about=about)
+    draft.tree.publish(draft.task.id, message, targets, about=about)
 
 
 def _knows_alone(draft: Draft, client: str) -> bool:

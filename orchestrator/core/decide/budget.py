@@ -47,7 +47,7 @@ def _tell(draft: Draft, refused: CommitRefused) -> None:
         budget=BudgetReport.model_validate({**account, "agent_id": facts.agent_id}),
     )
     once = f"{refused.detail}:100"
-    draft.tree.tell(draft.task_id, message, (facts.tree_id,), once=once)
+    draft.tree.publish(draft.task_id, message, (facts.tree_id,), once=once)
 
 
 def resume(draft: Draft) -> None:

@@ -5,7 +5,7 @@ message makes the agent stop what runs, and pass the word on. So it is enough to
 ones; the others are told at once where they are few, because that is sooner.
 
 An agent may have a thousand children. Those that one commit does not tell are `to_end` in the state,
-which owes the next of them (`TellChildren`), and nothing above is over before all were told and ended.
+which owes the next of them (`EndChildren`), and nothing above is over before all were told and ended.
 Their results that a cancelled agent has not read leave its inbox in the same way.
 """
 
@@ -17,7 +17,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import child_summary, envelope
 from orchestrator.core.commands import Target
 from orchestrator.core.decide.agent_status import end_watchdogs
-from orchestrator.core.decide.mail_delivery import take, tell_undelivered
+from orchestrator.core.decide.mail_delivery import publish_undelivered, take
 from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.ids import AgentId
@@ -59,7 +59,7 @@ def cancel_children(draft: Draft, reason: str) -> None:
         draft.add(f.ToEnd((*tree.to_end, *ending), reason or None))
 
 
-def tell_next(draft: Draft) -> None:
+def end_next(draft: Draft) -> None:
     """The next of the children that are to end, as many as a commit carries; then unread mail, the same."""
     tree = draft.state.tree
     if not tree.ends_in_pieces:
@@ -76,7 +76,7 @@ def _leave_unread(draft: Draft) -> None:
     """Empties the inbox, as far as one commit carries it; people are told whose words these were."""
     mails = draft.state.tree.inbox[:MOST_TOLD]
     take(draft, mails)
-    tell_undelivered(draft, [mail.key for mail in mails])
+    publish_undelivered(draft, [mail.key for mail in mails])
 
 
 def pass_over(draft: Draft, session: str) -> None:
@@ -144,4 +144,4 @@ def flag_and_notify(
         event=LifecycleChange.UPDATED, agent_id=agent_id, session_id=session, subagent=shown
     )
     targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
-    draft.tree.tell(draft.task_id, message, targets, about={"agent_id": agent_id, "marked": True})
+    draft.tree.publish(draft.task_id, message, targets, about={"agent_id": agent_id, "marked": True})

@@ -10,7 +10,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, helper_calls
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.mail_delivery import tell_read
+from orchestrator.core.decide.mail_delivery import publish_read
 from orchestrator.core.draft import Draft
 from orchestrator.core.state import Call
 from orchestrator.core.tree import Child, ChildChanges
@@ -26,7 +26,7 @@ def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) ->
     if child.status == "ready":
         # Its answer is the call's, or nobody's any more: nobody is to look for something unread.
         changes["status"] = "idle"
-        tell_read(draft, child, content)
+        publish_read(draft, child, content)
     draft.add(f.ChildChanged(child.agent_id, changes))
     found = _call_of(draft, child)
     if found is None:

@@ -21,7 +21,7 @@ def activity(draft: Draft, text: str) -> None:
     """Shows what a helper does now; an empty text clears it."""
     if (call_id := draft.state.facts.helper_call) is not None:
         shown = one_line(text, ACTIVITY_CHARS) or ""
-        _tell_asker(draft, ev.SubAgentToolCallActivity(call_id=call_id, activity=shown))
+        _publish_to_asker(draft, ev.SubAgentToolCallActivity(call_id=call_id, activity=shown))
 
 
 def thinks(draft: Draft) -> None:
@@ -52,10 +52,10 @@ def tokens_used(draft: Draft) -> None:
     tokens = draft.state.tokens
     total = tokens.total.total_tokens if tokens is not None else 0
     if (call_id := draft.state.facts.helper_call) is not None:
-        _tell_asker(draft, ev.SubAgentToolCallTokens(call_id=call_id, tokens=total))
+        _publish_to_asker(draft, ev.SubAgentToolCallTokens(call_id=call_id, tokens=total))
 
 
-def _tell_asker(draft: Draft, told: EventModel) -> None:
+def _publish_to_asker(draft: Draft, told: EventModel) -> None:
     facts = draft.state.facts
     assert facts.parent_session is not None, "a helper has a parent"
-    draft.tree.tell(facts.born_in, told, (facts.parent_session,))
+    draft.tree.publish(facts.born_in, told, (facts.parent_session,))

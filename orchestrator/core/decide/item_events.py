@@ -7,31 +7,31 @@ from collections.abc import Sequence
 from orchestrator.core.commands import ItemCompleted
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
-from orchestrator.core.turn_items import completed_item, tells_all, user_item
+from orchestrator.core.turn_items import completed_item, publishes_items, user_item
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.turn_items import ContextCompactionItem, TurnItem
 
 
-def tell_input(draft: Draft, items: Sequence[Item]) -> None:
-    """Tells of what a person said, which is whole at once."""
-    if tells_all(draft.task.settings):
+def publish_input(draft: Draft, items: Sequence[Item]) -> None:
+    """Publishes the item of what a person said, which is whole at once."""
+    if publishes_items(draft.task.settings):
         item = user_item(items, f"{draft.task.id}-user-{len(draft.state.conversation)}")
         draft.show(_started(draft, item))
         draft.show(_completed(draft, item))
 
 
-def tell_done(draft: Draft, command: ItemCompleted, said: str) -> None:
-    """Tells of an item of the model that is done; one without a name was begun by nobody."""
-    if command.item_id and tells_all(draft.task.settings):
+def publish_done(draft: Draft, command: ItemCompleted, said: str) -> None:
+    """Publishes the end of an item of the model; an item without a name was begun by nobody."""
+    if command.item_id and publishes_items(draft.task.settings):
         raw = draft.moment.rules.show_raw_reasoning
         item = completed_item(command.item, command.item_id, said, raw=raw)
         if item is not None:
             draft.show(_completed(draft, item))
 
 
-def tell_compaction(draft: Draft, *, done: bool) -> None:
-    """Tells that a compaction begins, or is done; one that fails is begun again with its next request."""
-    if tells_all(draft.task.settings):
+def publish_compaction(draft: Draft, *, done: bool) -> None:
+    """Publishes the begin or the end of a compaction; one that fails is begun again with its next request."""
+    if publishes_items(draft.task.settings):
         item = ContextCompactionItem(id=f"{draft.task.id}-compaction-{draft.state.requests}")
         draft.show(_completed(draft, item) if done else _started(draft, item))
         if done:

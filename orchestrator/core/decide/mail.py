@@ -7,11 +7,16 @@ from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.commit_parts import SLOTS, Debit
 from orchestrator.core.decide.agent_ops import interrupt_below
-from orchestrator.core.decide.agent_status import change, tell_ended
+from orchestrator.core.decide.agent_status import change, send_ended
 from orchestrator.core.decide.answer import routed_answer
 from orchestrator.core.decide.cancel import begin_canceling, heard_end
 from orchestrator.core.decide.helper import helper_done
-from orchestrator.core.decide.mail_delivery import forget_children, tell_inbox, tell_read, tell_undelivered
+from orchestrator.core.decide.mail_delivery import (
+    forget_children,
+    publish_inbox,
+    publish_read,
+    publish_undelivered,
+)
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.decide.variants import variant_done
 from orchestrator.core.draft import Draft
@@ -58,9 +63,9 @@ def _message(draft: Draft, command: MailArrived) -> None:
     prompt = content.get("prompt")
     if over or not prompt:
         draft.tree.take(command.interrupt)
-        tell_inbox(draft, draft.state.facts)
+        publish_inbox(draft, draft.state.facts)
         if over:
-            tell_undelivered(draft, [command.key])
+            publish_undelivered(draft, [command.key])
         elif command.interrupt:
             stop(draft, "interrupted", command.key)
         return
@@ -111,12 +116,12 @@ def _completion(draft: Draft, command: MailArrived) -> None:
     child = draft.state.tree.children[id]
     if child.pruned or tree.pruned or tree.canceling or draft.state.closing or draft.state.closed:
         draft.tree.take(command.interrupt)
-        tell_inbox(draft, draft.state.facts)
+        publish_inbox(draft, draft.state.facts)
         if content["status"] == "canceled":
             _ended(draft, content)
     elif child.helper:
         draft.tree.take(command.interrupt)
-        tell_inbox(draft, draft.state.facts)
+        publish_inbox(draft, draft.state.facts)
         helper_done(draft, child, content)
         variant_done(draft, child, content)
     else:
@@ -141,7 +146,7 @@ def _correct(draft: Draft, agent_id: AgentId, content: JsonMapping) -> None:
         return
     if status == "ready" and content["turn"] and not any(mail.agent_id == agent_id for mail in tree.inbox):
         status = "idle"
-        tell_read(draft, child, content)
+        publish_read(draft, child, content)
     draft.add(f.ChildChanged(agent_id, {"status": status}))
 
 
@@ -160,6 +165,6 @@ def cancel(draft: Draft, reason: str) -> None:
     if not begin_canceling(draft, reason):
         if draft.state.tree.ended:
             # Another agent asks now, which was not told.
-            tell_ended(draft)
+            send_ended(draft)
         return
     stop(draft, "canceled")

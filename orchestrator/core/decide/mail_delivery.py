@@ -138,7 +138,7 @@ def take(draft: Draft, mails: Sequence[Mail]) -> None:
     for mail in mails:
         draft.tree.take(mail.interrupt)
     _read(draft, [mail for mail in mails if mail.kind == "completion"])
-    tell_inbox(draft, draft.state.facts)
+    publish_inbox(draft, draft.state.facts)
 
 
 def forget_children(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
@@ -163,13 +163,13 @@ def _read(draft: Draft, completions: Sequence[Mail]) -> None:
             and mail.content["completion"]
         ):
             idle.append(child.agent_id)
-            tell_read(draft, child, mail.content)
+            publish_read(draft, child, mail.content)
     if idle:
         draft.add(f.ChildrenChanged(tuple(idle), {"status": "idle"}))
 
 
-def tell_read(draft: Draft, child: Child, content: JsonMapping) -> None:
-    """Tells that the result of the child's turn was read; `content` is a message about that turn."""
+def publish_read(draft: Draft, child: Child, content: JsonMapping) -> None:
+    """Publishes that the result of the child's turn was read; `content` is a message about that turn."""
     turn = content["turn"]
     message = ev.SubagentLifecycle(
         event=LifecycleChange.STATUS,
@@ -181,20 +181,20 @@ def tell_read(draft: Draft, child: Child, content: JsonMapping) -> None:
     facts = draft.state.facts
     targets = dict.fromkeys((facts.session_id, facts.tree_id))
     about: TreeNote = {"read": turn, "agent_id": child.agent_id}
-    draft.tree.tell(content["born_in"], message, targets, inbox=child.session, about=about)
+    draft.tree.publish(content["born_in"], message, targets, inbox=child.session, about=about)
     # A field of its own: the child may be writing its record at this very moment.
     draft.tree.note(f"d:{child.agent_id}", str(turn))
 
 
-def tell_inbox(draft: Draft, facts: SessionFacts) -> None:
+def publish_inbox(draft: Draft, facts: SessionFacts) -> None:
     """An `agent_inbox` event about this session; the commit fills in the depths."""
-    tell_depths(draft, facts.born_in, facts.agent_id, facts.session_id, watchers(facts))
+    publish_depths(draft, facts.born_in, facts.agent_id, facts.session_id, watchers(facts))
 
 
-def tell_depths(draft: Draft, id: str | None, agent_id: int, session: str, targets: Iterable[str]) -> None:
+def publish_depths(draft: Draft, id: str | None, agent_id: int, session: str, targets: Iterable[str]) -> None:
     """An `agent_inbox` event about a session of the tree."""
     message = ev.AgentInbox(agent_id=agent_id, session_id=session, pending_messages=0, pending_interrupts=0)
-    draft.tree.tell(id, message, targets, inbox=session)
+    draft.tree.publish(id, message, targets, inbox=session)
 
 
 def watchers(facts: SessionFacts) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def key_of_person(client: str, id: str) -> str:
     return f"{_PERSON}:{client}:{id}"
 
 
-def tell_undelivered(draft: Draft, keys: Iterable[str]) -> None:
+def publish_undelivered(draft: Draft, keys: Iterable[str]) -> None:
     """An `error` at the root for each message of a person among these: the agent ends without reading it."""
     facts = draft.state.facts
     for key in keys:
@@ -223,7 +223,7 @@ def tell_undelivered(draft: Draft, keys: Iterable[str]) -> None:
         if facts.is_root:
             draft.add(e.event(id, error))
         else:
-            draft.tree.tell(id, error, (facts.tree_id,))
+            draft.tree.publish(id, error, (facts.tree_id,))
 
 
 def _over(state: State) -> str:

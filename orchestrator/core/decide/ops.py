@@ -14,7 +14,7 @@ from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, me
 from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
-from orchestrator.core.decide.item_events import tell_input
+from orchestrator.core.decide.item_events import publish_input
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.decide.rollback import roll_back
@@ -174,7 +174,7 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     for message in input_messages(turn.items):
         draft.add(f.Steered(command.id, written(message)))
     draft.event(user_message_event(turn.items))
-    tell_input(draft, turn.items)
+    publish_input(draft, turn.items)
 
 
 def _steers(draft: Draft, turn: UserTurn) -> bool:

@@ -44,7 +44,7 @@ def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
             _call_refused(draft, call_id, _why(command))
         case c.TimerFired(id):
             _watchdog_refused(draft, id, command.reason)
-        case c.TellChildren():
+        case c.EndChildren():
             pass_over(draft, command.detail)
         case c.BeginRequest() if command.reason in {"budget_spent", "budget_reserved"}:
             pause(draft, command)

@@ -14,7 +14,7 @@ from orchestrator.core.compaction import (
 )
 from orchestrator.core.decide.agent_status import heading
 from orchestrator.core.decide.helper_activity import made, thinks
-from orchestrator.core.decide.item_events import tell_compaction, tell_done
+from orchestrator.core.decide.item_events import publish_compaction, publish_done
 from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
@@ -68,7 +68,7 @@ def begin_request(draft: Draft) -> None:
     )
     token_count(draft)
     if draft.task.request is not None and draft.task.request.purpose == "compact":
-        tell_compaction(draft, done=False)
+        publish_compaction(draft, done=False)
 
 
 def _purpose(draft: Draft) -> Purpose:
@@ -101,7 +101,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
     text = message_text(item)
     # What is said beside the session's conversation is shown by what comes of it.
     if draft.task.branch is None or item.get("type") != "message":
-        tell_done(draft, command, proposal(text).said if plans(draft.task.settings) else text)
+        publish_done(draft, command, proposal(text).said if plans(draft.task.settings) else text)
     heading(draft, item)
     made(draft, item)
     if item.get("type") in CALL_KINDS:
@@ -203,7 +203,7 @@ def _compacted(draft: Draft) -> None:
             },
         )
     )
-    tell_compaction(draft, done=True)
+    publish_compaction(draft, done=True)
     draft.event(ev.WarningEvent(message=COMPACTED_WARNING))
     if draft.task.kind == "compact":
         draft.event(ev.AgentMessage(message=COMPACTED_MESSAGE))

@@ -19,7 +19,7 @@ from orchestrator.core.decide.agent_status import end_watchdogs, took_task
 from orchestrator.core.decide.branch import beginning, keep, leave
 from orchestrator.core.decide.branch_parts import Beginning
 from orchestrator.core.decide.helper_activity import tokens_used
-from orchestrator.core.decide.item_events import tell_input
+from orchestrator.core.decide.item_events import publish_input
 from orchestrator.core.decide.task_end import fail
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
@@ -145,7 +145,7 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
     if kind == "user":
         draft.add(*map(e.item, input_messages(turn.items)))
         draft.add(e.event(waiting.id, user_message_event(turn.items)))
-        tell_input(draft, turn.items)
+        publish_input(draft, turn.items)
     if kind == "compact" and nothing_said(draft.state.history) and not draft.state.queue:
         draft.event(ev.WarningEvent(message=NOTHING_TO_COMPACT))
         complete(draft, None)
