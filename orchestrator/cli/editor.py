@@ -120,9 +120,12 @@ class Editor:
 
         With `hides` the answer is not shown.
         """
-        self._hides, self.hid = hides, self.hid or hides
+        self._hides = hides
         if question == self.question:
+            self.hid = self.hid or hides
             return
+        # The line begins anew: nothing of it was typed unseen before.
+        self.hid = hides
         buffer = self._session.default_buffer
         if not self.question:
             self._draft = buffer.text

@@ -191,6 +191,6 @@ async def test_limit_of_zero_means_one() -> None:
     assert page["returned"] == 1
 
 
-def test_ten_tools_are_offered_and_none_takes_unknown_properties() -> None:
-    assert len(NAMES) == len(OFFERED) == 10
+def test_eleven_tools_are_offered_and_none_takes_unknown_properties() -> None:
+    assert len(NAMES) == len(OFFERED) == 11
     assert all(spec["parameters"]["additionalProperties"] is False for spec in OFFERED)
