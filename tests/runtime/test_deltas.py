@@ -9,6 +9,7 @@ import pytest
 from orchestrator.core.settings import Rules
 from orchestrator.model.events import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.protocol import ops
+from orchestrator.protocol.scalars import ItemEvents
 from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
@@ -60,7 +61,7 @@ async def test_raw_reasoning_of_an_item_is_shown_under_the_items_name(harness: H
     harness.models.will(
         [ItemAdded({"id": "rs_1", **thought}), ReasoningRawDelta("Hm, "), ItemDone(thought), ends()]
     )
-    await harness.submit(session, ops.ConfigureSession(item_events="all"))
+    await harness.submit(session, ops.ConfigureSession(item_events=ItemEvents.ALL))
     task = await harness.say(session)
     await harness.run(session, rules=Rules(show_raw_reasoning=True))
     told = [event.msg for event in await harness.until(session, "task_complete")]
