@@ -17,6 +17,7 @@ from orchestrator.core.state import State
 from sim.grammar_beside import BesideGrammar, settings_beside
 from sim.grammar_processes import ProcessGrammar
 from sim.grammar_terms import (
+    AFTER_RUNNING,
     COUNTS,
     HELD_ASKED_MS,
     HELD_MS,
@@ -59,6 +60,8 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             if rule is not None:
                 rule(entry.payload, entry, epoch)
         elif entry.type == EVENT_MSG:
+            if entry.payload["type"] in AFTER_RUNNING.values():
+                self._shown_end = entry.payload
             event = self._events.get(entry.payload["type"])
             if event is not None:
                 event(entry.payload, entry)

@@ -127,15 +127,14 @@ class CallGrammar(Reading):
                 # Told once, settled once: a second answer finds no call that asks.
                 check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
             if before == "running" and call["kind"] in AFTER_RUNNING and not call.get("kept"):
-                end = self._before_last
-                assert end is not None
                 wanted = AFTER_RUNNING[call["kind"]], fact["call_id"]
-                check(
-                    (end.payload.get("type"), end.payload.get("call_id")) == wanted, f"{wanted} is not shown"
-                )
+                shown = self._shown_end.get("type"), self._shown_end.get("call_id")
+                check(shown == wanted, f"{wanted} is not shown")
 
     def _began(self, fact: Mapping[str, Any], kind: str, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"{fact['call_id']} is begun by epoch {fact['epoch']} in {epoch}")
+        if self._shown_end.get("call_id") == fact["call_id"]:
+            self._shown_end = {}
         begin, spec = self._last, fact.get("spec", {})
         if kind not in BEFORE_RUNNING or begin is None:
             return

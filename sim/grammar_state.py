@@ -59,6 +59,8 @@ class Reading:
         self.kept: list[str] = []
         self._last: Entry | None = None
         self._before_last: Entry | None = None
+        self._shown_end: Mapping[str, Any] = {}
+        """The last event of the end of a call: questions of its server may be withdrawn behind it."""
         self._due: list[tuple[str, Callable[[Entry], bool]]] = []
         """Names and tests of the entries that must come next."""
         self.read_so_far = 0

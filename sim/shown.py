@@ -28,6 +28,8 @@ class Shown:
         self._keys = keys
         self._broken = broken
         self._reach = reach
+        self._askers: dict[str, str] = {}
+        """The parent of each session: one that was pruned may be woken by a message that was on its way."""
 
     # ── the tree log on the queues of those who watch ─────────────────────────────────────────
 
@@ -35,9 +37,9 @@ class Shown:
         """Sessions whose queues must have this entry of the tree log, which the session `by` wrote."""
         if str(message.get("type")).startswith("sub_agent_tool_call_"):
             # A helper tells its asker alone.
-            return [
-                agent.record["parent_session_id"] for agent in view.agents.values() if agent.session == by
-            ]
+            for agent in view.agents.values():
+                self._askers[agent.session] = agent.record["parent_session_id"]
+            return [self._askers[by]] if by in self._askers else []
         watching = [tree]
         if message.get("type") == "subagent_lifecycle" and message.get("event") not in _OF_THE_CALLER:
             agent = view.agents.get(message.get("agent_id", -1))
