@@ -37,8 +37,8 @@ class Shown:
         """Sessions whose queues must have this entry of the tree log, which the session `by` wrote."""
         if str(message.get("type")).startswith("sub_agent_tool_call_"):
             # A helper tells its asker alone.
-            for agent in view.agents.values():
-                self._askers[agent.session] = agent.record["parent_session_id"]
+            for known in view.agents.values():
+                self._askers[known.session] = known.record["parent_session_id"]
             return [self._askers[by]] if by in self._askers else []
         watching = [tree]
         if message.get("type") == "subagent_lifecycle" and message.get("event") not in _OF_THE_CALLER:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from orchestrator.protocol.bounds import NAME_BYTES, check_bounds, deeper_than
 from orchestrator.protocol.events import EventField, EventModel, EventMsg, UnknownEvent
@@ -46,9 +46,11 @@ ID_SHOWN: Final = 64
 
 _OWN_TYPES: Final = {"id": str, "seq": int, "epoch": int, "agent_id": int, "salt": str, "chain": str}
 
-_OP: Final[TypeAdapter[Op]] = TypeAdapter(OpField)
-_EVENT: Final[TypeAdapter[EventMsg]] = TypeAdapter(EventField)
-_ITEM: Final[TypeAdapter[ResponseItem]] = TypeAdapter(ResponseItemField)
+_AT_FIRST_USE: Final = ConfigDict(defer_build=True)
+"""Programs that read no event, or decide nothing, need not build the union of all of them at their start."""
+_OP: Final[TypeAdapter[Op]] = TypeAdapter(OpField, config=_AT_FIRST_USE)
+_EVENT: Final[TypeAdapter[EventMsg]] = TypeAdapter(EventField, config=_AT_FIRST_USE)
+_ITEM: Final[TypeAdapter[ResponseItem]] = TypeAdapter(ResponseItemField, config=_AT_FIRST_USE)
 
 
 class _Unreadable(ValueError):

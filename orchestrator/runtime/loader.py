@@ -27,7 +27,6 @@ from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import Ports
 
 FOLD_SLICE_S = 0.005
 """A fold gives the loop back after this long: other sessions' renewals and streams go on."""
@@ -96,14 +95,14 @@ class LogEnd:
 BEGINNING = Position(State(), 0, GENESIS)
 
 
-async def load(ports: Ports, claimed: Claimed, cache: Cache, secret: bytes = b"") -> Loaded:
+async def load(source: FoldSource, claimed: Claimed, cache: Cache, secret: bytes = b"") -> Loaded:
     """Where the claimed session stands; raises `BrokenLog` if its log cannot be trusted."""
     left = cache.take(claimed.claim.session)
     if left is not None and (left.position.seq, left.position.head) == (claimed.seq, claimed.head):
         return left
     end = LogEnd(claimed.claim.session, claimed.seq, claimed.head, claimed.snapshot_seq)
     tail: deque[StoredEntry] = deque(maxlen=_TAIL_KEPT)
-    fold = await _fold(ports, end, secret, left.position if left is not None else None, tail)
+    fold = await _fold(source, end, secret, left.position if left is not None else None, tail)
     _require_own_place(claimed, fold.position.state.facts)
     return Loaded(fold.position, tuple(tail), fold.behind >= end.snapshot_seq)
 

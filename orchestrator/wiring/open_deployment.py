@@ -20,7 +20,6 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client, ClientPorts
-from orchestrator.gateways.fork import copy_texts, to_fork
 from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log, head_of
@@ -154,6 +153,8 @@ async def opened(
 
 async def forked_session(found: Opened, client: Client, text: str, at: str | None) -> SessionHead:
     """A new session that goes on from the end of another, or of its turn `at`; raises `ViewError`."""
+    from orchestrator.gateways.fork import copy_texts, to_fork
+
     source = await to_fork(found, text, at)
     settings = found.settings
     folder = settings.session_defaults.cwd

@@ -18,7 +18,6 @@ from orchestrator.core.snapshot import digest
 from orchestrator.core.stored import encode_entry
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loader import BEGINNING, BrokenLog, Cache, FoldSource, Loaded, LogEnd, folded, load
-from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
 CLAIM = Claim(SESSION, TreeId(SESSION), "w", "c", 1, "default")
@@ -64,7 +63,7 @@ class Log:
         return await folded(cast(FoldSource, self), self.end, known=known)
 
     async def load(self, cache: Cache) -> Loaded:
-        return await load(cast(Ports, self), self.claimed(), cache)
+        return await load(cast(FoldSource, self), self.claimed(), cache)
 
 
 async def test_worker_that_left_the_session_as_it_is_reads_nothing() -> None:
