@@ -140,11 +140,7 @@ class Map:
         names = {change.script}
         if change.script.startswith("_"):
             part = change.script.removeprefix("_")
-            first_lines = {
-                file.stem: file.read_text(encoding="utf-8").partition("\n")[0]
-                for file in folder.glob("*.lua")
-            }
-            names = {name for name, line in first_lines.items() if part in line.split()}
+            names = {file.stem for file in folder.glob("*.lua") if part in parts_of(file)}
         return {
             context for share in self.shares for name in names for context in share["scripts"].get(name, ())
         }
@@ -168,6 +164,12 @@ class Map:
                 found |= set(near or ())
         # It runs when a module is imported, and at no other time.
         return set(self._all) if imported and not found else found
+
+
+def parts_of(script: Path) -> set[str]:
+    """The parts that a script is made of: those before its own text, and those behind it."""
+    heads = [line.split() for line in script.read_text(encoding="utf-8").splitlines()]
+    return {part for words in heads if words[:2] in (["--", "uses:"], ["--", "then:"]) for part in words[2:]}
 
 
 def _at_import(change: Change) -> bool:

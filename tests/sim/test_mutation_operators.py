@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim.mutation import lua_operators, python_operators
-from sim.mutation.change import Change
+from sim.mutation.change import ROOT, Change
+from sim.mutation.maps import parts_of
 from sim.mutation.sampling import SCOPES, all_changes, sample
 
 MODULE = '''"""About a module."""
@@ -178,3 +179,9 @@ def test_change_refuses_a_text_that_has_changed_under_it(tmp_path: Path) -> None
     file.write_text("# another line\n" + MODULE)
     with pytest.raises(ValueError, match="has changed"):
         change.text(tmp_path)
+
+
+def test_change_of_a_part_of_scripts_is_looked_for_where_its_scripts_run() -> None:
+    scripts = list((ROOT / "orchestrator" / "broker" / "lua").glob("*.lua"))
+    parts = {file.stem.removeprefix("_") for file in scripts if file.stem.startswith("_")}
+    assert parts == {part for file in scripts for part in parts_of(file)}
