@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.tagged import (
@@ -39,6 +39,9 @@ PIECES = st.sampled_from(
         "é\u2028",
         " " * 200,
     ]
+)
+LINES = st.sampled_from(
+    ["x", "x\n", f"\n{OPEN}\n", "- a\n", f"{OPEN}\n", f"{CLOSE}\n", f" {OPEN}\r\n", OPEN, CLOSE]
 )
 TEXTS = st.lists(PIECES, max_size=30).map("".join)
 
@@ -84,6 +87,17 @@ def test_any_cut_of_a_text_gives_the_parts_that_its_lines_have(text: str, data: 
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert read(pieces) == joined(reference(text))
     assert read(text) == joined(reference(text)), "letter by letter"
+
+
+@settings(max_examples=400)
+@given(st.lists(st.tuples(st.one_of(LINES, PIECES), st.booleans()), max_size=12))
+def test_pieces_that_end_where_lines_end_give_the_parts_that_the_lines_have(
+    given: list[tuple[str, bool]],
+) -> None:
+    pieces = [""]
+    for text, joins in given:
+        pieces[-1:] = [pieces[-1] + text] if joins else [pieces[-1], text]
+    assert read(pieces) == joined(reference("".join(pieces)))
 
 
 def test_a_text_is_shown_as_soon_as_it_can_be_no_tag() -> None:
