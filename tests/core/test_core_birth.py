@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import orjson
+
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
+from orchestrator.core.ids import SessionId
+from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.stored import encode_entry
 from orchestrator.protocol.codec import parse_rollout_line
 from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.wire import written
-from tests.core.driver import FACTS, NOON_MS, SETTINGS
+from tests.core.driver import FACTS, NOON_MS, SETTINGS, Session
 
 
 def born(**fields: object) -> tuple[Entry, ...]:
@@ -39,6 +43,20 @@ def test_folded_birth_is_an_idle_session_that_knows_itself() -> None:
     instructions, environment = map(message_text, for_model(state.history))
     assert "be brief" in instructions
     assert environment.startswith("<environment_context>")
+
+
+def test_fork_begins_with_the_conversation_of_its_source_and_tells_what_differs() -> None:
+    source = Session()
+    source.say("what is here?", "u1")
+    source.answers("a house", "r1")
+    place = ForkedFrom(SessionId(FACTS["session_id"]), source.seq, "ab" * 32, source.state)
+    meta, _, event, *context = entries = born(source=place, user_instructions="be brief")
+    assert meta.payload["forked_from_id"] == event.payload["forked_from_id"] == place.session
+    assert context[0].payload["kind"] == "forked"
+    inherited, *own = fold(State(), entries, 1).history
+    texts = map(message_text, orjson.loads(inherited["content"]))
+    assert [text for text in texts if not text.startswith("<")] == ["what is here?", "a house"]
+    assert any("be brief" in message_text(item) for item in own)
 
 
 def test_first_lines_are_lines_of_the_protocol() -> None:
