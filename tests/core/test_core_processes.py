@@ -173,6 +173,7 @@ def test_last_words_are_cut_to_what_the_call_asks_for() -> None:
     shown = session.output_of("w1").split("Output:\n")[1]
     assert shown == "a" * 20 + "\n[... omitted 960 of 1000 bytes ...]\n" + "z" * 20
     assert cut_output("é" * 9, 1) == "é\n[... omitted 14 of 18 bytes ...]\né"
+    assert cut_output("abcd", 1) == "abcd", "it fits"
 
 
 def test_unknown_number_is_refused_with_those_that_there_are() -> None:
