@@ -36,34 +36,34 @@ ANSWER = {
 
 
 def read(answer: object) -> ReviewOutputEvent:
-    return reviewed(orjson.dumps(answer).decode(), "/work").output
+    return reviewed(orjson.dumps(answer).decode(), "/srv").output
 
 
 def test_reader_takes_every_field_and_makes_the_path_absolute() -> None:
     output = read(ANSWER)
     (finding,) = output.findings
-    assert finding.code_location.absolute_file_path == "/work/src/a.py"
+    assert finding.code_location.absolute_file_path == "/srv/src/a.py"
     assert written(output) == {
         **ANSWER,
-        "findings": [{**FINDING, "code_location": {**LOCATION, "absolute_file_path": "/work/src/a.py"}}],
+        "findings": [{**FINDING, "code_location": {**LOCATION, "absolute_file_path": "/srv/src/a.py"}}],
     }
 
 
 @pytest.mark.parametrize("text", ["Here it is:\n```json\n{}\n```\nDone.", "{}", "  {}\n"])
 def test_reader_finds_the_object_between_the_outermost_braces(text: str) -> None:
-    output = reviewed(text.replace("{}", orjson.dumps(ANSWER).decode()), "/work").output
+    output = reviewed(text.replace("{}", orjson.dumps(ANSWER).decode()), "/srv").output
     assert len(output.findings) == 1
     assert output.overall_explanation == "e"
 
 
 @pytest.mark.parametrize("text", ["no JSON", "", "{", '{"other": 1}', "[1]", '{"findings": 3}', "}{", "{}"])
 def test_reader_takes_any_other_text_as_the_explanation(text: str) -> None:
-    output = reviewed(text, "/work").output
+    output = reviewed(text, "/srv").output
     assert output == ReviewOutputEvent(overall_explanation=text)
 
 
 def test_reader_takes_an_empty_list_of_findings_for_a_review() -> None:
-    assert reviewed('{"findings": []}', "/work").output == ReviewOutputEvent()
+    assert reviewed('{"findings": []}', "/srv").output == ReviewOutputEvent()
 
 
 def test_reader_drops_what_does_not_fit_and_counts_it() -> None:
@@ -76,7 +76,7 @@ def test_reader_drops_what_does_not_fit_and_counts_it() -> None:
         "a text",
         None,
     ]
-    found = reviewed(orjson.dumps({**ANSWER, "findings": [*bad, FINDING]}).decode(), "/work")
+    found = reviewed(orjson.dumps({**ANSWER, "findings": [*bad, FINDING]}).decode(), "/srv")
     assert len(found.output.findings) == 1
     assert found.left_out == len(bad)
 
@@ -123,7 +123,7 @@ JSON = st.recursive(
     else str(value)
 ))  # fmt: skip
 def test_reader_never_raises_and_what_it_gives_can_be_written_and_read_again(text: str) -> None:
-    output = reviewed(text, "/work").output
+    output = reviewed(text, "/srv").output
     assert ReviewOutputEvent.model_validate(orjson.loads(orjson.dumps(written(output)))) == output
 
 
@@ -139,7 +139,7 @@ def _fits(value: object) -> bool:
     "text", ["[" * 5_000, '{"findings":' * 5_000, '{"findings":[' + "{" * 100_000, "\ud800{"]
 )
 def test_reader_survives_deep_and_broken_text(text: str) -> None:
-    assert reviewed(text, "/work").output.findings == ()
+    assert reviewed(text, "/srv").output.findings == ()
 
 
 def test_reader_writes_no_endless_number() -> None:
@@ -195,7 +195,7 @@ def test_conversation_keeps_the_explanation_and_each_finding_with_its_place() ->
     assert text.startswith(f"{REVIEW_TAG}\n\nThe user ran a code review")
     assert "It was asked: look at a.py x" in text
     assert "Verdict: patch is correct.\n\ne\n\nFindings:" in text
-    assert "1. t — /work/src/a.py:3-5\nb\n" in text
+    assert "1. t — /srv/src/a.py:3-5\nb\n" in text
     assert len(text) < 700
 
 

@@ -251,7 +251,7 @@ async def test_worker_keeps_no_more_processes_than_it_can(
     [
         ({"cmd": ""}, "cmd: String should have at least 1 character"),
         ({"cmd": "ls", "shell": "/usr/bin/perl"}, "shell: '/usr/bin/perl' is none of bash, sh, zsh"),
-        ({"cmd": "ls", "shell": "/work/bash"}, "shell: '/work/bash' is none of bash, sh, zsh"),
+        ({"cmd": "ls", "shell": "/srv/bash"}, "shell: '/srv/bash' is none of bash, sh, zsh"),
         ({"cmd": "ls", "yield_time_ms": -1}, "yield_time_ms: Input should be greater than or equal to 0"),
     ],
 )
