@@ -202,7 +202,8 @@ def test_turn_under_other_policies_reads_a_process_and_does_not_type_to_it(chang
     assert session.call("look").phase is Phase.RUNNING
 
 
-def test_review_does_not_type_to_what_runs_without_a_sandbox() -> None:
+def with_a_process_outside_of_the_sandbox() -> Session:
+    """A session that only reads, with a command that a person let run without a sandbox."""
     session = Session(settings={"sandbox_policy": READ_ONLY})
     session.say("go", "u1")
     session.asks_for("c1", name="exec_command")
@@ -210,19 +211,18 @@ def test_review_does_not_type_to_what_runs_without_a_sandbox() -> None:
     session.decides("c1", "approved")
     session.finishes("c1", "running", keeps=True)
     session.answers("done")
+    return session
+
+
+def test_review_does_not_type_to_what_runs_without_a_sandbox() -> None:
+    session = with_a_process_outside_of_the_sandbox()
     session.submit(op("review", review_request={"prompt": "look", "user_facing_hint": "it"}), "r1")
     assert session.task.branch is not None
     assert "under other policies" in _refused(session, 1, "x")
 
 
 def test_plan_mode_does_not_type_to_what_runs_without_a_sandbox() -> None:
-    session = Session(settings={"sandbox_policy": READ_ONLY})
-    session.say("go", "u1")
-    session.asks_for("c1", name="exec_command")
-    session.assessed("c1", a_command("make", escalated=True, lasting=Lasting(True, 250, 100)))
-    session.decides("c1", "approved")
-    session.finishes("c1", "running", keeps=True)
-    session.answers("done")
+    session = with_a_process_outside_of_the_sandbox()
     mode = {"mode": "plan", "settings": {"model": "gpt-5"}}
     session.submit(op("override_turn_context", collaboration_mode=mode))
     session.say("plan", "u2")
