@@ -17,6 +17,9 @@ NOISE_LINES = 1_000
 OPEN_REQUESTS = 32
 """Requests of a server that are not answered yet; one more ends the connection."""
 
+REQUESTS_A_MINUTE = 600
+"""Requests of a server within a minute, answered or not; one more ends the connection."""
+
 OPEN_EXCHANGES = 64
 """HTTP responses of a server that have not ended; one more ends the connection."""
 

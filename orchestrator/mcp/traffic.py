@@ -1,14 +1,16 @@
-"""The traffic of one connection: what a server may have open at once, and why the connection ended."""
+"""The traffic of one connection: how much a server may ask, and why the connection ended."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
 
-from orchestrator.mcp.bounds import OPEN_REQUESTS
+from orchestrator.mcp.bounds import OPEN_REQUESTS, REQUESTS_A_MINUTE
 from orchestrator.mcp.faults import Misbehaved
 
 Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
@@ -18,22 +20,35 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 class Traffic:
     """The account of one connection."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.server = server
         self.fault: str | None = None
         """Why the connection is over; the first reason counts."""
         self.over = asyncio.Event()
+        self._clock = clock
         self._open = 0
+        self._minute = clock()
+        self._in_minute = 0
 
     def received(self, message: JSONRPCMessage) -> None:
-        """Counts a message of the server; raises `Misbehaved` when too many requests wait for an answer.
+        """Counts a message of the server; raises `Misbehaved` when it asks too much.
 
-        The SDK answers each in a task of its own; a server that does not read would pile them up.
+        The SDK answers each request in a task of its own: a server that does not read would pile them up,
+        and one that reads would keep the worker busy with answers.
         """
         if isinstance(message, JSONRPCRequest):
-            self._open += 1
-            if self._open > OPEN_REQUESTS:
-                raise Misbehaved(f"the server asked more than {OPEN_REQUESTS} things at once")
+            self._asked()
+
+    def _asked(self) -> None:
+        now = self._clock()
+        if now - self._minute >= 60:
+            self._minute, self._in_minute = now, 0
+        self._in_minute += 1
+        self._open += 1
+        if self._open > OPEN_REQUESTS:
+            raise Misbehaved(f"the server asked more than {OPEN_REQUESTS} things at once")
+        if self._in_minute > REQUESTS_A_MINUTE:
+            raise Misbehaved(f"the server asked more than {REQUESTS_A_MINUTE} things within a minute")
 
     def sent(self, message: JSONRPCMessage) -> None:
         """Counts a message to the server."""

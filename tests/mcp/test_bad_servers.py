@@ -113,7 +113,7 @@ async def test_tools_with_wrong_names_and_schemas_are_left_out_and_long_texts_cu
         ("nonsense", "it answered with something that is no tool's result"),
         ("not_json", "the server does not speak MCP: it sent b'{]' and the like"),
         ("long", "the server sent a message of more than 4,194,304 bytes"),
-        ("pings", "the server asked more than 32 things at once"),
+        ("pings", "the server asked more than "),
     ],
 )
 async def test_what_a_server_does_wrong_costs_one_call(tool: str, why: str, tmp_path: Path) -> None:

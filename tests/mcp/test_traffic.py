@@ -1,0 +1,53 @@
+"""The account of a connection: how much a server may ask, at once and within a minute."""
+
+from __future__ import annotations
+
+import pytest
+from mcp.types import JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
+
+from orchestrator.mcp.bounds import OPEN_REQUESTS, REQUESTS_A_MINUTE
+from orchestrator.mcp.faults import Misbehaved
+from orchestrator.mcp.traffic import Traffic
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ping() -> JSONRPCMessage:
+    return JSONRPCRequest(jsonrpc="2.0", id=1, method="ping")
+
+
+def pong() -> JSONRPCMessage:
+    return JSONRPCResponse(jsonrpc="2.0", id=1, result={})
+
+
+def ask(traffic: Traffic, times: int) -> None:
+    for _ in range(times):
+        traffic.received(ping())
+        traffic.sent(pong())
+
+
+def test_server_has_no_more_than_its_bound_of_requests_open() -> None:
+    traffic = Traffic("bad", Clock())
+    for _ in range(OPEN_REQUESTS):
+        traffic.received(ping())
+    with pytest.raises(Misbehaved, match="asked more than 32 things at once"):
+        traffic.received(ping())
+
+
+def test_server_whose_requests_are_answered_at_once_asks_no_more_than_its_bound_a_minute() -> None:
+    traffic = Traffic("bad", Clock())
+    ask(traffic, REQUESTS_A_MINUTE)
+    with pytest.raises(Misbehaved, match="asked more than 600 things within a minute"):
+        traffic.received(ping())
+
+
+def test_server_that_asks_now_and_then_is_served_for_ever() -> None:
+    traffic = Traffic("bad", clock := Clock())
+    for _ in range(3):
+        ask(traffic, REQUESTS_A_MINUTE)
+        clock.now += 60
