@@ -128,6 +128,15 @@ async def test_revoked_holder_that_says_nothing_is_waited_for_until_its_lease_is
     assert isinstance(await broker.commit(step(taken, taken.claim, "k2")), Committed)
 
 
+async def test_second_revoke_forgets_a_holder_whose_lease_is_over(broker: Broker) -> None:
+    held = await working(broker)
+    epoch = await broker.revoke(held.claim.session)
+    await lease_runs_out(broker, held.claim.session)
+    assert await broker.revoke(held.claim.session) == epoch + 1
+    key = broker.keys.session(held.claim.session)
+    assert await broker.command("HMGET", key, "revoked", "owner") == [None, b""]
+
+
 async def test_word_of_a_revoked_holder_that_comes_late_does_not_end_its_workers_next_claim(
     broker: Broker,
 ) -> None:

@@ -44,6 +44,20 @@ def test_cancel_of_an_agent_whose_worker_was_lost_is_presumed() -> None:
     assert told == ["presumed"]
 
 
+def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
+    tree, (child,) = a_family()
+    grandchild = child.spawns("deeper")
+    tree.settle()
+    grandchild.asks_for("c1")
+    grandchild.runs("c1")
+    grandchild.is_taken_over()
+    tree.root.cancels(1)
+    tree.settle()
+    assert statuses(tree) == {1: "canceled", 2: "canceled"}
+    told = [f.message["cancel"] for f in tree.log if f.message.get("status") == "canceled"]
+    assert told == ["presumed", "presumed"]
+
+
 def test_marked_agent_can_start_nothing_before_it_hears_of_it() -> None:
     tree, (child,) = a_family()
     child.asks_for("c1")

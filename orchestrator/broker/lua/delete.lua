@@ -63,7 +63,7 @@ for _, row in ipairs(sessions) do
     local used = row.epoch ~= '' and num(s.epoch) ~= num(row.epoch) or row.sq ~= '' and num(s.sq) ~= num(row.sq)
     if moved or used or redis.call('ZSCORE', pool.leases, row.session) then return {'HELD', row.session, s.owner or ''} end
     row.due = redis.call('ZSCORE', pool.due, row.session)
-    if not owed_too and (row.due or num(s.sq) ~= num(s.cursor)) then return {'HELD', row.session, s.owner or ''} end
+    if not owed_too and (row.due or num(s.sq) ~= num(s.cursor)) then return {'HELD', row.session, ''} end
   end
 end
 
