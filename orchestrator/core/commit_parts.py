@@ -181,7 +181,12 @@ def new_session(
     facts: SessionFacts, settings: TurnSettings, title: str = "", forked_from: str | None = None
 ) -> NewSession:
     """The session with these facts, without a log yet; lists show the title until it rests."""
-    shown = {"cwd": settings.cwd, "model": settings.model, "title": title}
+    shown = {
+        "cwd": settings.cwd,
+        "model": settings.model,
+        "model_provider": settings.model_provider,
+        "title": title,
+    }
     if forked_from is not None:
         shown["forked_from"] = forked_from
     return NewSession(

@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator.core.agent_views import one_line
 from orchestrator.core.history import message_text
 from orchestrator.core.plans import goal_in
 from orchestrator.core.review import asked_in
@@ -15,18 +16,23 @@ from orchestrator.core.tokens import context_left
 from orchestrator.rollouts.position import Position
 
 TITLE_CHARS = 80
+PREVIEW_CHARS = 200
 
 
 def session_meta(position: Position, at_ms: int) -> bytes:
-    """JSON: name, title, cwd, model, tokens, share of the context left, the state's digest at its `seq`."""
+    """JSON: name, title, cwd, git, model, tokens, share of context left, the state's digest at its `seq`."""
     state = position.state
     settings, tokens = state.settings, state.tokens
     return orjson.dumps(
         {
             "name": state.name or None,
             "title": title(state),
+            "preview": preview(state),
             "cwd": settings.cwd,
             "model": settings.model,
+            "model_provider": settings.model_provider,
+            "effort": settings.effort,
+            "git": state.meta.get("git"),
             "status": state.status,
             "outcome": state.outcome or "",
             "blended_total": tokens.total.blended_total if tokens else 0,
@@ -42,12 +48,16 @@ def session_meta(position: Position, at_ms: int) -> bytes:
 
 def title(state: State) -> str:
     """The first thing that the user said, or had reviewed or planned, on one line."""
-    for item in state.history:
-        text = _user_text(item)
-        if text:
-            folded = " ".join(text.split())
-            return folded if len(folded) <= TITLE_CHARS else folded[: TITLE_CHARS - 1] + "…"
-    return ""
+    return one_line(_first_words(state), TITLE_CHARS) or ""
+
+
+def preview(state: State) -> str:
+    """More of the same, for lists that have room for it."""
+    return one_line(_first_words(state), PREVIEW_CHARS) or ""
+
+
+def _first_words(state: State) -> str:
+    return next(filter(None, map(_user_text, state.history)), "")
 
 
 def _user_text(item: Any) -> str:

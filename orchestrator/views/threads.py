@@ -1,0 +1,155 @@
+"""Threads: sessions as clients of the app-server protocol know them.
+
+A thread is read from a session's head, and for an agent from its tree's registry too; the log is asked for
+the first words of a session that has never rested, and for nothing else. Knows nothing of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.agent_views import one_line
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.registry import Agent, projected
+from orchestrator.core.stored import decode_entry
+from orchestrator.core.tree import ROOT
+from orchestrator.rollouts.summary import PREVIEW_CHARS
+
+FIRST_ENTRIES = 64
+"""Entries of a log among which the first words of a person stand."""
+
+ThreadStatus: TypeAlias = Literal["not_loaded", "idle", "active", "system_error"]
+Waits: TypeAlias = Literal["approval", "user_input"]
+Source: TypeAlias = Literal["cli", "exec"]
+"""The program that a person began a session by: one in which people talk, or one that runs a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """The place of an agent's thread in its tree."""
+
+    parent: SessionId
+    path: str
+    """The agents' numbers from the root down, joined by `/`."""
+    nickname: str | None = None
+    role: str | None = None
+
+    @property
+    def depth(self) -> int:
+        """Generations below the root."""
+        return self.path.count("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A session in a list. Times are milliseconds."""
+
+    id: SessionId
+    root: SessionId
+    """The root's session, its own for a root."""
+    status: ThreadStatus
+    created_ms: int
+    updated_ms: int
+    """Its last rest; its creation before the first one."""
+    recency_ms: int = 0
+    """Its last change, as far as an index tells; 0 if none does."""
+    waits: Waits | None = None
+    """A person's part that an active thread waits for."""
+    preview: str = ""
+    name: str | None = None
+    cwd: str = "/"
+    model: str = ""
+    model_provider: str = ""
+    effort: str | None = None
+    path: str | None = None
+    """The rollout's file, if there is to be one."""
+    git: Mapping[str, str] | None = None
+    """`commit_hash`, `branch`, `repository_url`, as far as there are any."""
+    forked_from: SessionId | None = None
+    source: Source = "cli"
+    ephemeral: bool = False
+    spawned: Spawned | None = None
+    """None for a root."""
+
+
+_WAITS: Mapping[str, Waits] = {"awaiting_approval": "approval", "awaiting_answer": "user_input"}
+_AT_REST = frozenset({"idle", "closed"})
+
+
+def thread_status(head: SessionHead, outcome: str | None = None) -> ThreadStatus:
+    """Whether a thread is at work, as its last commit says; `outcome` is that of its last task."""
+    if head.archived:
+        return "not_loaded"
+    if head.quarantined:
+        return "system_error"
+    if head.status not in _AT_REST:
+        return "active"
+    return "system_error" if outcome == "failed" else "idle"
+
+
+def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> Thread:
+    """The thread of a session; `agent` is its record in the tree's registry, if it is an agent's."""
+    meta: Mapping[str, Any] = orjson.loads(head.meta) if head.meta else {}
+    forked_from = meta.get("forked_from")
+    return Thread(
+        id=head.session,
+        root=SessionId(head.tree),
+        status=thread_status(head, meta.get("outcome")),
+        waits=_WAITS.get(head.status),
+        created_ms=head.created_ms,
+        updated_ms=meta.get("updated_ms") or head.created_ms,
+        preview=preview or meta.get("preview") or meta.get("title") or "",
+        name=meta.get("name"),
+        cwd=meta.get("cwd") or "/",
+        model=meta.get("model") or "",
+        model_provider=meta.get("model_provider") or "",
+        effort=meta.get("effort"),
+        path=meta.get("rollout_path") or None,
+        git=meta.get("git"),
+        forked_from=None if forked_from is None else SessionId(forked_from),
+        spawned=None if head.agent_id == ROOT else _spawned(head, agent),
+    )
+
+
+def _spawned(head: SessionHead, agent: Agent | None) -> Spawned:
+    parent = head.parent or SessionId(head.tree)
+    if agent is None:
+        # It was pruned: its tree's registry does not name it any more.
+        return Spawned(parent, f"{ROOT}/{head.agent_id}")
+    return Spawned(parent, agent.path, agent.record.get("label") or None, agent.record.get("origin"))
+
+
+async def threads(broker: Broker, heads: Sequence[SessionHead]) -> list[Thread]:
+    """The threads of some sessions, in their order."""
+    agents = await _agents(broker, [head.tree for head in heads if head.agent_id != ROOT])
+    return [
+        thread(head, agents.get(head.tree, {}).get(head.agent_id), await _first_words(broker, head))
+        for head in heads
+    ]
+
+
+async def _agents(broker: Broker, trees: Sequence[TreeId]) -> Mapping[TreeId, Mapping[int, Agent]]:
+    ordered = list(dict.fromkeys(trees))
+    found = await broker.registries(ordered)
+    return {tree: projected(fields).agents for tree, fields in zip(ordered, found, strict=True)}
+
+
+async def _first_words(broker: Broker, head: SessionHead) -> str:
+    """The first words of a person in a session that has never rested; later its head says them."""
+    if head.archived or head.status in _AT_REST or b'"updated_ms"' in head.meta:
+        return ""
+    for stored in await broker.read_rollout(head.session, 0, FIRST_ENTRIES):
+        if b'"user_message"' not in stored.payload:
+            continue
+        entry = decode_entry(stored.payload)
+        if entry.type == EVENT_MSG and entry.payload.get("type") == "user_message":
+            said = entry.payload.get("message")
+            return (one_line(said, PREVIEW_CHARS) or "") if isinstance(said, str) else ""
+    return ""
