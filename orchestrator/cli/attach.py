@@ -35,7 +35,7 @@ def attach(
 
 
 async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: int) -> None:
-    from orchestrator.cli.chat import Attachment
+    from orchestrator.cli.attachment import Attachment
     from orchestrator.cli.invocation import opened
     from orchestrator.cli.live import LiveView
     from orchestrator.cli.notifications import Calling, notifications

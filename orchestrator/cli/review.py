@@ -50,11 +50,21 @@ def review(
     dendro review --resume 0199a2b4 --uncommitted
     """
     asked = _asked(prompt, uncommitted, base, commit)
-    invocation = Invocation.of(ctx)
+    invocation = reviewing_with(model, Invocation.of(ctx))
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
     folder: Path | None = settings.session_defaults.cwd if cwd else None
     wish = Wish(None, Origin(resume=resume), (), json, model, folder, asked)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
+
+
+def reviewing_with(model: str | None, invocation: Invocation) -> Invocation:
+    """The same options with `model` as the reviewer's: who names one here means it, whatever a file says."""
+    import json
+    from dataclasses import replace
+
+    if model is None:
+        return invocation
+    return replace(invocation, overrides=(*invocation.overrides, f"review_model={json.dumps(model)}"))
 
 
 def _asked(prompt: str | None, uncommitted: bool, base: str | None, commit: str | None) -> ReviewRequest:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.review import reviewing_with
 from orchestrator.cli.review_words import typed_request
 from orchestrator.protocol.wire import JsonObject, written
 from tests.cli.machine import Machine
@@ -38,3 +42,12 @@ def test_command_line_that_names_no_single_subject_is_refused(
     done = Machine.at(tmp_path_factory.mktemp("machine")).run("review", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(("model", "reviewer"), [("mine", "mine"), (None, "theirs")])
+def test_model_of_the_command_line_reviews_whatever_a_file_says(
+    tmp_path: Path, model: str | None, reviewer: str
+) -> None:
+    (tmp_path / "config.toml").write_text('review_model = "theirs"\n')
+    settings = reviewing_with(model, Invocation(tmp_path / "config.toml", home=tmp_path)).settings(quiet=True)
+    assert settings.model.review_model == reviewer

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.machine import SLEEP, Machine, dendro, says
 from tests.cli.parked_tree import ParkedTree, worker
 from tests.cli.test_chat import DONE
+from tests.cli.test_lookups import PNG
 from tests.cli.test_mcp import Client, output, proto, requests
 from tests.core.test_core_review_answer import ANSWER
 
@@ -119,7 +120,9 @@ def test_review_goes_on_with_the_next_worker_when_its_own_is_killed_during_a_com
 
 def test_person_has_changes_reviewed_in_a_conversation_while_nothing_runs(machine: Machine) -> None:
     repository(machine)
-    with machine.model(FOUND, SLEEP) as user, user.terminal("run", "-c", "approval_policy=never") as person:
+    (machine.folder / "dot.png").write_bytes(PNG)
+    words = ("run", "-i", str(machine.folder / "dot.png"), "-c", "approval_policy=never")
+    with machine.model(FOUND, SLEEP) as user, user.terminal(*words) as person:
         person.wait_for("Ctrl-D leaves")
         person.type("/review\r")
         person.wait_for("reviews the uncommitted changes")
@@ -135,3 +138,6 @@ def test_person_has_changes_reviewed_in_a_conversation_while_nothing_runs(machin
         person.wait_for(DONE)
         person.type("\x04")
         assert person.exit_code() == 0
+        of_review, of_message = map(str, requests(user))
+    assert "data:image/png" in of_message, "the image of the command line goes with the first message"
+    assert "data:image/png" not in of_review

@@ -1,0 +1,189 @@
+"""A conversation beside an agent that works, as `dendro attach`: leaving leaves the agent as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.follow import EqCursor
+from orchestrator.cli.chat import STOP, WOULD_STOP, is_word
+from orchestrator.cli.conversation import TYPED_IN_VAIN, Typed, View, scrolls
+from orchestrator.cli.faults import Fault, deleted
+from orchestrator.cli.live import reminder
+from orchestrator.cli.prompts import Prompt
+from orchestrator.cli.terminal import Echo, Left, ctrl_c, read_stdin
+from orchestrator.core.ids import SessionId
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.submit import new_submission_id
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+from orchestrator.views.agents import Addressed
+from orchestrator.views.approvals import open_requests_of
+from orchestrator.views.event import Event
+from orchestrator.views.messages import with_messages
+from orchestrator.views.open_requests import OpenRequests
+from orchestrator.wiring.open_deployment import Opened
+
+MOST_TYPED = 32 << 10
+TO_AN_AGENT = f"{STOP} stops what it does, {STOP} TEXT stops it and says TEXT, //TEXT says /TEXT"
+COMMANDS_AT_ROOT = "!COMMAND runs in the root of the tree alone: dendro run --resume, or attach to agent 0"
+
+
+@dataclass(slots=True)
+class Attachment:
+    """A person attached to an agent."""
+
+    found: Opened
+    target: Addressed
+    view: View
+    _open: OpenRequests = field(init=False)
+    _news: asyncio.Queue[Event | Typed | None] = field(default_factory=asyncio.Queue)
+    _client: Client | None = None
+    _prompt: Prompt | None = None
+    _echo: Echo = field(default_factory=Echo)
+
+    def __post_init__(self) -> None:
+        self._open = OpenRequests(self.target.session)
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = self.found.client()
+        return self._client
+
+    async def run(self) -> None:
+        """Runs until the person leaves; raises `Fault` if the agent is deleted."""
+        tree = self.target.tree
+        for asked in await open_requests_of(self.found, tree):
+            if self.target.session in (asked.session, SessionId(tree)):
+                self._open.add(asked.named_request)
+        if self._open.first is not None:
+            self._put(self._open.first)
+        with ctrl_c() as left:
+            reading = (self._listen(left), self._read(left), self._handle(left))
+            try:
+                await asyncio.gather(*reading)
+            except UnknownSession as error:
+                raise Fault(deleted(self.target.session)) from error
+            finally:
+                self._echo.set(hides=False)
+        self.view.note("left; it works on")
+
+    async def _listen(self, left: Left) -> None:
+        heard = self.client.follow(self.target.session, EqCursor.at(self.target.head))
+        events = with_messages(self.found, self.target.head, heard)
+        while (event := await left.unless(_next(events))) is not None:
+            self._news.put_nowait(event)
+
+    async def _read(self, left: Left) -> None:
+        """Lines as they are typed; the end of input is the wish to leave."""
+        while not left.is_set():
+            data = await left.unless(read_stdin(MOST_TYPED))
+            if not data:
+                self._news.put_nowait(None)
+                return
+            for line in data.decode("utf-8", "replace").splitlines():
+                self._news.put_nowait(Typed(line.strip(), self._echo.hid_a_line()))
+
+    async def _handle(self, left: Left) -> None:
+        while not left.is_set():
+            match await left.unless(self._news.get()):
+                case None:
+                    left.set()
+                case Event() as event:
+                    self._event(event)
+                case Typed(str() as line, hidden) if line:
+                    await self._typed(line, hidden=hidden)
+
+    # ── events ────────────────────────────────────────────────────────────────────────────────
+
+    def _event(self, event: Event) -> None:
+        self.view.event(event)
+        before = self._open.first
+        self._open.receive(event)
+        after = self._open.first
+        if after is not None and after is not before:
+            self._put(after)
+        elif after is not None and scrolls(event):
+            self.view.note(f"{reminder(after)}\n{self._asking(after).text}")
+        self._hide()
+
+    def _put(self, request: Mapping[str, Any]) -> None:
+        self.view.ask(request)
+        self.view.note(self._asking(request).text)
+        self._hide()
+
+    def _hide(self) -> None:
+        """From here on the terminal shows what is typed, unless a secret is asked for."""
+        request = self._open.first
+        self._echo.set(hides=request is not None and self._asking(request).hides)
+
+    def _asking(self, request: Mapping[str, Any]) -> Prompt:
+        """The prompt of a request, with what was answered of it so far."""
+        if self._prompt is None or self._prompt.request is not request:
+            self._prompt = Prompt(request)
+        return self._prompt
+
+    # ── what is typed ─────────────────────────────────────────────────────────────────────────
+
+    async def _typed(self, line: str, *, hidden: bool) -> None:
+        request = self._open.first
+        if hidden and not (request is not None and self._asking(request).hides):
+            # Somebody else has answered while it was typed: nobody else may read it.
+            self.view.note(TYPED_IN_VAIN)
+        elif request is not None and self._asking(request).answers(line):
+            await self._take(self._asking(request), line)
+        else:
+            await self._say(line)
+
+    async def _say(self, line: str) -> None:
+        """Executes a line that answers no request."""
+        word, _, rest = line.partition(" ")
+        if line.startswith("!"):
+            await self._run_command(line[1:].strip())
+        elif is_word(line) and not (word == STOP and rest.strip()):
+            await self._word(line)
+        else:
+            text, interrupt = (rest.strip(), True) if word == STOP else (line.removeprefix("/"), False)
+            op = ops.MessageAgent(agent_id=self.target.agent_id, text=text, interrupt=interrupt)
+            await self._submit(self.target.root, op)
+
+    async def _run_command(self, command: str) -> None:
+        head = await self.client.head(self.target.session)
+        if self.target.agent_id != ROOT:
+            self.view.note(COMMANDS_AT_ROOT)
+        elif head is not None and head.status not in ("idle", "closed"):
+            self.view.note(WOULD_STOP)
+        elif command:
+            await self._submit(self.target.session, ops.RunUserShellCommand(command=command))
+
+    async def _take(self, prompt: Prompt, line: str) -> None:
+        """Takes a line that is for the open request."""
+        op = prompt.take(line)
+        if op is None:
+            self.view.note(f"{prompt.fault}\n{prompt.text}".lstrip())
+            self._hide()
+            return
+        self._open.take_first()
+        self._hide()
+        await self._submit(self.target.session, op)
+        if self._open.first is not None:
+            self._put(self._open.first)
+
+    async def _word(self, line: str) -> None:
+        if line == STOP:
+            await self._submit(self.target.session, ops.Interrupt())
+        else:
+            self.view.note(f"{line.split()[0]} means nothing here; {TO_AN_AGENT}")
+
+    async def _submit(self, session: SessionId, op: ops.Op) -> None:
+        await self.client.submit(session, Submission(SubmissionId(new_submission_id()), op))
+
+
+async def _next(events: AsyncIterator[Event]) -> Event:
+    return await anext(events)
