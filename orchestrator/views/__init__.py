@@ -6,6 +6,7 @@
     approvals   requests that wait for a person; `open_requests` by events, `patterns` over them,
                 `decisions` on those that wait no more
     event_text  events in words
+    turns       turns and their items, by events
 
 Begin with `sessions` and `past`. Views must not know terminals, commands and how anything is drawn.
 """
