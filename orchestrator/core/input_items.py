@@ -115,8 +115,8 @@ def _server(item: Item) -> Message:
     return Message(role="developer", content=(InputText(text=text),))
 
 
-def user_message_event(items: Sequence[Item]) -> ev.UserMessage:
-    """The event that tells clients what the person said."""
+def user_message_event(items: Sequence[Item], client_id: str | None = None) -> ev.UserMessage:
+    """The event that tells clients what the person said; `client_id` is the sender's name for it."""
     images = tuple(item["image_url"] for item in items if item["type"] == "image" and "path" not in item)
     paths = tuple(item["path"] for item in items if item["type"] == "image" and "path" in item)
     texts = [text for item in items if (text := _text(item)) is not None]
@@ -126,6 +126,7 @@ def user_message_event(items: Sequence[Item]) -> ev.UserMessage:
         images=images or None,
         local_images=paths or None,
         text_elements=_elements(items) or None,
+        client_id=client_id,
     )
 
 

@@ -14,6 +14,7 @@ from orchestrator.core.history import Item
 from orchestrator.core.settings import readable_setting
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId
+from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 UserTurnOp: TypeAlias = (
@@ -66,6 +67,31 @@ class UserTurn:
     def bookmark(self) -> ResponseId | None:
         """The response that the conversation goes on from, if it is not the last one."""
         return None if isinstance(self.op, WITHOUT_INPUT) else self.op.last_response_id
+
+    @property
+    def is_input(self) -> bool:
+        """Whether a person says something; else the op begins a task of its own kind."""
+        return not isinstance(self.op, WITHOUT_INPUT)
+
+    @property
+    def delivery(self) -> Delivery | None:
+        """Where the op is to go while a task runs; None: as the session has it."""
+        return None if isinstance(self.op, WITHOUT_INPUT) else self.op.delivery
+
+    @property
+    def expected_turn_id(self) -> str | None:
+        """The turn that the input is for, and no other."""
+        return self.op.expected_turn_id if isinstance(self.op, ops.UserInput) else None
+
+    @property
+    def client_id(self) -> str | None:
+        """The sender's own name for the message."""
+        return None if isinstance(self.op, WITHOUT_INPUT) else self.op.client_user_message_id
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a task that runs is stopped for it."""
+        return self.delivery in (None, Delivery.REPLACE)
 
     @property
     def unknown_mentions(self) -> tuple[str, ...]:

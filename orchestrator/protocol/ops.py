@@ -23,6 +23,7 @@ from orchestrator.protocol.policy import AskForApproval, DecisionField, SandboxP
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.scalars import (
     CollaborationMode,
+    Delivery,
     ItemEvents,
     Personality,
     ReasoningEffort,
@@ -72,24 +73,38 @@ class ConfigureSession(OpModel):
 class Interrupt(OpModel):
     """Stops the running task; expect `turn_aborted`.
 
-    `tree` is Dendro's own: the tasks of all agents below stop as well.
+    `tree` is Dendro's own: the tasks of all agents below stop as well. So is `expected_turn_id`: another
+    turn, or none, is an `error`, and nothing is stopped.
     """
 
     type: Literal["interrupt"] = "interrupt"
     tree: WhenTrue[Flag] = False
+    expected_turn_id: Maybe[str] = None
 
 
 class UserInput(OpModel):
-    """Something a person says, under the settings in force."""
+    """Something a person says, under the settings in force.
+
+    Dendro's own: `delivery` says where it goes while a task runs; `expected_turn_id` lets it join that turn
+    and no other. Either is answered: by `task_started` under the submission's id, `input_accepted`, or an
+    `error`. `client_user_message_id` comes back as the `client_id` of `user_message`.
+    """
 
     type: Literal["user_input"] = "user_input"
     items: tuple[InputItemField, ...]
     final_output_json_schema: Maybe[JsonValue] = None
     last_response_id: Maybe[ResponseId] = None
+    delivery: Maybe[Delivery] = None
+    expected_turn_id: Maybe[str] = None
+    client_user_message_id: Maybe[str] = None
 
 
 class UserTurn(OpModel):
-    """Something a person says, with the settings of this turn and those after it."""
+    """Something a person says, with the settings of this turn and those after it.
+
+    `delivery` and `client_user_message_id` are Dendro's own, as for `user_input`; where it joins a running
+    turn, its settings hold from the next one on.
+    """
 
     type: Literal["user_turn"] = "user_turn"
     items: tuple[InputItemField, ...]
@@ -103,6 +118,8 @@ class UserTurn(OpModel):
     collaboration_mode: Maybe[CollaborationMode] = None
     personality: Maybe[Personality] = None
     last_response_id: Maybe[ResponseId] = None
+    delivery: Maybe[Delivery] = None
+    client_user_message_id: Maybe[str] = None
 
 
 class OverrideTurnContext(OpModel):

@@ -125,6 +125,29 @@ class ItemEvents(StrEnum):
     ALL = "all"
 
 
+class Delivery(StrEnum):
+    """Where a person's input goes while a task runs; where it cannot join the task, it waits behind it."""
+
+    STEER = "steer"
+    QUEUE = "queue"
+    REPLACE = "replace"
+
+
+class Delivered(StrEnum):
+    """Where input went: into the running turn, or behind it."""
+
+    STEERED = "steered"
+    QUEUED = "queued"
+
+
+class Refusal(StrEnum):
+    """Why a submission about a turn was refused, for programs."""
+
+    NO_ACTIVE_TURN = "no_active_turn"
+    OTHER_TURN = "other_turn"
+    TURN_NOT_STEERABLE = "turn_not_steerable"
+
+
 class CollaborationSettings(WireModel):
     """Settings of a collaboration mode for its turns."""
 

@@ -70,6 +70,7 @@ SENT_EVENTS: Final = frozenset(
         "mcp_startup_complete",
         "mcp_startup_update",
         "get_history_entry_response",
+        "input_accepted",
         "item_completed",
         "item_started",
         "list_custom_prompts_response",

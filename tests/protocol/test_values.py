@@ -16,6 +16,8 @@ DOCUMENTED = {
     "CancelEvidence": "proved presumed",
     "CodexErrorKind": "context_window_exceeded usage_limit_exceeded internal_server_error unauthorized "
     "bad_request sandbox_error thread_rollback_failed other",
+    "Delivered": "steered queued",
+    "Delivery": "steer queue replace",
     "ElicitationAction": "accept decline cancel",
     "ExecCommandSource": "agent user_shell unified_exec_startup unified_exec_interaction",
     "HttpFaultKind": "http_connection_failed response_stream_connection_failed response_stream_disconnected "
@@ -29,6 +31,7 @@ DOCUMENTED = {
     "Personality": "none friendly pragmatic",
     "ReasoningEffort": "none minimal low medium high xhigh",
     "ReasoningSummary": "auto concise detailed none",
+    "Refusal": "no_active_turn other_turn turn_not_steerable",
     "ReviewDecision": "approved approved_for_session denied abort",
     "SandboxMode": "read-only workspace-write danger-full-access",
     "SkillScope": "user repo system admin",

@@ -8,40 +8,26 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import FileNotWritten, Submitted
-from orchestrator.core.compaction import was_compacted
 from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
-from orchestrator.core.decide.item_events import publish_input
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.decide.rollback import roll_back
-from orchestrator.core.decide.task import (
-    begin_task,
-    bookmarked,
-    change_settings,
-    lies_before,
-)
+from orchestrator.core.decide.task import change_settings
 from orchestrator.core.decide.task_end import stop
+from orchestrator.core.decide.user_turn import refused_turn, user_turn
 from orchestrator.core.draft import Draft
-from orchestrator.core.input_items import fault, input_messages, user_message_event
+from orchestrator.core.input_items import fault
 from orchestrator.core.modes import mode_fault, with_mode
 from orchestrator.core.settings import SettingsChanges
-from orchestrator.core.state import MOST_EARLIER, Queued
 from orchestrator.core.user_shell import command_fault
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
-from orchestrator.protocol.wire import written
-
-MOST_STEERED = 100
-"""Inputs that may wait in the state for the task's next request."""
-
-MOST_NAMED = 10
-"""Apps that one warning names."""
 
 MOST_NAME = 200
 """Characters of a session's name."""
@@ -60,16 +46,14 @@ def submitted(draft: Draft, command: Submitted) -> None:
         case ops.Plan() | ops.Review() if (why := unfit(draft.state, op)) is not None:
             error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() | ops.Compact() | ops.Plan() | ops.Review():
-            _user_turn(draft, command, UserTurn.asked(op, command.items))
+            user_turn(draft, command, UserTurn.asked(op, command.items))
         case ops.RunUserShellCommand():
             _run_command(draft, command, op)
         case ops.Interrupt():
-            if op.tree:
-                interrupt_below(draft, f"interrupt:{command.client}:{command.id}")
-            stop(draft, "interrupted", command.id)
+            _interrupt(draft, command, op)
         case ops.MessageAgent(agent_id=0) if draft.state.facts.is_root and draft.state.task is None:
             said = ops.UserInput(items=(TextInput(text=op.text),))
-            _user_turn(draft, command, UserTurn.asked(said))
+            user_turn(draft, command, UserTurn.asked(said))
         case ops.MessageAgent():
             message_agent(draft, command, op)
         case ops.CancelAgent():
@@ -121,31 +105,13 @@ def error(draft: Draft, id: str, message: str) -> None:
     draft.add(e.error(id, message))
 
 
-def _user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
-    if draft.state.tree.canceling:
-        error(draft, command.id, "this agent was cancelled: it takes no more input")
+def _interrupt(draft: Draft, command: Submitted, op: ops.Interrupt) -> None:
+    """Stops the running task, or the very turn that the client means; another one goes on."""
+    if op.expected_turn_id is not None and refused_turn(draft, command, op.expected_turn_id, "interrupt"):
         return
-    earlier = lies_before(draft.state, turn)
-    if turn.bookmark and not earlier and bookmarked(draft.state, turn.bookmark) is None:
-        error(draft, command.id, _no_such_turn(draft, turn.bookmark))
-        return
-    if turn.unknown_mentions:
-        # The connectors of Codex's apps are its provider's own.
-        named = ", ".join(turn.unknown_mentions[:MOST_NAMED])
-        warning = f"no connector ID {named}: no MCP server of that name has tools, the text stays as it is"
-        draft.add(e.event(command.id, ev.WarningEvent(message=warning)))
-    task = draft.state.task
-    if task is not None and _steers(draft, turn):
-        if len(task.steered) >= MOST_STEERED:
-            error(draft, command.id, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
-            return
-        _steer(draft, command, turn)
-        return
-    if task is None and not draft.state.queue and not earlier:
-        begin_task(draft, Queued(command.id, turn, command.client or None))
-        return
-    draft.add(f.InputQueued(command.id, turn, command.client or None))
-    stop(draft, "replaced", command.id)
+    if op.tree:
+        interrupt_below(draft, f"interrupt:{command.client}:{command.id}")
+    stop(draft, "interrupted", command.id)
 
 
 def _run_command(draft: Draft, command: Submitted, op: ops.RunUserShellCommand) -> None:
@@ -156,31 +122,7 @@ def _run_command(draft: Draft, command: Submitted, op: ops.RunUserShellCommand) 
     elif (why_not := command_fault(op.command)) is not None:
         error(draft, command.id, why_not)
     else:
-        _user_turn(draft, command, UserTurn(op))
-
-
-def _no_such_turn(draft: Draft, bookmark: str) -> str:
-    if was_compacted(draft.state.history):
-        return (
-            f"no turn of this session ended with response {bookmark}, or it lies before a compaction too far "
-            f"back: of those turns the newest {MOST_EARLIER:,} are known, and none that an earlier version "
-            "summed up; `dendro run --fork` with --at finds each turn of the log"
-        )
-    return f"no turn of this session ended with response {bookmark}"
-
-
-def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
-    """Lets input join the running task, from its next request on."""
-    for message in input_messages(turn.items):
-        draft.add(f.Steered(command.id, written(message)))
-    draft.event(user_message_event(turn.items))
-    publish_input(draft, turn.items)
-
-
-def _steers(draft: Draft, turn: UserTurn) -> bool:
-    task = draft.task
-    joins = isinstance(turn.op, ops.UserInput) and not turn.bookmark and turn.output_schema is None
-    return joins and draft.state.facts.on_user_input == "steer" and task.kind == "user" and not task.stopping
+        user_turn(draft, command, UserTurn(op))
 
 
 def _changes(op: ops.OverrideTurnContext | ops.ConfigureSession) -> SettingsChanges:

@@ -128,7 +128,7 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
             return
         _rewind(draft, turn.bookmark, past)
     if isinstance(turn.op, ops.UserTurn):
-        change_settings(draft, _turn_changes(turn.op))
+        change_settings(draft, turn_changes(turn.op))
     kind: TaskKind = "compact" if isinstance(turn.op, ops.Compact) else "user"
     if isinstance(turn.op, ops.RunUserShellCommand):
         kind = "shell"
@@ -144,21 +144,26 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
         _task_begins(draft, replace(begun, takes_plan=kind == "user" and _takes_plan(draft.state, waiting)))
     if kind == "user":
         draft.add(*map(e.item, input_messages(turn.items)))
-        draft.add(e.event(waiting.id, user_message_event(turn.items)))
+        draft.add(e.event(waiting.id, user_message_event(turn.items, turn.client_id)))
         publish_input(draft, turn.items)
     if kind == "compact" and nothing_said(draft.state.history) and not draft.state.queue:
         draft.event(ev.WarningEvent(message=NOTHING_TO_COMPACT))
         complete(draft, None)
-    if draft.state.queue:
+    if (by := _replacing(draft.state)) is not None:
         # More input came while this one waited: the seeds' rule holds for it as well,
         # new input aborts the task that it meets. Its message stays in the history. One
         # task a decision: a long queue begun at once would not fit into a commit.
-        draft.add(f.Stopping("replaced", draft.state.queue[0].id))
+        draft.add(f.Stopping("replaced", by))
+
+
+def _replacing(state: State) -> SubmissionId | None:
+    """The first of the inputs that wait, if one of them is to stop what runs."""
+    return state.queue[0].id if any(waiting.turn.replaces for waiting in state.queue) else None
 
 
 def _takes_plan(state: State, waiting: Queued) -> bool:
     """Whether the input's task is shown the plan that was approved last, unless it is replaced at once."""
-    replaced = any(other is not waiting for other in state.queue)
+    replaced = any(other is not waiting and other.turn.replaces for other in state.queue)
     return state.pinned is not None and state.facts.is_root and not replaced
 
 
@@ -177,9 +182,9 @@ def _left_meanwhile(draft: Draft, waiting: Queued) -> None:
         f"turn {waiting.turn.bookmark} was left by input that came before: nothing was said to the model; "
         "say it again, to a turn that is still there"
     )
-    if draft.state.queue:
+    if (by := _replacing(draft.state)) is not None:
         # As of all that waits, one task a decision begins.
-        draft.add(e.error(waiting.id, why), f.Stopping("replaced", draft.state.queue[0].id))
+        draft.add(e.error(waiting.id, why), f.Stopping("replaced", by))
     else:
         fail(draft, why)
 
@@ -252,7 +257,8 @@ def bookmarked(state: State, response_id: str) -> int | None:
     return next((length for mark, length in state.bookmarks if mark == response_id), None)
 
 
-def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
+def turn_changes(op: ops.UserTurn) -> SettingsChanges:
+    """The settings that a user turn brings along."""
     changes: SettingsChanges = {
         "cwd": op.cwd,
         "approval_policy": op.approval_policy.value,

@@ -37,6 +37,7 @@ from orchestrator.protocol.events.task import (
     ContextCompacted,
     DeprecationNotice,
     Error,
+    InputAccepted,
     ShutdownComplete,
     StreamError,
     TaskComplete,
@@ -109,6 +110,7 @@ class UnknownEvent(Unknown):
 
 EventMsg: TypeAlias = (
     Error
+    | InputAccepted
     | WarningEvent
     | StreamError
     | DeprecationNotice
@@ -238,6 +240,7 @@ __all__ = [
     "ExitedPlanMode",
     "ExitedReviewMode",
     "GetHistoryEntryResponse",
+    "InputAccepted",
     "ItemCompleted",
     "ItemStarted",
     "ListCustomPromptsResponse",

@@ -7,7 +7,7 @@ from typing import Literal
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import ResponseId
-from orchestrator.protocol.scalars import LargeText, ModeKind, TurnAbortReason
+from orchestrator.protocol.scalars import Delivered, LargeText, ModeKind, Refusal, TurnAbortReason
 from orchestrator.protocol.usage import RateLimitSnapshot, TokenUsageInfo
 from orchestrator.protocol.wire import EventModel, Flag, Maybe, Settable, Source, Uint
 
@@ -19,6 +19,21 @@ class Error(EventModel):
     message: LargeText
     codex_error_info: Settable[CodexErrorInfo] = None
     """Absent where no kind of error was looked for."""
+    reason: Maybe[Refusal] = None
+    """Dendro's own: why a submission was refused, where a program has to know."""
+
+
+class InputAccepted(EventModel):
+    """Where input went whose submission said where it shall go, or which turn it is for.
+
+    `turn_id` is the turn that it is part of: the running one (`steered`), or one of its own that begins
+    later (`queued`). Input that begins its turn at once is answered by `task_started`.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["input_accepted"] = "input_accepted"
+    turn_id: str
+    delivery: Delivered
 
 
 class WarningEvent(EventModel):

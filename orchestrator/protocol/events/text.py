@@ -34,6 +34,8 @@ class UserMessage(EventModel):
     images: Maybe[tuple[LargeText, ...]] = None
     local_images: Maybe[tuple[str, ...]] = None
     text_elements: Maybe[tuple[TextElement, ...]] = None
+    client_id: Maybe[str] = None
+    """Dendro's own: the `client_user_message_id` of the op."""
 
 
 class AgentReasoning(EventModel):

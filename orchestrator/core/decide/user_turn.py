@@ -1,0 +1,143 @@
+"""Where a person's input goes: to a task of its own, into the running one, or behind it.
+
+The submission may say it (`delivery`), or name the turn that it is for (`expected_turn_id`); else the
+session's `on_user_input` does. Such a submission is answered in any case, so that a client can wait for
+the decision: by `task_started` under its own id, by `input_accepted`, or by an `error` with its reason.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.commands import Submitted
+from orchestrator.core.compaction import was_compacted
+from orchestrator.core.decide.item_events import publish_input
+from orchestrator.core.decide.task import begin_task, bookmarked, change_settings, lies_before, turn_changes
+from orchestrator.core.decide.task_end import stop
+from orchestrator.core.draft import Draft
+from orchestrator.core.input_items import input_messages, user_message_event
+from orchestrator.core.state import MOST_EARLIER, Queued
+from orchestrator.core.user_turns import UserTurn
+from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
+from orchestrator.protocol.scalars import Delivered, Delivery, Refusal
+from orchestrator.protocol.wire import written
+
+MOST_STEERED: Final = 100
+"""Inputs that may wait in the state for the task's next request."""
+
+MOST_QUEUED: Final = 100
+"""Inputs that may wait in the state for the running task's end."""
+
+MOST_NAMED: Final = 10
+"""Apps that one warning names."""
+
+
+def user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
+    """Decides where input goes, and puts it there."""
+    if draft.state.tree.canceling:
+        _error(draft, command, "this agent was cancelled: it takes no more input")
+        return
+    earlier = lies_before(draft.state, turn)
+    if turn.bookmark and not earlier and bookmarked(draft.state, turn.bookmark) is None:
+        _error(draft, command, _no_such_turn(draft, turn.bookmark))
+        return
+    if turn.expected_turn_id is not None and refused_turn(draft, command, turn.expected_turn_id, "steer"):
+        return
+    if turn.expected_turn_id is not None and not _joinable(draft, turn):
+        kind = draft.task.kind
+        why = "only input alone joins a turn" if kind == "user" else f"a {kind} turn takes no input"
+        _error(draft, command, f"not steered: {why}", Refusal.TURN_NOT_STEERABLE)
+        return
+    if turn.unknown_mentions:
+        # The connectors of Codex's apps are its provider's own.
+        named = ", ".join(turn.unknown_mentions[:MOST_NAMED])
+        warning = f"no connector ID {named}: no MCP server of that name has tools, the text stays as it is"
+        draft.add(e.event(command.id, ev.WarningEvent(message=warning)))
+    if _steers(draft, turn):
+        _steer(draft, command, turn)
+    elif draft.state.task is None and not draft.state.queue and not earlier:
+        begin_task(draft, Queued(command.id, turn, command.client or None))
+    else:
+        _queue(draft, command, turn)
+
+
+def refused_turn(
+    draft: Draft, command: Submitted, expected: str, verb: Literal["steer", "interrupt"]
+) -> bool:
+    """Whether another turn runs than the client means, or none; it is answered by an `error` then."""
+    task = draft.state.task
+    if task is None or (verb == "steer" and task.stopping):
+        _error(draft, command, f"no active turn to {verb}", Refusal.NO_ACTIVE_TURN)
+        return True
+    if task.id != expected:
+        found = f"expected active turn id `{expected}` but found `{task.id}`"
+        _error(draft, command, found, Refusal.OTHER_TURN)
+        return True
+    return False
+
+
+def _error(draft: Draft, command: Submitted, message: str, reason: Refusal | None = None) -> None:
+    draft.add(e.event(command.id, ev.Error(message=message, codex_error_info=None, reason=reason)))
+
+
+def _no_such_turn(draft: Draft, bookmark: str) -> str:
+    if was_compacted(draft.state.history):
+        return (
+            f"no turn of this session ended with response {bookmark}, or it lies before a compaction too far "
+            f"back: of those turns the newest {MOST_EARLIER:,} are known, and none that an earlier version "
+            "summed up; `dendro run --fork` with --at finds each turn of the log"
+        )
+    return f"no turn of this session ended with response {bookmark}"
+
+
+def _joinable(draft: Draft, turn: UserTurn) -> bool:
+    """Whether the running task could take this input: a task of a person, and nothing but input."""
+    task = draft.state.task
+    if task is None or task.kind != "user" or task.stopping:
+        return False
+    return turn.is_input and not turn.bookmark and turn.output_schema is None
+
+
+def _steers(draft: Draft, turn: UserTurn) -> bool:
+    """Whether the input joins the running task."""
+    if not _joinable(draft, turn):
+        return False
+    if turn.expected_turn_id is not None or turn.delivery is not None:
+        return turn.expected_turn_id is not None or turn.delivery is Delivery.STEER
+    return isinstance(turn.op, ops.UserInput) and draft.state.facts.on_user_input == "steer"
+
+
+def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
+    """Lets input join the running task, from its next request on; settings hold from the next task on."""
+    if len(draft.task.steered) >= MOST_STEERED:
+        _error(draft, command, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
+        return
+    if isinstance(turn.op, ops.UserTurn):
+        change_settings(draft, turn_changes(turn.op))
+    for message in input_messages(turn.items):
+        draft.add(f.Steered(command.id, written(message)))
+    _accepted(draft, command, turn, Delivered.STEERED)
+    draft.event(user_message_event(turn.items, turn.client_id))
+    publish_input(draft, turn.items)
+
+
+def _queue(draft: Draft, command: Submitted, turn: UserTurn) -> None:
+    """Lets input wait for the session; unless it is to wait, what runs is stopped for it."""
+    if not turn.replaces and len(draft.state.queue) >= MOST_QUEUED:
+        _error(draft, command, f"not taken: {MOST_QUEUED} inputs wait for the session")
+        return
+    draft.add(f.InputQueued(command.id, turn, command.client or None))
+    _accepted(draft, command, turn, Delivered.QUEUED)
+    if turn.replaces:
+        stop(draft, "replaced", command.id)
+
+
+def _accepted(draft: Draft, command: Submitted, turn: UserTurn, delivery: Delivered) -> None:
+    """Tells the client that said where its input shall go where it went."""
+    if turn.delivery is None and turn.expected_turn_id is None:
+        return
+    joined = draft.task.id if delivery is Delivered.STEERED else command.id
+    draft.add(e.event(command.id, ev.InputAccepted(turn_id=joined, delivery=delivery)))
