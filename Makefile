@@ -20,6 +20,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.lua_lint
 	$(BIN)/python -m tests.coverage_page
+	$(BIN)/python -m orchestrator.telemetry.page | diff docs/metrics.md -
 
 test: setup
 	$(BIN)/pytest -n auto

@@ -335,6 +335,13 @@ SEEN_FROM_OUTSIDE = {
         "tests/mcp/test_bad_servers.py",
         "test_a_call_that_is_not_answered_in_time_fails_and_the_next_has_a_new_server",
     ),
+    **dict.fromkeys(
+        ("worker.metrics_port", "worker.metrics_host"),
+        (
+            "tests/telemetry/test_health.py",
+            "test_worker_serves_its_metrics_where_the_settings_say",
+        ),
+    ),
     "wire.line_limit_bytes": (
         "tests/cli/test_commands.py",
         "test_proto_reads_lines_up_to_the_set_limit",

@@ -18,6 +18,7 @@ from orchestrator.broker.records import (
     BrokerConfig,
     OpenApproval,
     Place,
+    PoolQueue,
     SessionHead,
     SqEntry,
     StoredEntry,
@@ -247,6 +248,29 @@ class Reader:
         opened = [_approval(f, value) for page in found for f, value in page.items()]
         kept = (a for a in opened if session is None or a.session == session)
         return tuple(sorted(kept, key=lambda a: (a.opened_ms, a.session, a.key)))
+
+    async def count_open_requests(self) -> int:
+        """The number of requests in the fleet that wait for a person."""
+        rows = [("HLEN", self.keys.approvals(shard)) for shard in range(self.config.shards)]
+        return sum(map(int, await self._connection.commands(rows)))
+
+    async def queue_of(self, pool: str) -> PoolQueue:
+        """How much of a pool's work waits, and for how long; a look at each shard, not at one moment."""
+        shards = range(self.config.shards)
+        rows: list[tuple[str | int, ...]] = [("ZCARD", self.keys.due(shard, pool)) for shard in shards]
+        rows += [("ZCARD", self.keys.leases(shard, pool)) for shard in shards]
+        rows += [("ZRANGE", self.keys.due(shard, pool), 0, 0) for shard in shards]
+        found = await self._connection.commands(rows)
+        many = len(shards)
+        next_ones = [SessionId(first[0].decode()) for first in found[2 * many :] if first]
+        arrived = [await self._first_unread(head) for head in await self.heads(next_ones)]
+        known = [at_ms for at_ms in arrived if at_ms is not None]
+        age_ms = max(0, self.now_ms() - min(known)) if known else 0
+        return PoolQueue(sum(map(int, found[:many])), sum(map(int, found[many : 2 * many])), age_ms)
+
+    async def _first_unread(self, head: SessionHead) -> int | None:
+        entries = await self.read_sq(head.session, head.cursor, 1)
+        return entries[0].at_ms if entries else None
 
     async def workers(self) -> tuple[WorkerState, ...]:
         """Every worker note from in the last day, latest first."""

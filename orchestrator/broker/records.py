@@ -321,6 +321,16 @@ class SessionHead:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolQueue:
+    """The sessions of a pool that are due, those that workers hold, and how long work has waited."""
+
+    due: int
+    leased: int
+    age_ms: int
+    """The age of the oldest entry unread by the sessions that are next in turn, one of each shard."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerState:
     """A worker's last heartbeat."""
 

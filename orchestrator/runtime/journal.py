@@ -17,7 +17,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, TreePart
 from orchestrator.core.draft import Decision, Metered
-from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.state import State
 from orchestrator.rollouts.position import Position
@@ -33,6 +33,11 @@ class Journal:
     @property
     def state(self) -> State:
         return self.position.state
+
+    @property
+    def status(self) -> str:
+        """The session's status; empty before the log was read."""
+        return self.position.state.status if hasattr(self, "position") else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class Step:
     budget: BudgetPart | None = None
     export: bool = False
     size: int = 0
+    taken: list[Entry] | None = None
+    """The entries as an observer reads them; None where there is none."""
 
     def __post_init__(self) -> None:
         self.position = self.base
@@ -150,6 +157,8 @@ class Step:
             head = sealed.chain
             self.entries.append(sealed)
             self.size += len(encoded.line)
+            if self.taken is not None:
+                self.taken.append(encoded.entry)
             if encoded.entry.type == EVENT_MSG:
                 self.show(event_of(encoded, seq, head))
         for shown in passing:

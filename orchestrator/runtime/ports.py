@@ -28,6 +28,7 @@ from orchestrator.rollouts.files import Files, locked
 from orchestrator.runtime.library import Library, NoFiles
 from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings
+from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.site import CallSite, DeltaSink
 
 
@@ -124,5 +125,7 @@ class Ports:
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     jitter: Callable[[], float] = field(default=lambda: 0.9 + secrets.randbelow(2001) / 10_000)
     spawn: Spawn = _spawn
+    observer: Observer | None = None
+    """Hears of every step; None where nobody listens."""
     version: str = "0"
     """The program's version: the first line of a new session's rollout names it."""

@@ -108,11 +108,13 @@ class Leases:
         extend: Callable[[str, float], None],
         clock: Callable[[], float],
         confirm: Confirm | None = None,
+        unanswered: Callable[[int], None] | None = None,
     ) -> None:
         self._settings = settings
         self._extend = extend
         self._clock = clock
         self._confirm = confirm
+        self._unanswered = unanswered
         self._lock = threading.Lock()
         self._claims: dict[str, tuple[Claim, Reached]] = {}
         self._sent_at: dict[str, float] = {}
@@ -163,6 +165,8 @@ class Leases:
         except BrokerError as error:
             log.warning("%d claims were not renewed: %s", len(claims), error)
             self._answered = False
+            if self._unanswered is not None:
+                self._unanswered(len(claims))
             return []
         counts = await self._confirmed(broker, held, answers)
         return [
@@ -209,8 +213,9 @@ class Renewal(Leases):
         extend: Callable[[str, float], None],
         report: Report,
         confirm: Confirm | None = None,
+        unanswered: Callable[[int], None] | None = None,
     ) -> None:
-        super().__init__(settings, extend, boottime, confirm)
+        super().__init__(settings, extend, boottime, confirm, unanswered)
         self._connect = connect
         self._report = report
         self._stop = threading.Event()

@@ -157,13 +157,18 @@ async def _heard(following: _Following, prompt: Prompt) -> Mapping[str, int] | N
 async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | None:
     request, push = following.request, following.push
     items = ItemStream(following.state, request, push, following.delta)
-    limits, usage = None, None
+    limits, usage, observer = None, None, following.ports.observer
+    if observer is not None:
+        observer.streamed(following.state, "sent")
     stream = cast(Any, following.ports.models.stream(following.provider, prompt, following.budget))
     async with aclosing(stream) as events:
         async for event in events:
             if isinstance(event, RateLimits):
                 limits = event.snapshot
-            elif isinstance(event, ItemAdded):
+                continue
+            if observer is not None:
+                observer.streamed(following.state, "completed" if isinstance(event, Completed) else "coming")
+            if isinstance(event, ItemAdded):
                 items.begins(event.item)
             elif isinstance(event, ItemDone):
                 items.done(event)

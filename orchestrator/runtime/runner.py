@@ -59,6 +59,7 @@ from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
 from orchestrator.runtime.side_work import SideWork, call_of
 from orchestrator.runtime.trees import looks_up
+from orchestrator.telemetry.observer import CommittedStep
 
 __all__ = ["Ended", "Runner", "RunnerConfig"]
 
@@ -144,6 +145,11 @@ class Runner:
         """Whether the claim is kept for processes alone: no turn of the session is under way."""
         return self._arrivals.resting and self._side_work.follows_processes_only
 
+    @property
+    def status(self) -> str:
+        """The session's status, as far as its log was read."""
+        return self._journal.status
+
     def drain(self) -> None:
         """Gives the session back as soon as nothing of it runs, because the worker leaves."""
         self._side_work.drain()
@@ -199,6 +205,9 @@ class Runner:
         judgements = await judged_running(self._ports, self._journal.state, self.claim, self._workspace)
         if judgements is not None:
             self._arrivals.push(c.TookOver(judgements))
+        if self._ports.observer is not None:
+            took_over = judgements is not None
+            self._ports.observer.began(self.claim, self._journal.state, took_over=took_over)
         await self._arrivals.accept_first()
         claims = self._claimed.claims_without_progress
         if claims > tries(self._max_tries) and claims >= self._max_tries - 1:
@@ -214,6 +223,8 @@ class Runner:
         while not self._lost:
             await self._arrivals.read()
             step = Step(self._journal.position, self._writer, self._ports.broker.now_ms())
+            if self._ports.observer is not None:
+                step.taken = []
             self._bisect.begin()
             done = None
             try:
@@ -390,6 +401,7 @@ class Runner:
         if not step.empty or self._arrivals.moved or (owes_summary and not self._arrivals.unread):
             keep: Release = "keep" if snapshot_due else release
             meta = self._meta(step, release)
+            began = self._ports.monotonic()
             answer = await self._writing.commit(step, self._arrivals.cursor, keep, meta)
             if isinstance(answer, Refused):
                 if answer.reason == "cursor":
@@ -399,6 +411,7 @@ class Runner:
                 return None
             if not isinstance(answer, Committed):
                 return self._turned_away(answer)
+            self._observe(step, self._ports.monotonic() - began)
             self._committed(step, answer)
             self._summed_up = step.position.seq if meta is not None else self._summed_up
             released = answer.released
@@ -418,6 +431,14 @@ class Runner:
     def _meta(self, step: Step, release: Release) -> bytes | None:
         renamed = step.position.state.name != step.base.state.name
         return session_meta(step.position, step.at_ms) if release != "keep" or renamed else None
+
+    def _observe(self, step: Step, took_s: float) -> None:
+        if self._ports.observer is not None:
+            settled = step.budget.settlements if step.budget is not None else ()
+            entries, after = step.taken or (), step.position.state
+            self._ports.observer.committed(
+                CommittedStep(self.claim, step.base.state, after, entries, settled, step.at_ms, took_s)
+            )
 
     def _committed(self, step: Step, answer: Committed) -> None:
         self._bisect.committed()

@@ -102,6 +102,11 @@ class Worker:
         for runner in self._runners.values():
             runner.drain()
 
+    @property
+    def draining(self) -> bool:
+        """Whether the worker takes nothing more."""
+        return self._draining.is_set()
+
     async def _emptied(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -190,6 +195,8 @@ class Worker:
             self._take(claimed, sent_at, adopted=True)
 
     def _take(self, claimed: Claimed, sent_at: float, *, adopted: bool = False) -> None:
+        if self._ports.observer is not None:
+            self._ports.observer.claimed(claimed)
         runner = Runner(self._ports, self._runner_config, claimed, self._cache)
         self._renewal.hold(claimed.claim, sent_at, lambda: runner.reached)
         self._runners[claimed.claim.claim_id] = runner
@@ -213,6 +220,8 @@ class Worker:
             self._renewal.let_go(runner.claim)
             self._runners.pop(runner.claim.claim_id, None)
             log.info("session %s: %s", runner.claim.session, ended)
+            if self._ports.observer is not None:
+                self._ports.observer.ended(runner.claim, ended, runner.status)
             self._poll_due.set()
 
     # ── chores ────────────────────────────────────────────────────────────────────────────────
@@ -272,6 +281,9 @@ class Worker:
 
     def _renewed(self, outcomes: Sequence[RenewalOutcome]) -> None:
         """Hands the renewal thread's outcomes to the runners."""
+        if self._ports.observer is not None:
+            lost = sum(outcome.tip is None for outcome in outcomes)
+            self._ports.observer.renewed(len(outcomes) - lost, lost)
         for outcome in outcomes:
             runner = self._runners.get(outcome.claim.claim_id)
             if runner is None:

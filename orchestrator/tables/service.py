@@ -109,6 +109,16 @@ class WorkerSettings(Table):
     drain_grace_s: float = setting(10.0, "worker.drain_grace_s", at_least=0)
     """Seconds that a running command gets on SIGTERM before it is killed and recorded as killed."""
 
+    metrics_port: int | None = setting(
+        None, "worker.metrics_port", at_least=0, at_most=65_535, shown_default="none are served"
+    )
+    """Port at which each worker answers `/healthz`, `/readyz` and `/metrics` ([metrics](metrics.md)). 0 takes
+    a free one and prints it; a port that is taken is a warning."""
+
+    metrics_host: str = setting("127.0.0.1", "worker.metrics_host", pattern=r"^[A-Za-z0-9_.:-]+$")
+    """Address of that port. Nobody is asked who they are there: another address than loopback shows every
+    host that reaches it how much work there is, which models are asked and what they cost."""
+
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if not self.renew_s < self.trust_s < self.lease_s:

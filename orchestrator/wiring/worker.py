@@ -28,6 +28,7 @@ from orchestrator.runtime.workspace import RecentChecks
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings
+from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.rules.library import CommandRules
@@ -42,6 +43,7 @@ from orchestrator.wiring.deployment import (
 )
 from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
+from orchestrator.wiring.observed import observed
 from orchestrator.wiring.sessions import VERSION, guide
 
 
@@ -109,13 +111,15 @@ async def running_worker(
                 archive=archive(settings),
                 version=VERSION,
             )
-            yield Worker(
-                ports,
-                _worker_config(
-                    settings, opened.broker, worker_pools(settings) if pools is None else pools, toolbox
-                ),
-                lambda report: _renewal(settings, url, supervisor, report, outage),
-            )
+            served = worker_pools(settings) if pools is None else pools
+            async with observed(settings, ports, supervisor, served, say) as watch:
+                worker = Worker(
+                    watch.ports,
+                    _worker_config(settings, opened.broker, served, toolbox),
+                    lambda report: _renewal(settings, url, supervisor, report, outage, watch.ports.observer),
+                )
+                watch.watch(worker)
+                yield worker
     finally:
         log.removeFilter(quiet)
         await models.aclose()
@@ -165,10 +169,18 @@ def _renewal_confirmation(settings: Settings) -> Confirm | None:
     return lambda broker, claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, patience_s)
 
 
-def _renewal(settings: Settings, url: str, supervisor: Supervisor, report: Report, outage: Outage) -> Renewal:
+def _renewal(
+    settings: Settings,
+    url: str,
+    supervisor: Supervisor,
+    report: Report,
+    outage: Outage,
+    observer: Observer | None = None,
+) -> Renewal:
     worker = settings.worker
     # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
     patience_s = worker.trust_s / 4
     confirm = _renewal_confirmation(settings)
     connect = partial(open_broker, settings, url, patience_s, outage)
-    return Renewal(connect, worker, supervisor.extend, report, confirm)
+    unanswered = observer.renewals_failed if observer is not None else None
+    return Renewal(connect, worker, supervisor.extend, report, confirm, unanswered)

@@ -105,6 +105,8 @@ class Supervisor:
         self._allowance = ProcessAllowance(os.getuid())
         self._alive = False
         self._closed = False
+        self.killed: Callable[[str], None] | None = None
+        """Hears of each command that was killed, and why: `timeout` or `killed`."""
         self._starting = asyncio.Lock()
         self._rights = threading.Lock()
         """Guards the fields below: claims are extended by the thread that renews them."""
@@ -215,9 +217,17 @@ class Supervisor:
             )
         began = self._loop.time()
         running = Running(output, self._loop, tty=command.tty)
-        await self._run(command.claim, running, partial(self._launch, command), grip)
+        try:
+            await self._run(command.claim, running, partial(self._launch, command), grip)
+        finally:
+            self._report(running)
         finished = _finished(running, self._loop.time() - began)
         return replace(finished, memory_limit=self._passed(command.limits, running, finished))
+
+    def _report(self, running: Running) -> None:
+        end = running.exit
+        if self.killed is not None and end is not None and end.why in ("timeout", "killed"):
+            self.killed(end.why)
 
     def _passed(self, limits: Limits, running: Running, finished: Finished) -> int | None:
         """The memory limit that it has passed: by the kernel's word, or, under an rlimit, by its own."""

@@ -1,0 +1,74 @@
+"""Writes `docs/metrics.md` from the catalogue: `python -m orchestrator.telemetry.page > docs/metrics.md`."""
+
+from __future__ import annotations
+
+from orchestrator.telemetry import catalogue
+from orchestrator.telemetry.catalogue import Metric
+
+INTRODUCTION = """\
+# Metrics and health
+
+This page is generated: `python -m orchestrator.telemetry.page > docs/metrics.md`.
+
+A worker with `worker.metrics_port` answers three paths on that port, on loopback unless `worker.metrics_host`
+says otherwise:
+
+| path | answer |
+|---|---|
+| `/healthz` | 200 while the process's event loop turns; no answer means that it should be restarted |
+| `/readyz` | 200, or 503 with the reason in words: it drains, or Redis does not answer |
+| `/metrics` | all of the metrics below, in Prometheus's text format |
+
+```sh
+dendro -c worker.metrics_port=9464 worker
+curl http://127.0.0.1:9464/metrics
+```
+
+Nobody is asked who they are: whoever reaches the port reads how much work there is, which models are asked
+and what they cost, and nothing of any session. Put it on an address that only your monitoring reaches. Port 0
+takes a free port, which the worker prints; a port that is taken is a warning, and the worker goes on without.
+
+Every label has few values: names of pools and models come from settings and sessions, and from the hundredth
+on they are `other`. A session's id, a person's name or a model's text is never one. Durations are measured
+within one worker: what was begun by a worker that is lost is counted, and its duration is not.
+On a worker all of it costs some 25 µs a turn, less than a hundredth of what a turn costs; without the
+setting, nothing. [ops/prometheus](../ops/prometheus) has a configuration and alerts, and
+[ops/grafana](../ops/grafana/dendro.json) a dashboard.
+"""
+SECTIONS: tuple[tuple[str, str, tuple[Metric, ...]], ...] = (
+    (
+        "Workers",
+        "Each worker counts what it does itself.",
+        tuple(metric for metric in catalogue.ALL if metric in catalogue.WORKERS),
+    ),
+    (
+        "Deployment",
+        "Asked of Redis when somebody scrapes; every worker of a pool tells the same, so take the maximum.",
+        (catalogue.QUEUE_DEPTH, catalogue.QUEUE_AGE, catalogue.LEASED, catalogue.OPEN_REQUESTS),
+    ),
+    (
+        "Doors",
+        "Each process that serves clients counts its own connections.",
+        (catalogue.CONNECTIONS, catalogue.CONNECTED, catalogue.DROPPED),
+    ),
+    ("All", "", (catalogue.BUILD,)),
+)
+
+
+def metrics_page() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    for title, about, metrics in SECTIONS:
+        parts.append(f"\n## {title}\n\n" + (f"{about}\n\n" if about else ""))
+        parts.append("| metric | kind | labels | what it is |\n|---|---|---|---|\n")
+        parts += [_row(metric) for metric in metrics]
+    return "".join(parts)
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.sample}` | {metric.kind} | {labels} | {metric.text} |\n"
+
+
+if __name__ == "__main__":
+    print(metrics_page(), end="")

@@ -1,0 +1,207 @@
+"""A worker's metrics: what it did, counted once, under labels of few values."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.broker.records import Claim, Claimed
+from orchestrator.core import entries as e
+from orchestrator.core.facts import CallMoved, TaskEnded
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.state import Phase, State
+from orchestrator.model.errors import RetryableModelError
+from orchestrator.protocol.faults import CodexErrorKind
+from orchestrator.protocol.ids import CallId
+from orchestrator.runtime.runner import Ended
+from orchestrator.telemetry.fleet import FleetMetrics
+from orchestrator.telemetry.metrics import MOST_NAMES, Metrics
+from orchestrator.telemetry.observer import CommittedStep, Observer, Observers
+from orchestrator.telemetry.work import WorkMetrics
+from tests.broker.actors import holder_died
+from tests.runtime.connections import Gate
+from tests.runtime.harness import POOL, Harness
+from tests.runtime.players import calls, ends, message
+from tests.telemetry.samples import figures
+
+CLAIM = Claim(SessionId("s"), TreeId("s"), "w", "c1", 1, POOL)
+
+
+def observed(harness: Harness) -> Metrics:
+    """Metrics that the harness's workers count in."""
+    metrics = Metrics("1.2.3")
+    observer: Observer = Observers(WorkMetrics(metrics, time.monotonic))
+    harness.ports = replace(harness.ports, observer=observer)
+    return metrics
+
+
+async def served(harness: Harness, session: SessionId, until: str) -> None:
+    """A worker serves the session until an event came, and leaves."""
+    worker = harness.worker()
+    running = asyncio.create_task(worker.run())
+    await harness.until(session, until)
+    worker.drain()
+    await running
+
+
+def claimed() -> Claimed:
+    return Claimed(CLAIM, 0, b"", "0-0", "0-0", 0, AgentId(0), 0, 0, 0, ())
+
+
+async def test_worker_counts_a_turn_with_a_call_from_its_claim_to_its_park(harness: Harness) -> None:
+    metrics = observed(harness)
+    harness.models.will([calls("c1"), ends()], [message("done"), ends()])
+    session = await harness.session()
+    born = len(await harness.log(session))
+    await harness.say(session)
+    await served(harness, session, "task_complete")
+    found = figures(metrics.page())
+    assert found["dendro_claims_total", POOL] == 1
+    assert found["dendro_sessions_parked_total", "idle"] == 1
+    assert found["dendro_claims_ended_total", "parked"] == 1
+    assert found["dendro_tasks_begun_total", "user"] == 1
+    assert found["dendro_tasks_ended_total", "user", "completed"] == 1
+    assert found["dendro_turns_total", "turn"] == 2
+    assert found["dendro_model_tokens_total", "input", "gpt-5"] == 20
+    assert found["dendro_model_tokens_total", "output", "gpt-5"] == 4
+    assert found["dendro_model_request_seconds_count", "gpt-5", "completed"] == 2
+    assert found["dendro_first_token_seconds_count", "gpt-5"] == 2
+    assert found["dendro_tool_call_seconds_count", "exec"] == 1
+    for name in ("response_to_commit", "claim_to_request"):
+        assert found[f"dendro_{name}_seconds_count",] == (2 if name == "response_to_commit" else 1)
+    assert found["dendro_submit_to_claim_seconds_count", POOL] == 1
+    assert found["dendro_commit_seconds_count",] >= 4
+    assert found["dendro_rollout_entries_total",] == len(await harness.log(session)) - born
+    assert found["dendro_sessions_held",] == 0
+    assert found["dendro_takeovers_total",] == 0
+
+
+async def test_session_that_waits_for_a_person_is_parked_as_that(harness: Harness) -> None:
+    metrics = observed(harness)
+    harness.models.will([calls("c1", ask=True), ends()])
+    session = await harness.session("untrusted")
+    await harness.say(session)
+    await served(harness, session, "exec_approval_request")
+    assert figures(metrics.page())["dendro_sessions_parked_total", "awaiting_approval"] == 1
+    fleet = FleetMetrics(metrics, harness.broker, (POOL,), time.monotonic)
+    await fleet.look()
+    assert figures(metrics.page())["dendro_open_requests",] == 1
+
+
+async def test_next_worker_counts_a_takeover_and_not_the_time_that_the_lost_one_began(
+    harness: Harness,
+) -> None:
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
+    runner = harness.runner(await harness.claimed(session, "lost"))
+    task = asyncio.create_task(runner.run())
+    await harness.tools.began("c1").wait()
+    runner.lose()
+    assert await task is Ended.LOST
+    await holder_died(harness.broker, session)
+    metrics = observed(harness)
+    await served(harness, session, "task_complete")
+    found = figures(metrics.page())
+    assert found["dendro_takeovers_total",] == 1
+    assert ("dendro_tool_call_seconds_count", "exec") not in found
+    assert found["dendro_tasks_ended_total", "user", "completed"] == 1
+
+
+async def test_worker_counts_a_request_that_is_sent_again(harness: Harness) -> None:
+    metrics = observed(harness)
+    harness.models.will([RetryableModelError("cut off", delay_s=0.0)], [message("done"), ends()])
+    session = await harness.session()
+    await harness.say(session)
+    await served(harness, session, "task_complete")
+    found = figures(metrics.page())
+    assert found["dendro_model_retries_total", "retry"] == 1
+    assert found["dendro_model_request_seconds_count", "gpt-5", "retry"] == 1
+    assert found["dendro_turns_total", "turn"] == 1
+
+
+@pytest.mark.parametrize(
+    ("info", "label"),
+    [
+        (CodexErrorKind.CONTEXT_WINDOW_EXCEEDED, "context_window_exceeded"),
+        ({"response_stream_disconnected": {"http_status_code": 500}}, "response_stream_disconnected"),
+        ("a kind of a later version", "other"),
+        ({"sk-secret": 1}, "other"),
+        (None, "other"),
+    ],
+)
+def test_worker_counts_errors_by_the_kinds_that_it_knows(info: object, label: str) -> None:
+    metrics = Metrics("1")
+    work = WorkMetrics(metrics, time.monotonic)
+    entry = e.Entry(e.EVENT_MSG, {"type": "error", "message": "x", "codex_error_info": info})
+    work.claimed(claimed())
+    work.committed(CommittedStep(CLAIM, State(), State(), (entry,), (), 0, 0.001))
+    assert figures(metrics.page())["dendro_errors_total", label] == 1
+
+
+def test_models_beyond_the_hundredth_are_one_label() -> None:
+    metrics = Metrics("1")
+    names = [metrics.name(f"model-{number}") for number in range(MOST_NAMES + 50)]
+    assert names[:MOST_NAMES] == [f"model-{number}" for number in range(MOST_NAMES)]
+    assert set(names[MOST_NAMES:]) == {"other"}
+    assert metrics.name("model-0") == "model-0"
+
+
+@pytest.mark.parametrize("name", ["x" * 65, "", "new\nline", 'quo"te', "é{}"])
+def test_name_that_is_none_is_no_label(name: str) -> None:
+    assert Metrics("1").name(name) == "other"
+
+
+def test_claim_that_was_lost_does_not_end_the_one_that_followed_it() -> None:
+    metrics = Metrics("1")
+    work = WorkMetrics(metrics, time.monotonic)
+    work.claimed(claimed())
+    work.ended(replace(CLAIM, claim_id="c0"), "lost", "running")
+    assert figures(metrics.page())["dendro_sessions_held",] == 1
+    work.ended(CLAIM, "parked", "idle")
+    found = figures(metrics.page())
+    assert found["dendro_sessions_held",] == 0
+    # A session that is lost is not parked, whatever it does.
+    assert {key for key in found if key[0] == "dendro_sessions_parked_total"} == {
+        ("dendro_sessions_parked_total", "idle")
+    }
+
+
+async def test_queue_tells_how_many_sessions_wait_and_for_how_long(harness: Harness) -> None:
+    metrics = Metrics("1")
+    sessions = [await harness.session(shard=shard) for shard in (0, 1, 1)]
+    for session in sessions:
+        await harness.say(session)
+    clock = [0.0]
+    fleet = FleetMetrics(metrics, harness.broker, (POOL,), lambda: clock[0])
+    await fleet.look()
+    found = figures(metrics.page())
+    assert found["dendro_queue_depth", POOL] == 3
+    assert found["dendro_sessions_leased", POOL] == 0
+    assert 0 <= found["dendro_queue_age_seconds", POOL] < 60
+    await harness.claimed(sessions[0])
+    await fleet.look()
+    assert figures(metrics.page())["dendro_queue_depth", POOL] == 3, "asked for again within two seconds"
+    clock[0] = 3.0
+    await fleet.look()
+    found = figures(metrics.page())
+    assert (found["dendro_queue_depth", POOL], found["dendro_sessions_leased", POOL]) == (2, 1)
+
+
+def test_call_that_its_task_ended_is_not_counted_when_its_id_comes_again() -> None:
+    metrics = Metrics("1")
+    work = WorkMetrics(metrics, time.monotonic)
+    work.claimed(claimed())
+    for fact in (
+        CallMoved(CallId("c1"), Phase.RUNNING),
+        TaskEnded("failed"),
+        CallMoved(CallId("c1"), Phase.DONE),
+    ):
+        work.committed(CommittedStep(CLAIM, State(), State(), (e.fact(fact),), (), 0, 0.001))
+    found = figures(metrics.page())
+    assert found["dendro_tasks_ended_total", "other", "failed"] == 1
+    assert not [key for key in found if key[0] == "dendro_tool_call_seconds_count"]
