@@ -1,0 +1,196 @@
+"""The turns of a thread in its log, found from either end, and read no further than is asked for.
+
+A turn's stretch of the log goes from the event that begins its task to the next such event. A root that was
+forked begins with the turns of its source, as far as that is still there. Turns that were rolled back are
+left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.core import facts as f
+from orchestrator.core.blobs import references, resolve
+from orchestrator.core.entries import DENDRO
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.stored import decode_entry
+from orchestrator.core.tree import ROOT
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.event import Event
+from orchestrator.views.past import MOST as MOST_READ
+from orchestrator.views.past import STRETCH
+from orchestrator.views.turns.projector import turns_of
+from orchestrator.views.turns.records import Turn
+
+OPENING = 64
+"""Entries of a forked session's log among which the fact stands that names its source."""
+MOST_LEGS = 100
+"""Forks of forks that are followed back."""
+_TYPE_WITHIN = 96
+_IS_EVENT = b'"type":"event_msg"'
+_BEGINS = b'"type":"task_started"'
+_SAID = b'"type":"user_message"'
+_ROLLED_BACK = b'"type":"thread_rolled_back"'
+
+
+@record
+class Leg:
+    """A session's log up to an entry."""
+
+    session: SessionId
+    tree: TreeId
+    through: int
+
+
+@record
+class Stretch:
+    """A turn's entries, `start` to `end` in the log of a leg; `hash8` is the chain's value at `start`."""
+
+    leg: int
+    start: int
+    end: int
+    hash8: str
+    turn: str
+    said: int = 0
+    """Messages of people in it."""
+    rolled_back: int = 0
+    """Messages of people, in it or before it, that were taken back behind it."""
+    entries: tuple[StoredEntry, ...] | None = None
+    """Its events, if they were read on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLog:
+    """A thread's turns, in the logs that tell of them."""
+
+    found: LogSource
+    thread: SessionId
+    legs: tuple[Leg, ...]
+    """The thread's own log, then those that it was forked from."""
+
+    @classmethod
+    async def of(cls, found: LogSource, head: SessionHead) -> ThreadLog:
+        legs = [Leg(head.session, head.tree, head.seq)]
+        at = head if head.agent_id == ROOT and b'"forked_from"' in head.meta else None
+        while at is not None and len(legs) < MOST_LEGS:
+            source = await _source(found, at)
+            at = None if source is None else source[0]
+            if source is not None:
+                legs.append(Leg(source[0].session, source[0].tree, source[1]))
+        return cls(found, head.session, tuple(legs))
+
+    async def back(self, leg: int = 0, before: int | None = None) -> AsyncIterator[Stretch]:
+        """The turns that begin before an entry of a leg (or the log's end), newest first.
+
+        No turn behind that place may have been rolled back.
+        """
+        taken_back = 0
+        async for stretch in self._back(leg, before):
+            taken_back += stretch.rolled_back
+            if taken_back:
+                taken_back = max(0, taken_back - stretch.said)
+            else:
+                yield stretch
+
+    async def forward(self, leg: int | None = None, start: int = 0) -> AsyncIterator[Stretch]:
+        """The turns that begin at an entry of a leg or later, oldest first.
+
+        Reads to the end of the log before the first one: what is taken back stands behind it.
+        """
+        oldest = len(self.legs) - 1 if leg is None else leg
+        found: list[Stretch] = []
+        async for stretch in self.back():
+            if (-stretch.leg, stretch.start) < (-oldest, start):
+                break
+            found.append(replace(stretch, entries=None))
+        for stretch in reversed(found):
+            yield stretch
+
+    async def _back(self, leg: int, before: int | None) -> AsyncIterator[Stretch]:
+        for number, one in enumerate(self.legs[leg:], leg):
+            last = one.through if before is None or number != leg else min(before - 1, one.through)
+            events: list[StoredEntry] = []
+            end = last
+            async for stored in self._entries_back(one, last):
+                if _IS_EVENT not in stored.payload[:_TYPE_WITHIN]:
+                    continue
+                events.append(stored)
+                if _BEGINS in stored.payload and _type_of(stored) == "task_started":
+                    yield _stretch(number, end, tuple(reversed(events)))
+                    events, end = [], stored.seq - 1
+
+    async def _entries_back(self, leg: Leg, last: int) -> AsyncIterator[StoredEntry]:
+        stretch = STRETCH
+        while last > 0:
+            after = max(0, last - stretch)
+            entries = [stored async for stored in self.found.log(leg.session, last, after)]
+            for stored in reversed(entries):
+                yield stored
+            last, stretch = after, min(2 * stretch, MOST_READ)
+
+    async def turn(self, stretch: Stretch) -> Turn | None:
+        """The turn with its items; None if its events tell of none."""
+        leg, entries = self.legs[stretch.leg], stretch.entries
+        if entries is None:
+            read = self.found.log(leg.session, stretch.end, stretch.start - 1)
+            entries = tuple([stored async for stored in read if _IS_EVENT in stored.payload[:_TYPE_WITHIN]])
+        logged = [decode_entry(stored.payload) for stored in entries]
+        wanted = {digest for entry in logged for digest in references(entry.payload)}
+        texts = await self.found.large_texts(leg.tree, wanted) if wanted else {}
+        events = (Event(entry.id, resolve(dict(entry.payload), texts.get)) for entry in logged)
+        return next(iter(turns_of(self.thread, events)), None)
+
+    async def hash8(self, leg: int, seq: int) -> str | None:
+        """The chain's value at an entry, shortened; None if the log does not have it."""
+        if leg >= len(self.legs) or not 0 < seq <= self.legs[leg].through:
+            return None
+        async for stored in self.found.log(self.legs[leg].session, seq, seq - 1):
+            return _hash8(stored)
+        return None
+
+
+def _stretch(leg: int, end: int, events: tuple[StoredEntry, ...]) -> Stretch:
+    first = events[0]
+    return Stretch(
+        leg,
+        first.seq,
+        end,
+        _hash8(first),
+        decode_entry(first.payload).id,
+        said=sum(_SAID in each.payload and _type_of(each) == "user_message" for each in events),
+        rolled_back=sum(map(_taken_back, events)),
+        entries=events,
+    )
+
+
+def _hash8(stored: StoredEntry) -> str:
+    return stored.chain.hex()[:8]
+
+
+def _type_of(stored: StoredEntry) -> str:
+    # Decoded where the bytes fit only: what a tool was given may look like an event.
+    return str(decode_entry(stored.payload).payload.get("type"))
+
+
+def _taken_back(stored: StoredEntry) -> int:
+    if _ROLLED_BACK not in stored.payload or _type_of(stored) != "thread_rolled_back":
+        return 0
+    return int(decode_entry(stored.payload).payload["num_turns"])
+
+
+async def _source(found: LogSource, head: SessionHead) -> tuple[SessionHead, int] | None:
+    """The session that a root was forked from, and its last entry then; None if that is gone."""
+    async for stored in found.log(head.session, min(head.seq, OPENING)):
+        entry = decode_entry(stored.payload)
+        if entry.type != DENDRO or not f.states(entry.payload, f.Forked):
+            continue
+        parent = entry.payload["parent"]
+        source = await found.broker.head(SessionId(parent["session"]))
+        if source is None or source.seq < parent["seq"]:
+            return None
+        async for there in found.log(source.session, parent["seq"], parent["seq"] - 1):
+            return (source, parent["seq"]) if there.chain.hex() == parent["chain"] else None
+    return None

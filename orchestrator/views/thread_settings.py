@@ -1,0 +1,74 @@
+"""The settings of a thread's next turn, read from the end of its log: no fold of a long one is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.core import facts as f
+from orchestrator.core.entries import DENDRO, TURN_CONTEXT
+from orchestrator.core.settings import SettingsChanges, TurnSettings
+from orchestrator.core.stored import decode_entry
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.past import MOST, STRETCH
+
+FAR = 4_096
+"""Entries from the end among which the begin of a turn is looked for; behind them a request's settings do."""
+_FACTS = (b'"kind":"configured"', b'"kind":"settings"', b'"kind":"task"')
+_CONTEXT = b'"type":"turn_context"'
+
+
+async def settings_of(found: LogSource, head: SessionHead) -> TurnSettings:
+    """The settings in force, large texts left out."""
+    search = _Search()
+    last, stretch = head.seq, STRETCH
+    while last > 0 and search.base is None:
+        after = max(0, last - stretch)
+        entries = [stored async for stored in found.log(head.session, last, after)]
+        search.read(reversed(entries), far=head.seq - last >= FAR)
+        last, stretch = after, min(2 * stretch, MOST)
+    settings = search.base or TurnSettings("/", "on-request", {"mode": "read-only"}, "")
+    for changes in reversed(search.changes):
+        settings = settings.changed(changes)
+    meta = orjson.loads(head.meta) if head.meta else {}
+    provider = meta.get("model_provider") if search.of_request else None
+    return settings.changed({"model_provider": provider}) if provider else settings
+
+
+class _Search:
+    """The way back: changes of settings, up to settings that are whole."""
+
+    def __init__(self) -> None:
+        self.base: TurnSettings | None = None
+        self.of_request = False
+        """Whether the base is a request's, which does not name its provider."""
+        self.changes: list[SettingsChanges] = []
+        """The newest first."""
+
+    def read(self, entries: Iterator[StoredEntry], *, far: bool) -> None:
+        for stored in entries:
+            if any(kind in stored.payload for kind in _FACTS):
+                self._fact(stored)
+            elif far and _CONTEXT in stored.payload:
+                self._context(stored)
+            if self.base is not None:
+                return
+
+    def _fact(self, stored: StoredEntry) -> None:
+        entry = decode_entry(stored.payload)
+        if entry.type != DENDRO:
+            return
+        match f.decode(entry.payload):
+            case f.SettingsChanged(changes):
+                self.changes.append(changes)
+            case f.Configured(settings=settings):
+                self.base = settings
+            case f.TaskBegun(task="user", settings=settings):
+                self.base = settings
+
+    def _context(self, stored: StoredEntry) -> None:
+        entry = decode_entry(stored.payload)
+        if entry.type == TURN_CONTEXT:
+            self.base, self.of_request = TurnSettings.of(entry.payload), True

@@ -1,0 +1,146 @@
+"""The list of threads: who is on it, in which order, and page after page while sessions change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import AgentId, SessionId, new_session_id
+from orchestrator.views.thread_list import ListAsked, ListCursor, ThreadFilter, loaded, threads_page
+from orchestrator.views.thread_pages import BadCursor
+from tests.views.test_threads import RESTED, head
+
+
+def numbered(n: int) -> SessionId:
+    """A session of the nth second."""
+    return new_session_id(n * 1_000, 0, n)
+
+
+@dataclass
+class Fleet:
+    """Sessions, and when each changed last."""
+
+    heads_of: dict[SessionId, SessionHead] = field(default_factory=dict)
+    changes: dict[SessionId, int] = field(default_factory=dict)
+    read: int = 0
+
+    def add(self, n: int, changed: int, meta: dict[str, Any] | None = None, **facts: Any) -> SessionId:
+        session = numbered(n)
+        facts = {"tree": session, "created_ms": n * 1_000} | facts
+        self.heads_of[session] = head({**RESTED, **(meta or {})}, session=session, **facts)
+        self.changes[session] = changed
+        return session
+
+    async def changed(self) -> list[tuple[SessionId, int]]:
+        return list(self.changes.items())
+
+    async def newest(self, limit: int) -> list[SessionId]:
+        return sorted(self.changes, key=lambda one: -self.changes[one])[:limit]
+
+    async def heads(self, sessions: list[SessionId]) -> list[SessionHead]:
+        self.read += len(sessions)
+        return [self.heads_of[session] for session in sessions if session in self.heads_of]
+
+    async def registries(self, trees: list[Any]) -> list[dict[str, bytes]]:
+        return [{} for _ in trees]
+
+
+def asked(limit: int = 3, **more: Any) -> ListAsked:
+    return ListAsked(limit, **more)
+
+
+async def pages(fleet: Fleet, **more: Any) -> list[list[int]]:
+    """All pages, by the seconds in which their threads were created."""
+    found, cursor = [], None
+    while True:
+        page = await threads_page(cast(Any, fleet), asked(cursor=cursor, **more))
+        found.append([one.created_ms // 1_000 for one in page.threads])
+        if page.next is None:
+            return found
+        cursor = ListCursor.of(str(page.next), more.get("sort", "created"))
+
+
+async def test_pages_have_each_thread_once_in_both_orders_and_directions() -> None:
+    fleet = Fleet()
+    for n in range(1, 8):
+        fleet.add(n, changed=100 - n if n % 2 else 50)
+    assert await pages(fleet) == [[7, 6, 5], [4, 3, 2], [1]]
+    assert await pages(fleet, direction="asc") == [[1, 2, 3], [4, 5, 6], [7]]
+    assert await pages(fleet, sort="recency") == [[1, 3, 5], [7, 6, 4], [2]]
+    assert await pages(fleet, sort="recency", direction="asc") == [[2, 4, 6], [7, 5, 3], [1]]
+
+
+async def test_thread_that_changes_between_two_pages_moves_to_the_front_and_none_is_left_out() -> None:
+    fleet = Fleet()
+    for n in range(1, 7):
+        fleet.add(n, changed=n)
+    first = await threads_page(cast(Any, fleet), asked(sort="recency"))
+    assert [one.recency_ms for one in first.threads] == [6, 5, 4]
+    fleet.changes[numbered(1)] = 99
+    fleet.add(9, changed=100)
+    second = await threads_page(cast(Any, fleet), asked(sort="recency", cursor=first.next))
+    assert [one.recency_ms for one in second.threads] == [3, 2]
+    back = asked(sort="recency", direction="asc", cursor=second.back)
+    newer = await threads_page(cast(Any, fleet), back)
+    assert [one.recency_ms for one in newer.threads] == [3, 4, 5]
+
+
+async def test_list_has_what_people_began_unless_others_are_asked_for() -> None:
+    fleet = Fleet()
+    root = fleet.add(1, 1)
+    agent = fleet.add(2, 2, tree=root, parent=root, agent_id=AgentId(1))
+    below = fleet.add(3, 3, tree=root, parent=agent, agent_id=AgentId(2))
+    fleet.add(4, 4, archived=True)
+    assert await pages(fleet) == [[1]]
+    assert await pages(fleet, wanted=ThreadFilter(kinds=frozenset({"agent"}))) == [[3, 2]]
+    assert await pages(fleet, wanted=ThreadFilter(parent=root)) == [[2]]
+    assert await pages(fleet, wanted=ThreadFilter(ancestor=root)) == [[3, 2]]
+    assert await pages(fleet, wanted=ThreadFilter(archived=True)) == [[4]]
+    assert await pages(fleet, wanted=ThreadFilter(kinds=frozenset({"exec"}))) == [[]]
+    both = ThreadFilter(kinds=frozenset({"cli", "agent"}), without=frozenset({below}))
+    assert await pages(fleet, wanted=both) == [[2, 1]]
+
+
+async def test_list_is_narrowed_by_folder_provider_and_words() -> None:
+    fleet = Fleet()
+    fleet.add(1, 1, {"cwd": "/work/a", "name": "Parser"})
+    fleet.add(2, 2, {"cwd": "/work/b", "model_provider": "own", "name": None, "preview": "PARSER bug"})
+    assert await pages(fleet, wanted=ThreadFilter(cwds=frozenset({"/work/a/"}))) == [[1]]
+    assert await pages(fleet, wanted=ThreadFilter(providers=frozenset({"own"}))) == [[2]]
+    assert await pages(fleet, wanted=ThreadFilter(text="parser")) == [[2, 1]]
+    assert await pages(fleet, wanted=ThreadFilter(text="nowhere")) == [[]]
+
+
+async def test_page_costs_what_it_shows_and_not_the_fleet() -> None:
+    fleet = Fleet()
+    for n in range(1, 2_000):
+        fleet.add(n, n)
+    await threads_page(cast(Any, fleet), asked(50))
+    assert fleet.read <= 250
+
+
+@pytest.mark.parametrize("text", ["", "x", "bC5h", "é", "l" * 9_999])
+def test_text_that_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(BadCursor):
+        ListCursor.of(text, "created")
+
+
+async def test_place_of_another_order_is_refused() -> None:
+    fleet = Fleet()
+    for n in range(1, 6):
+        fleet.add(n, n)
+    page = await threads_page(cast(Any, fleet), asked())
+    with pytest.raises(BadCursor, match="another order"):
+        ListCursor.of(str(page.next), "recency")
+
+
+async def test_loaded_threads_are_held_or_owe_something() -> None:
+    fleet = Fleet()
+    fleet.add(1, 1)
+    held = fleet.add(2, 2, holder="w1")
+    owing = fleet.add(3, 3, sq_tip="2-0")
+    assert await loaded(cast(Any, fleet), 10) == [owing, held]
+    assert await loaded(cast(Any, fleet), 1) == [owing]

@@ -1,0 +1,149 @@
+"""Turns of a long log, from either end, without those that were taken back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.core.ids import SessionId
+from orchestrator.views.thread_log import ThreadLog
+from tests.views.test_threads import CHILD, ROOT, head
+
+Line = dict[str, Any]
+
+
+def event(type: str, turn: str = "", **more: Any) -> Line:
+    return {"type": "event_msg", "id": turn, "payload": {"type": type, **more}}
+
+
+def fact(kind: str, **more: Any) -> Line:
+    return {"type": "dendro", "payload": {"kind": kind, **more}}
+
+
+def turn(id: str, *said: str) -> list[Line]:
+    """A turn with messages of a person, and an answer."""
+    return [
+        fact("task", id=id),
+        event("task_started", id),
+        *(event("user_message", id, message=text) for text in said),
+        event("agent_message", id, message=f"re {id}"),
+        event("task_complete", id, last_agent_message=f"re {id}"),
+        fact("task_ended", outcome="completed"),
+    ]
+
+
+@dataclass
+class Logs:
+    """Logs of sessions as a source of them, and how many entries were read."""
+
+    logs: dict[SessionId, list[StoredEntry]] = field(default_factory=dict)
+    heads: dict[SessionId, SessionHead] = field(default_factory=dict)
+    read: int = 0
+
+    def add(self, session: SessionId, lines: Sequence[Line], **facts: Any) -> SessionHead:
+        at = {"timestamp": "2026-01-02T03:04:05.678Z"}
+        log = [
+            StoredEntry(seq, 1, orjson.dumps(at | line), b"", seq.to_bytes(32, "big")[::-1])
+            for seq, line in enumerate(lines, 1)
+        ]
+        self.logs[session] = log
+        self.heads[session] = head(session=session, seq=len(log), **{"head": log[-1].chain} | facts)
+        return self.heads[session]
+
+    @property
+    def broker(self) -> Any:
+        async def head_of(session: SessionId) -> SessionHead | None:
+            return self.heads.get(session)
+
+        return SimpleNamespace(head=head_of)
+
+    async def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        for stored in self.logs[session][after:through]:
+            self.read += 1
+            yield stored
+
+    async def large_texts(self, tree: Any, digests: Any) -> dict[str, str]:
+        return {}
+
+
+async def log_of(logs: Logs, session: SessionId = ROOT) -> ThreadLog:
+    return await ThreadLog.of(cast(Any, logs), logs.heads[session])
+
+
+async def newest_first(logs: Logs, session: SessionId = ROOT) -> list[str]:
+    return [one.turn async for one in (await log_of(logs, session)).back()]
+
+
+async def test_reader_finds_the_newest_turns_without_reading_a_long_log() -> None:
+    logs = Logs()
+    logs.add(ROOT, [line for n in range(5_000) for line in turn(f"t{n}", "go")])
+    found = []
+    async for one in (await log_of(logs)).back():
+        found.append((one.turn, one.start, one.end))
+        if len(found) == 3:
+            break
+    # A turn ends where the next one begins, with the fact before that.
+    assert found == [("t4999", 29_996, 30_000), ("t4998", 29_990, 29_995), ("t4997", 29_984, 29_989)]
+    assert logs.read < 300
+
+
+async def test_reader_finds_the_same_turns_from_both_ends() -> None:
+    logs = Logs()
+    logs.add(ROOT, [line for n in range(300) for line in turn(f"t{n}", "go")])
+    log = await log_of(logs)
+    forward = [one.turn async for one in log.forward()]
+    assert forward == [f"t{n}" for n in range(300)]
+    assert [one.turn async for one in log.back()] == forward[::-1]
+    assert [one.turn async for one in log.forward(0, 1_700)] == forward[283:]
+
+
+async def test_reader_does_not_see_turns_that_were_taken_back() -> None:
+    logs = Logs()
+    undone = [
+        *turn("t2", "a", "b"),
+        *turn("compact"),
+        *turn("t3", "c"),
+        event("thread_rolled_back", num_turns=3),
+    ]
+    again = [*turn("t4", "d"), event("thread_rolled_back", num_turns=1), *turn("t5", "e")]
+    logs.add(ROOT, [*turn("t1", "x"), *undone, *again])
+    assert await newest_first(logs) == ["t5", "t1"]
+    assert [one.turn async for one in (await log_of(logs)).forward()] == ["t1", "t5"]
+
+
+async def test_words_of_a_model_that_look_like_an_event_begin_no_turn() -> None:
+    logs = Logs()
+    fake = {"type": "task_started"}
+    odd = event(
+        "mcp_tool_call_begin",
+        "t1",
+        arguments=[fake, {"type": "user_message"}, {"type": "thread_rolled_back"}],
+    )
+    logs.add(ROOT, [*turn("t1", "x")[:3], odd, *turn("t1", "x")[3:]])
+    (found,) = [one async for one in (await log_of(logs)).back()]
+    assert (found.turn, found.said, found.rolled_back) == ("t1", 1, 0)
+
+
+async def test_fork_begins_with_the_turns_of_its_source() -> None:
+    logs = Logs()
+    source = logs.add(CHILD, [*turn("t1", "x"), *turn("t2", "y"), *turn("later", "z")])
+    at = {"session": CHILD, "seq": 12, "chain": logs.logs[CHILD][11].chain.hex()}
+    opening = [fact("configured"), fact("forked", parent=at, content="[]")]
+    logs.add(ROOT, [*opening, *turn("t3", "z")], meta={"forked_from": "x"})
+    assert source.seq == 18
+    assert await newest_first(logs) == ["t3", "t2", "t1"]
+    assert [one.turn async for one in (await log_of(logs)).forward()] == ["t1", "t2", "t3"]
+
+
+async def test_fork_of_a_session_that_was_put_back_shows_its_own_turns_alone() -> None:
+    logs = Logs()
+    logs.add(CHILD, [*turn("t1", "x"), *turn("t2", "y")])
+    for parent in ({"session": CHILD, "seq": 12, "chain": "00"}, {"session": "gone", "seq": 1, "chain": ""}):
+        opening = [fact("forked", parent=parent, content="[]")]
+        logs.add(ROOT, [*opening, *turn("t3", "z")], meta={"forked_from": "x"})
+        assert await newest_first(logs) == ["t3"]
