@@ -1,0 +1,171 @@
+"""A connection of a client: its handshake, its requests in their order, and its end.
+
+A request is answered before the next one is begun, but for those that wait: a person may be asked meanwhile.
+What the client cannot mean (no JSON, an unknown answer) is ignored; no error ends a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from pydantic import ValidationError
+
+from orchestrator.broker.errors import BrokerError
+from orchestrator.gateways.app_server import messages
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.live import LiveThreads
+from orchestrator.gateways.app_server.messages import Answer, Notification, Request, Unreadable
+from orchestrator.gateways.app_server.method import Method, NoParams, Params
+from orchestrator.gateways.app_server.methods import METHODS, refusal
+from orchestrator.gateways.app_server.outbox import Outbox
+from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.principals import NotPermitted
+from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
+from orchestrator.protocol.submission import MalformedSubmission
+from orchestrator.protocol.wire import JsonObject
+
+WAITING_MOST = 64
+"""Requests of one connection that may wait at once."""
+FLUSH_S = 5.0
+"""The time for what is left to send at the end of a connection."""
+_LOG = logging.getLogger("dendro.app_server")
+
+
+class Connection:
+    """Serves one wire until its client has left."""
+
+    def __init__(
+        self, ports: Ports, threads: LiveThreads, wire: Wire, outgoing: int = OUTGOING_LIMIT
+    ) -> None:
+        self._wire = wire
+        self._outbox = Outbox(outgoing)
+        self.door = Door(ports, threads, wire.principal, self._outbox)
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._first = True
+
+    async def serve(self) -> None:
+        """Runs until the client has left, or does not read what it is sent."""
+        sending = asyncio.create_task(self._send())
+        receiving = asyncio.create_task(self._receive())
+        overflowing = asyncio.create_task(self._outbox.overflowed.wait())
+        code, reason = CloseCode.DONE, ""
+        try:
+            await asyncio.wait({sending, receiving, overflowing}, return_when=asyncio.FIRST_COMPLETED)
+            if overflowing.done():
+                code, reason = CloseCode.TOO_SLOW, "too much waits to be read; come back with thread/resume"
+            elif receiving.done() and not sending.done():
+                await self._finish(sending)
+        finally:
+            self.door.leave()
+            tasks = (sending, receiving, overflowing, *self._waiting)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(WireClosed):
+                await self._wire.close(code, reason)
+
+    async def _send(self) -> None:
+        with suppress(WireClosed):
+            await self._outbox.send_to(self._wire)
+
+    async def _finish(self, sending: asyncio.Task[None]) -> None:
+        """After the last request: answers what waits, and sends what is left."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await asyncio.gather(*self._waiting, return_exceptions=True)
+                self._outbox.close()
+                await asyncio.wait({sending})
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────
+
+    async def _receive(self) -> None:
+        while (data := await self._wire.receive()) is not None:
+            received = messages.received(data)
+            if self._first and not isinstance(received.message, Unreadable):
+                self._outbox.versioned, self._first = received.versioned, False
+            match received.message:
+                case Request() as request:
+                    await self._request(request)
+                case Answer() as answer:
+                    await self.door.answered(answer)
+                case Notification() | Unreadable():
+                    pass
+
+    async def _request(self, request: Request) -> None:
+        try:
+            method, params = self._checked(request)
+        except RpcError as error:
+            self._refuse(request, error)
+            return
+        if not method.waits:
+            with self.door.response_first():
+                await self._answer(request, method, params)
+        elif len(self._waiting) >= WAITING_MOST:
+            self._refuse(
+                request, RpcError(f"{WAITING_MOST} requests of this connection wait", Code.OVERLOADED)
+            )
+        else:
+            task = asyncio.create_task(self._answer(request, method, params))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+    def _checked(self, request: Request) -> tuple[Method, Params]:
+        """The method and its parameters; raises `RpcError` for a request that is not served."""
+        name, info = request.method, self.door.info
+        method = METHODS.get(name)
+        if info is None and not (method is not None and method.before_initialize):
+            raise RpcError("Not initialized")
+        if method is None:
+            raise RpcError(refusal(name), Code.UNKNOWN_METHOD)
+        experimental = info is not None and info.experimental
+        if method.experimental and not experimental:
+            raise RpcError(f"{name} requires experimentalApi capability")
+        given = request.params if request.params is not None else {}
+        if not request.has_params and not issubclass(method.params, NoParams):
+            raise RpcError("Invalid request: missing field `params`")
+        if not isinstance(given, dict):
+            raise bad_params("an object is expected")
+        if not experimental:
+            _refuse_experimental(name, method, given)
+        try:
+            self.door.principal.require(method.scope, name)
+            return method, method.params.model_validate(given)
+        except ValidationError as error:
+            raise _invalid(error) from None
+        except NotPermitted as error:
+            raise RpcError(str(error)) from None
+
+    async def _answer(self, request: Request, method: Method, params: Params) -> None:
+        try:
+            result = await method.answer(self.door, params)
+        except RpcError as error:
+            self._refuse(request, error)
+        except (BrokerError, NotPermitted, MalformedSubmission) as error:
+            self._refuse(request, RpcError(str(error)))
+        except Exception:
+            _LOG.exception("a request failed", extra={"method": request.method})
+            why = f"{request.method} failed inside the server; its log says why"
+            self._refuse(request, RpcError(why, Code.INTERNAL))
+        else:
+            self._outbox.put(messages.response(request.id, dict(result)))
+
+    def _refuse(self, request: Request, error: RpcError) -> None:
+        self._outbox.put(messages.error(request.id, error.code, error.message))
+
+
+def _refuse_experimental(name: str, method: Method, given: JsonObject) -> None:
+    for field in sorted(method.experimental_fields & given.keys()):
+        if given[field] is not None:
+            raise RpcError(f"{name}.{field} requires experimentalApi capability")
+
+
+def _invalid(error: ValidationError) -> RpcError:
+    """The first thing that is wrong; what is missing is told as clients know it."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "missing":
+        return RpcError(f"Invalid request: missing field `{place}`", Code.BAD_PARAMS)
+    return bad_params(f"{place}: {first['msg']}")

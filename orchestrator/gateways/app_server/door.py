@@ -1,0 +1,178 @@
+"""A connection as the methods see it: who speaks, what it hears, what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
+from orchestrator.gateways.app_server.asks import Asks
+from orchestrator.gateways.app_server.errors import RpcError, not_found
+from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
+from orchestrator.gateways.app_server.messages import Answer, notification, request
+from orchestrator.gateways.app_server.outbox import Outbox
+from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.turns.records import RequestOpened, RequestResolved
+
+
+@dataclass(frozen=True, slots=True)
+class ClientInfo:
+    """The words of the client about itself in the handshake."""
+
+    name: str
+    version: str
+    experimental: bool = False
+    opted_out: frozenset[str] = frozenset()
+    """Notifications that it does not want."""
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A thread that the connection hears."""
+
+    live: LiveThread
+    asks: bool = True
+    """Whether its requests are put to this connection."""
+
+
+@dataclass
+class Door:
+    """A connection's side of the server."""
+
+    ports: Ports
+    threads: LiveThreads
+    principal: Principal
+    outbox: Outbox
+    info: ClientInfo | None = None
+    subscriptions: dict[SessionId, Subscription] = field(default_factory=dict)
+    _held: list[Told | Line] | None = None
+
+    def __post_init__(self) -> None:
+        self.client = self.ports.client(self.principal)
+        self.asks = Asks(self.ports.client(self.principal))
+
+    # ── finding threads ───────────────────────────────────────────────────────────────────────
+
+    async def head(self, thread: str) -> SessionHead:
+        """The session of a thread that this principal may see; raises `RpcError`."""
+        head = await self.known(thread)
+        if head is None:
+            raise not_found(thread)
+        return head
+
+    async def known(self, thread: str) -> SessionHead | None:
+        """The same, None for a thread that there is not; raises `RpcError` for what is no id."""
+        try:
+            session = parse_session_id(thread)
+        except InvalidSessionId:
+            raise RpcError(f"invalid thread id: {thread[:100]}") from None
+        return await self.client.head(session)
+
+    def new_turn_id(self) -> SubmissionId:
+        """An id under which a turn is submitted: a UUIDv7, as threads have."""
+        noise = int.from_bytes(self.ports.random_bytes(10), "big")
+        return SubmissionId(new_session_id(self.ports.now_ms(), noise & (MAX_SHARDS - 1), noise >> 12))
+
+    # ── hearing ───────────────────────────────────────────────────────────────────────────────
+
+    async def subscribe(self, session: SessionId, *, newborn: bool = False) -> Subscription:
+        """Hears a thread from now on; a second time changes nothing. Raises `UnknownSession`.
+
+        `live.seq` of the subscription is the place in the log from which on it is told.
+        """
+        found = self.subscriptions.get(session)
+        if found is None:
+            live = await self.threads.hear(session, self.client, self, newborn=newborn)
+            found = self.subscriptions[session] = Subscription(live)
+        return found
+
+    def unsubscribe(self, session: SessionId) -> bool:
+        """Hears a thread no more; False if it was not heard."""
+        if self.subscriptions.pop(session, None) is None:
+            return False
+        self.threads.leave(session, self)
+        self.asks.left(session)
+        return True
+
+    def hear(self, told: Told) -> None:
+        """Tells the client an event of a thread that it hears, or keeps it until a response is out."""
+        if self._held is not None:
+            self._held.append(told)
+            return
+        asks = self._asks_of(told.session)
+        for change, lines in told.changes:
+            match change:
+                case RequestOpened(session=None) if asks:
+                    self._ask(told.session, change)
+                case RequestResolved(session=None):
+                    self._settled(told.session, self.asks.resolved(told.session, change))
+                case _:
+                    pass
+            for line in lines:
+                self._put(line)
+
+    def _asks_of(self, session: SessionId) -> bool:
+        found = self.subscriptions.get(session)
+        return found is not None and found.asks and self.principal.may(Scope.APPROVE)
+
+    def _ask(self, session: SessionId, opened: RequestOpened) -> None:
+        asked = self.asks.open(session, opened, self.ports.now_ms())
+        if asked is not None:
+            self.outbox.put(request(asked.id, asked.method, asked.params))
+
+    def _settled(self, session: SessionId, ids: list[int]) -> None:
+        for id in ids:
+            self.notify("serverRequest/resolved", {"threadId": session, "requestId": id})
+
+    async def answered(self, answer: Answer) -> None:
+        """Takes the client's answer to a request of a thread."""
+        await self.asks.answer(answer)
+
+    def lose(self, session: SessionId) -> None:
+        """Tells the client that a thread is gone."""
+        self.unsubscribe(session)
+        self.notify("thread/closed", {"threadId": session})
+
+    # ── telling ───────────────────────────────────────────────────────────────────────────────
+
+    def notify(self, method: str, params: Mapping[str, object]) -> None:
+        """Tells the client something that is no event of a log."""
+        whole: JsonObject = dict(params)
+        at_ms = self.ports.now_ms()
+        line = Line(method, whole, notification(method, whole, at_ms), at_ms)
+        if self._held is not None:
+            self._held.append(line)
+        else:
+            self._put(line)
+
+    def _put(self, line: Line) -> None:
+        if self.info is not None and line.method in self.info.opted_out:
+            return
+        if line.merges is None:
+            self.outbox.put(line.data)
+        else:
+            self.outbox.put_delta(line.data, line.merges, line.method, line.params, line.at_ms)
+
+    @contextmanager
+    def response_first(self) -> Iterator[None]:
+        """Keeps what is told meanwhile, and tells it at the end, behind the response."""
+        self._held = []
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for each in held:
+                if isinstance(each, Line):
+                    self._put(each)
+                else:
+                    self.hear(each)
+
+    def leave(self) -> None:
+        """Ends all subscriptions; what runs goes on."""
+        for session in tuple(self.subscriptions):
+            self.unsubscribe(session)

@@ -1,0 +1,310 @@
+"""Methods of a thread at work: begin it, speak to it, steer and stop its turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.input import Said, input_items
+from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.ports import BadSetting, NewThread
+from orchestrator.gateways.app_server.write_settings import sandbox_of, session_json
+from orchestrator.gateways.app_server.write_threads import thread_json
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.scalars import Delivery
+from orchestrator.protocol.submission import Submission
+from orchestrator.views.event import Event
+from orchestrator.views.threads import thread
+
+AT_REST = frozenset({"idle", "closed"})
+STEER_S = 5.0
+"""A worker decides about input within milliseconds."""
+INTERRUPT_S = 30.0
+"""Commands get ten seconds to end."""
+
+Policy = Literal["untrusted", "on-request", "on-failure", "never"]
+Reviewer = Literal["user", "auto_review", "guardian_subagent"]
+
+
+# ── threads ───────────────────────────────────────────────────────────────────────────────────
+
+
+class ThreadStartParams(Params):
+    """The settings of a new thread, as far as its client names them."""
+
+    cwd: str | None = None
+    model: str | None = None
+    model_provider: str | None = None
+    approval_policy: Policy | None = None
+    approvals_reviewer: Reviewer | None = None
+    sandbox: Literal["read-only", "workspace-write", "danger-full-access"] | None = None
+    config: dict[str, Any] | None = None
+    base_instructions: str | None = None
+    developer_instructions: str | None = None
+    personality: Literal["none", "friendly", "pragmatic"] | None = None
+    ephemeral: bool | None = None
+    thread_source: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Those that are set, by the keys of the configuration file."""
+        named = {
+            "model": self.model,
+            "model_provider": self.model_provider,
+            "approval_policy": self.approval_policy,
+            "sandbox_mode": self.sandbox,
+            "base_instructions": self.base_instructions,
+            "user_instructions": self.developer_instructions,
+            "personality": self.personality,
+        }
+        return {key: value for key, value in named.items() if value is not None}
+
+
+async def thread_start(door: Door, params: ThreadStartParams) -> Result:
+    """Makes a session, and hears it from its first event on."""
+    wish = NewThread(params.cwd, params.settings(), params.config or {}, bool(params.ephemeral))
+    try:
+        born = await door.ports.create(door.client, door.principal, wish)
+    except BadSetting as error:
+        raise bad_params(str(error)) from None
+    subscription = await door.subscribe(born.head.session, newborn=True)
+    subscription.asks = asks_of(door, params.approvals_reviewer)
+    started = thread_json(thread(born.head))
+    door.notify("thread/started", {"thread": started})
+    for warning in born.warnings:
+        door.notify("configWarning", {"summary": warning, "details": None})
+    return {"thread": started, **session_json(born.settings)}
+
+
+def asks_of(door: Door, reviewer: Reviewer | None) -> bool:
+    """Whether a client that names such a reviewer is asked, or the people at the fleet's queue are."""
+    return reviewer in (None, "user") or door.ports.asks_auto_review
+
+
+class ThreadParams(Params):
+    """A thread."""
+
+    thread_id: str
+
+
+async def thread_unsubscribe(door: Door, params: ThreadParams) -> Result:
+    """Hears a thread no more; what runs in it goes on."""
+    head = await door.known(params.thread_id)
+    if head is None:
+        return {"status": "notLoaded"}
+    return {"status": "unsubscribed" if door.unsubscribe(head.session) else "notSubscribed"}
+
+
+async def compact_start(door: Door, params: ThreadParams) -> Result:
+    """Has the conversation summed up, in a turn of its own."""
+    head = await door.head(params.thread_id)
+    await door.client.submit(head.session, Submission(door.new_turn_id(), ops.Compact()))
+    return {}
+
+
+# ── turns ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class CollaborationSettings(Params):
+    """A mode's own settings, in snake case on the wire."""
+
+    model: str | None = None
+    reasoning_effort: str | None = Field(None, alias="reasoning_effort")
+    developer_instructions: str | None = Field(None, alias="developer_instructions")
+
+
+class CollaborationParams(Params):
+    """The mode of a turn and those after it."""
+
+    mode: Literal["plan", "default"]
+    settings: CollaborationSettings
+
+
+class TurnStartParams(Params):
+    """Words for a thread, and the settings that change with it."""
+
+    thread_id: str
+    input: tuple[Said, ...]
+    client_user_message_id: str | None = None
+    cwd: str | None = None
+    model: str | None = None
+    effort: str | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    approval_policy: Policy | None = None
+    approvals_reviewer: Reviewer | None = None
+    sandbox_policy: dict[str, Any] | None = None
+    output_schema: Any = None
+    collaboration_mode: CollaborationParams | None = None
+    personality: Literal["none", "friendly", "pragmatic"] | None = None
+
+    def override(self) -> ops.OverrideTurnContext | None:
+        """The change of the session's settings; None if there is none. Raises `RpcError`."""
+        mode = self.collaboration_mode
+        named: dict[str, Any] = {
+            "cwd": self.cwd,
+            "model": (mode.settings.model if mode else None) or self.model,
+            "effort": self.effort,
+            "summary": self.summary,
+            "approval_policy": self.approval_policy,
+            "sandbox_policy": None if self.sandbox_policy is None else sandbox_of(self.sandbox_policy),
+            "collaboration_mode": None if mode is None else _mode(mode),
+            "personality": self.personality,
+        }
+        set_ones = {name: value for name, value in named.items() if value is not None}
+        return ops.OverrideTurnContext.model_validate(set_ones) if set_ones else None
+
+
+def _mode(mode: CollaborationParams) -> dict[str, Any]:
+    settings = {
+        "model": mode.settings.model or "",
+        "reasoning_effort": mode.settings.reasoning_effort,
+        "developer_instructions": mode.settings.developer_instructions,
+    }
+    return {"mode": mode.mode, "settings": settings}
+
+
+async def turn_start(door: Door, params: TurnStartParams) -> Result:
+    """Hands a person's words to a thread; the answer is sent when they are kept.
+
+    While a turn runs they join it, and the answer names that turn.
+    """
+    head = await door.head(params.thread_id)
+    items = input_items(params.input)
+    override, turn = params.override(), door.new_turn_id()
+    subscription = door.subscriptions.get(head.session)
+    if subscription is not None and params.approvals_reviewer is not None:
+        subscription.asks = asks_of(door, params.approvals_reviewer)
+    if override is not None:
+        await door.client.submit(head.session, Submission(SubmissionId(f"{turn}-settings"), override))
+    said = ops.UserInput(
+        items=items,
+        final_output_json_schema=params.output_schema,
+        delivery=Delivery.STEER,
+        client_user_message_id=params.client_user_message_id,
+    )
+    if head.status in AT_REST:
+        await door.client.submit(head.session, Submission(turn, said))
+        return {"turn": started_turn(turn)}
+    told = await _decided(door, head, said, STEER_S, id=turn)
+    joined = told.msg["turn_id"] if told is not None and told.type == "input_accepted" else turn
+    return {"turn": started_turn(joined)}
+
+
+def started_turn(turn: str) -> dict[str, Any]:
+    """A turn that was handed in, and of which nothing else is known yet."""
+    return {
+        "id": turn,
+        "rootTurnId": turn,
+        "items": [],
+        "itemsView": "notLoaded",
+        "status": "inProgress",
+        "error": None,
+        "startedAt": None,
+        "completedAt": None,
+        "durationMs": None,
+    }
+
+
+class TurnSteerParams(Params):
+    """Words for the turn that runs, and for no other."""
+
+    thread_id: str
+    input: tuple[Said, ...]
+    expected_turn_id: str
+    client_user_message_id: str | None = None
+
+
+async def turn_steer(door: Door, params: TurnSteerParams) -> Result:
+    """Adds words to a running turn; the thread decides whether it is the one."""
+    head = await door.head(params.thread_id)
+    if _rests(head):
+        raise RpcError("no active turn to steer")
+    said = ops.UserInput(
+        items=input_items(params.input),
+        delivery=Delivery.STEER,
+        expected_turn_id=params.expected_turn_id,
+        client_user_message_id=params.client_user_message_id,
+    )
+    told = await _decided(door, head, said, STEER_S)
+    if told is None:
+        raise RpcError(unread(head.pool), Code.INTERNAL)
+    return {"turnId": told.msg.get("turn_id", params.expected_turn_id)}
+
+
+class TurnInterruptParams(Params):
+    """A turn to stop; `tree` stops the turns of all agents below as well."""
+
+    thread_id: str
+    turn_id: str
+    tree: bool = False
+
+
+async def turn_interrupt(door: Door, params: TurnInterruptParams) -> Result:
+    """Stops a turn; the answer is sent when it has stopped."""
+    head = await door.head(params.thread_id)
+    if _rests(head):
+        raise RpcError("no active turn to interrupt")
+    stop = ops.Interrupt(tree=params.tree, expected_turn_id=params.turn_id)
+    ended = frozenset({"turn_aborted", "task_complete"})
+    try:
+        told = await submit_op(
+            door.client, head.session, stop, lambda event, _: event.type in ended, INTERRUPT_S
+        )
+    except OpRefused as error:
+        raise RpcError(str(error)) from None
+    if told.answer is None:
+        raise RpcError(unread(head.pool), Code.INTERNAL)
+    return {}
+
+
+def _rests(head: SessionHead) -> bool:
+    """Whether nothing runs in a session, and nothing that it was handed waits for a worker."""
+    return head.status in AT_REST and head.sq_tip == head.cursor
+
+
+async def _decided(
+    door: Door, head: SessionHead, said: ops.UserInput, patience_s: float, *, id: SubmissionId | None = None
+) -> Event | None:
+    """The event by which the session tells where input went; None if none came in time. Raises `RpcError`."""
+    answers = frozenset({"input_accepted", "task_started"})
+    try:
+        told = await submit_op(
+            door.client,
+            head.session,
+            said,
+            lambda event, own: event.id == own and event.type in answers,
+            patience_s,
+            id=id,
+        )
+    except OpRefused as error:
+        raise RpcError(str(error)) from None
+    return told.answer
+
+
+METHODS: Mapping[str, Method] = {
+    "thread/start": Method(
+        ThreadStartParams,
+        thread_start,
+        Scope.SUBMIT,
+        experimental_fields=frozenset(
+            {"dynamicTools", "environments", "permissions", "selectedCapabilityRoots", "multiAgentMode"}
+        ),
+    ),
+    "thread/unsubscribe": Method(ThreadParams, thread_unsubscribe),
+    "thread/compact/start": Method(ThreadParams, compact_start, Scope.SUBMIT),
+    "turn/start": Method(
+        TurnStartParams,
+        turn_start,
+        Scope.SUBMIT,
+        experimental_fields=frozenset({"environments", "permissions", "multiAgentMode", "collaborationMode"}),
+    ),
+    "turn/steer": Method(TurnSteerParams, turn_steer, Scope.SUBMIT, waits=True),
+    "turn/interrupt": Method(TurnInterruptParams, turn_interrupt, Scope.SUBMIT, waits=True),
+}

@@ -1,0 +1,55 @@
+"""Ports of the app-server: readers, clients, and new sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.settings import TurnSettings
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.principals import Principal
+from orchestrator.protocol.wire import JsonValue
+from orchestrator.rollouts.source import LogSource
+
+
+@dataclass(frozen=True, slots=True)
+class NewThread:
+    """The settings that a client names for a new session; all others are those of the gateway."""
+
+    cwd: str | None = None
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
+    """By the keys of the configuration file."""
+    config: Mapping[str, JsonValue] = field(default_factory=dict)
+    """More of them, dotted or nested, among which a client may name some that nobody knows."""
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Born:
+    """A new session, and what of its settings was not understood."""
+
+    head: SessionHead
+    settings: TurnSettings
+    warnings: tuple[str, ...] = ()
+
+
+class BadSetting(Exception):
+    """A setting of a new session that cannot be used; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The deployment as the doors of a process use it."""
+
+    found: LogSource
+    client: Callable[[Principal], Client]
+    create: Callable[[Client, Principal, NewThread], Awaitable[Born]]
+    """Makes a root session; raises `BadSetting`."""
+    home: Path
+    version: str
+    now_ms: Callable[[], int]
+    random_bytes: Callable[[int], bytes]
+    asks_auto_review: bool = False
+    """Whether a client is asked that says a model reviews its requests: such a client may accept anything."""

@@ -1,0 +1,24 @@
+"""The server of one process: its connections, and the sessions that they hear."""
+
+from __future__ import annotations
+
+from orchestrator.gateways.app_server.connection import Connection
+from orchestrator.gateways.app_server.live import LiveThreads, Write
+from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.wires.wire import Wire
+
+
+class AppServer:
+    """Serves any number of connections; what one of them does holds up no other."""
+
+    def __init__(self, ports: Ports, write: Write) -> None:
+        self._ports = ports
+        self._threads = LiveThreads(ports, write)
+
+    async def serve(self, wire: Wire) -> None:
+        """Serves one connection until its client has left."""
+        await Connection(self._ports, self._threads, wire).serve()
+
+    async def close(self) -> None:
+        """Follows no session any more."""
+        await self._threads.close()

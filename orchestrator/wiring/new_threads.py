@@ -1,0 +1,128 @@
+"""New sessions for clients of doors: the settings that a client names over those of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.core.birth import Birth
+from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.workspace import look_at
+from orchestrator.rollouts.full_log import head_of
+from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.layers import parse_override
+from orchestrator.settings.overrides import of_object
+from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
+from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.sessions import VERSION, guide, new_birth
+
+OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
+"""Keys of new sessions that are the gateway's."""
+MORE = frozenset(
+    {
+        "agents.enabled",
+        "model_context_window",
+        "profile",
+        "tools.apply_patch_freeform",
+        "tools.unified_exec",
+        "tools.view_image",
+        "tools.web_search",
+    }
+)
+SHOWN_KEYS = 12
+
+
+def keys_of_clients() -> frozenset[str]:
+    """The keys that a client may set for a session that it makes."""
+    own = {spec.key for record in (SessionDefaults, SandboxPolicy) for _, spec in settings_of(record)}
+    return frozenset((own | MORE) - OWNERS)
+
+
+@dataclass(frozen=True, slots=True)
+class NewThreads:
+    """The maker of sessions of one gateway."""
+
+    found: Opened
+    sources: SettingsSources
+    """The sources of the gateway's own settings: a session's folder and its client's words are laid over."""
+    allowed: frozenset[str] = field(default_factory=keys_of_clients)
+
+    async def create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
+        """Makes a root session as a client wishes it; raises `BadSetting`."""
+        settings, warnings = await asyncio.to_thread(self._settings, wish)
+        birth = await asyncio.to_thread(_birth, settings)
+        birth = replace(birth, history=await client.history())
+        session = await client.create(birth)
+        return Born(await head_of(self.found.broker, session), birth.settings, warnings)
+
+    def _settings(self, wish: NewThread) -> tuple[Settings, tuple[str, ...]]:
+        try:
+            overrides, unknown = self._known(of_object(wish.config))
+            settings = load_settings(self._sources(wish, overrides))
+        except SettingsError as error:
+            raise BadSetting(str(error)) from None
+        own = set(self.found.settings.warnings)
+        new = [warning for warning in settings.warnings if warning not in own]
+        return settings, (*_ignored(unknown), *new)
+
+    def _known(self, overrides: Iterable[str]) -> tuple[list[str], list[str]]:
+        known: list[str] = []
+        unknown: list[str] = []
+        for override in overrides:
+            path, _ = parse_override(override)
+            key = ".".join(path)
+            (known if key in self.allowed else unknown).append(override if key in self.allowed else key)
+        return known, unknown
+
+    def _sources(self, wish: NewThread, overrides: Iterable[str]) -> SettingsSources:
+        ours = self.sources
+        flags: dict[str, object] = {**ours.flags, "home": str(ours.home), **wish.settings}
+        file = None if ours.config_file is None else ours.cwd / ours.config_file
+        folder = ours.session_cwd
+        if wish.cwd is not None:
+            folder = _folder(wish.cwd)
+            flags["cwd"] = str(folder)
+        said = (*ours.overrides, *overrides)
+        return replace(ours, cwd=folder, config_file=file, flags=flags, overrides=said)
+
+
+def _folder(text: str) -> Path:
+    folder = Path(text)
+    if not folder.is_absolute():
+        raise BadSetting(f"cwd: {text!r} is no absolute path")
+    if not folder.is_dir():
+        raise BadSetting(
+            f"cwd: there is no folder {text}: name one on the machine whose workers run the session"
+        )
+    return folder
+
+
+def _ignored(keys: list[str]) -> Iterator[str]:
+    if keys:
+        more = len(keys) - SHOWN_KEYS
+        named = ", ".join(keys[:SHOWN_KEYS]) + (f" and {more} more" if more > 0 else "")
+        yield f"config: not acted on: {named}"
+
+
+def _birth(settings: Settings) -> Birth:
+    workspace = look_at(settings.session_defaults.cwd, guide(settings))
+    return new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
+
+
+def door_ports(found: Opened, sources: SettingsSources) -> Ports:
+    """The app-server's view of a deployment."""
+    return Ports(
+        found=found,
+        client=lambda principal: found.client(),
+        create=NewThreads(found, sources).create,
+        home=found.settings.home,
+        version=VERSION,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        random_bytes=os.urandom,
+    )
