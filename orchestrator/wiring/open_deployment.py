@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
-import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -20,6 +18,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.principals import user_name
 from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log, head_of
@@ -98,7 +97,7 @@ class Opened:
             keeps_history=self.settings.session_defaults.history != "none",
             insists=self.insists,
         )
-        return Client(ports, str(uuid.uuid4()), _who())
+        return Client(ports, str(uuid.uuid4()), user_name())
 
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""
@@ -121,14 +120,6 @@ class Opened:
     async def find_one(self, text: str) -> SessionHead:
         """The only session that text names, for what cannot be undone; raises `ViewError`."""
         return await find_one(self, text)
-
-
-def _who() -> str:
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):
-        # A container's user may have no name.
-        return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
 def _silent(text: str) -> None:

@@ -1,0 +1,287 @@
+"""Listeners: sockets that wait for clients, and hand each connection to the door that it asks for.
+
+A WebSocket goes to `Doors.messages`, a stream of lines to `Doors.lines`. A unix socket takes both: an
+HTTP request begins with a capital letter, a line of JSON does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.gateways.wires.addresses import Address, BadAddress
+from orchestrator.gateways.wires.authentication import Authentication
+from orchestrator.gateways.wires.http_rules import HttpRules
+from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream, StreamBounds
+from orchestrator.gateways.wires.wire import HANDSHAKE_S, CloseCode, Wire
+
+LEAVING = "this gateway leaves: come back, to it or to another one"
+BACKLOG = 1024
+"""A thousand clients may come back at once when a gateway has died."""
+
+
+async def _nobody(wire: Wire) -> None:
+    pass
+
+
+LinesDoor = Callable[[SocketStream], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The servers of a listener's connections."""
+
+    messages: Callable[[Wire], Awaitable[None]] = _nobody
+    lines: LinesDoor | None = None
+    """Its first line says who it is, so it authenticates itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerConfig:
+    """The rules that hold for all listeners of a gateway."""
+
+    authentication: Authentication
+    rules: HttpRules = field(default_factory=HttpRules)
+    tls: ssl.SSLContext | None = None
+    most_connections: int = 4096
+    """Connections of one listener, those in their handshake included; more are closed at once."""
+    is_ready: Callable[[], bool] = lambda: True
+    bounds: StreamBounds = field(default_factory=StreamBounds)
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """The server's side of TLS, 1.2 or later; raises `BadAddress` for files that do not fit."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadAddress(f"gateway.tls_certificate and gateway.tls_key cannot be used: {error}") from error
+    return context
+
+
+@asynccontextmanager
+async def listening(
+    addresses: Sequence[Address], doors: Doors, config: ListenerConfig
+) -> AsyncIterator[tuple[Address, ...]]:
+    """Listens on all of them; gives the addresses with their real ports. Its end closes every connection.
+
+    Raises `BadAddress` for one that cannot be listened on.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        found = [await stack.enter_async_context(_listener(each, doors, config)) for each in addresses]
+        yield tuple(found)
+
+
+@asynccontextmanager
+async def _listener(address: Address, doors: Doors, config: ListenerConfig) -> AsyncIterator[Address]:
+    if address.is_encrypted and config.tls is None:
+        raise BadAddress(f"{address} needs a certificate: set gateway.tls_certificate and gateway.tls_key")
+    streams = _Streams(doors.lines, config)
+    with _bound(address) as listener:
+        actual = address if address.path else replace(address, port=listener.getsockname()[1])
+        opening = _websockets(address, listener, doors, config, streams)
+        if address.scheme in ("tcp", "tcps"):
+            opening = _lines(listener, streams, config.tls if address.is_encrypted else None)
+        async with opening:
+            yield actual
+
+
+@contextlib.contextmanager
+def _bound(address: Address) -> Iterator[socket.socket]:
+    """A socket that is bound; a unix socket's file is removed at the end."""
+    try:
+        if address.path is None:
+            family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+            listener = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+        else:
+            listener = _bound_unix(address.path)
+    except OSError as error:
+        raise BadAddress(f"{address} cannot be listened on: {error.strerror or error}") from error
+    listener.setblocking(False)
+    made = address.path.stat() if address.path else None
+    try:
+        yield listener
+    finally:
+        listener.close()
+        if address.path is not None and made is not None:
+            _remove(address.path, made)
+
+
+def _bound_unix(path: Path) -> socket.socket:
+    """A unix socket that only its user may connect to; a file that nobody listens behind makes way."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The mode holds from the first moment: between bind and chmod anyone could connect.
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(before)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _remove(path: Path, made: os.stat_result) -> None:
+    """Removes a socket's file, unless another gateway has put its own there."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_ino == made.st_ino:
+            path.unlink()
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+    return True
+
+
+class _Streams:
+    """The connections of lines of one listener."""
+
+    def __init__(self, door: LinesDoor | None, config: ListenerConfig) -> None:
+        self._door = door
+        self._config = config
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def protocol(self) -> asyncio.StreamReaderProtocol:
+        """The asyncio protocol of a new connection."""
+        reader = asyncio.StreamReader(limit=READ_BYTES)
+        return asyncio.StreamReaderProtocol(reader, self._connected)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._door is None or len(self._tasks) >= self._config.most_connections:
+            writer.transport.abort()
+            return
+        task = asyncio.create_task(self._serve(SocketStream(reader, writer, self._config.bounds)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, stream: SocketStream) -> None:
+        assert self._door is not None
+        try:
+            await self._door(stream)
+        finally:
+            await stream.close()
+
+    async def close(self) -> None:
+        """Ends them all."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _lines(
+    listener: socket.socket, streams: _Streams, tls: ssl.SSLContext | None
+) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    patience = HANDSHAKE_S if tls else None
+    server = await loop.create_server(
+        streams.protocol, sock=listener, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=patience
+    )
+    try:
+        yield
+    finally:
+        server.close()
+        await streams.close()
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def _websockets(
+    address: Address, listener: socket.socket, doors: Doors, config: ListenerConfig, streams: _Streams
+) -> AsyncIterator[None]:
+    # A command that listens nowhere does not load the library.
+    from websockets.asyncio.server import Server, ServerConnection, serve
+
+    from orchestrator.gateways.wires.websocket import BOUNDS, DoorConnection, Handshake, WebSocketWire, close
+
+    async def handle(connection: ServerConnection) -> None:
+        assert isinstance(connection, DoorConnection)
+        await doors.messages(WebSocketWire(connection))
+
+    def connected(protocol: Any, server: Server, **bounds: Any) -> asyncio.Protocol:
+        def websocket() -> asyncio.Protocol:
+            full = len(server.handler_tasks) >= config.most_connections
+            return _Refused() if full else DoorConnection(protocol, server, **bounds)
+
+        return _Sniffing(websocket, streams) if address.path else websocket()
+
+    rules = replace(config.rules, any_host=address.path is not None)
+    handshake = Handshake(rules, config.authentication, config.is_ready)
+    place: dict[str, Any] = {"unix": True} if address.path else {}
+    server = await serve(
+        handle,
+        sock=listener,
+        ssl=config.tls if address.is_encrypted else None,
+        process_request=handshake,
+        create_connection=connected,  # type: ignore[arg-type]
+        backlog=BACKLOG,
+        **place,
+        **BOUNDS,
+    )
+    try:
+        yield
+    finally:
+        server.server.close()
+        open_ones = [close(each, CloseCode.GOING_AWAY, LEAVING) for each in server.connections]
+        await asyncio.gather(streams.close(), *open_ones)
+        server.close()
+        await server.wait_closed()
+
+
+class _Refused(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.abort()
+
+
+class _Sniffing(asyncio.Protocol):
+    """A connection to a unix socket whose first byte says what it speaks."""
+
+    def __init__(self, websocket: Callable[[], asyncio.Protocol], streams: _Streams) -> None:
+        self._websocket = websocket
+        self._streams = streams
+        self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None
+        assert self._patience is not None
+        self._patience.cancel()
+        chosen: asyncio.Protocol = self._websocket() if data[:1].isupper() else self._streams.protocol()
+        self._transport.set_protocol(chosen)
+        chosen.connection_made(self._transport)
+        chosen.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
