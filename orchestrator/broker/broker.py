@@ -30,6 +30,7 @@ from orchestrator.broker.errors import (
     UnknownSession,
 )
 from orchestrator.broker.history import History
+from orchestrator.broker.jobs import Jobs
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import (
     BrokerConfig,
@@ -69,7 +70,7 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets):
+class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:

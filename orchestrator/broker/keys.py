@@ -34,6 +34,11 @@ a tree live in one slot and a script may touch them together.
     {s0}:workers            hash    heartbeat                    doctor            a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:control:<worker>   stream  notify                       that worker       10 min after the last one
+    {s0}:job:<job>          hash    the scripts of jobs          its asker         its asker waits, then
+                                                                                   a minute
+    {s0}:jobs:<pool>        zset    offer_job; take_job and      workers           its members
+                                    settle_job remove
+    {s0}:jobs_ready:<pool>  stream  offer_job                    waiting workers   the last 256 notices
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
     {h…}:history:<person>   stream  add_to_history               history look-ups  the newest 10,000
@@ -160,6 +165,15 @@ class Keys:
 
     def control(self, worker: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"control:{worker}")
+
+    def job(self, job: str) -> str:
+        return self.of_shard(CONTROL_SHARD, f"job:{job}")
+
+    def jobs(self, pool: str) -> tuple[str, str]:
+        """The zset of the pool's waiting jobs, and the stream of notices about them."""
+        return self.of_shard(CONTROL_SHARD, f"jobs:{pool}"), self.of_shard(
+            CONTROL_SHARD, f"jobs_ready:{pool}"
+        )
 
     def provider(self, name: str) -> tuple[str, str]:
         """The hash of what may be spent, and the zset of who waits to spend it."""

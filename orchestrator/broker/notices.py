@@ -32,15 +32,15 @@ class Listener:
         """Waits for a notice in the pool's streams or the worker's own; `who` is (pool, worker)."""
         pool, worker = who
         ready = {self._keys.ready(shard, pool): shard for shard in range(self._keys.shards)}
-        control = self._keys.control(worker)
-        streams = [*ready, control]
+        control, (_, jobs) = self._keys.control(worker), self._keys.jobs(pool)
+        streams = [*ready, control, jobs]
         if any(key not in cursors for key in streams):
             return Notices(tuple(ready.values()), (), await _tips(self._connection, streams))
         found = await self._read({key: cursors[key] for key in streams}, timeout_s)
         later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
         named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
         notified = dict.fromkeys(map(_session, found.get(control, ())))
-        return Notices(tuple(named), tuple(notified), later, named)
+        return Notices(tuple(named), tuple(notified), later, named, jobs in found)
 
     async def _read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
         if not self._connection.clustered:

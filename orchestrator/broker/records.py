@@ -349,6 +349,8 @@ class Notices:
     """To be given to the next wait."""
     named: Mapping[int, SessionId] = field(default_factory=dict)
     """The session of each shard that the first notice named: worth a guess."""
+    jobs: bool = True
+    """Whether jobs may wait in the pool."""
 
 
 @dataclass(frozen=True, slots=True)

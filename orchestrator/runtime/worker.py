@@ -16,6 +16,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed
 from orchestrator.core.ids import SessionId
+from orchestrator.runtime.jobs import Bench, JobServer
 from orchestrator.runtime.loader import BrokenLog, Cache
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
@@ -40,6 +41,8 @@ class WorkerConfig:
     runner: RunnerConfig = field(default_factory=RunnerConfig)
     reap_grace_ms: int = GRACE_MS
     """How long other workers may take to see a cancel to its end, before this one does."""
+    bench: Bench | None = None
+    """Does jobs of the pools; None takes none."""
 
 
 class Worker:
@@ -59,6 +62,9 @@ class Worker:
         self._backlog = False
         self._broken: BaseException | None = None
         self._reaper = Reaper(ports.broker, self.adopt, config.reap_grace_ms)
+        self._jobs: JobServer | None = None
+        if config.bench is not None:
+            self._jobs = JobServer(ports, config.bench, (config.name, config.pools), self._has_turn)
         self._runner_config = replace(config.runner, others_wait=lambda: self._backlog, adopt=self.adopt)
 
     async def run(self) -> None:
@@ -73,6 +79,7 @@ class Worker:
                 ("timers", self._timers()),
                 ("heartbeat", self._heartbeat()),
                 *((f"notices:{pool}", self._listen(pool)) for pool in self._config.pools),
+                *((("jobs", self._jobs.serve()),) if self._jobs is not None else ()),
             )
         ]
         for chore in chores:
@@ -155,12 +162,15 @@ class Worker:
                 self._to_poll[pool, shard] = after
 
     def _room(self) -> bool:
-        most = self._config.runner.worker.concurrency
-        if len(self._runners) < most:
-            return True
+        return self._has_turn() and len(self._runners) < self._config.runner.worker.concurrency * MOST_KEPT
+
+    def _has_turn(self) -> bool:
+        """Whether one more turn, or a job, may run; none begins while the worker is to leave."""
+        most = self._config.runner.worker.concurrency - (self._jobs.at_work if self._jobs is not None else 0)
+        if self._draining.is_set() or len(self._runners) < most:
+            return not self._draining.is_set()
         # A claim that is kept for processes alone takes no turn's place.
-        at_work = sum(not runner.keeps_processes_only for runner in self._runners.values())
-        return at_work < most and len(self._runners) < most * MOST_KEPT
+        return sum(not runner.keeps_processes_only for runner in self._runners.values()) < most
 
     async def _claim_one(self, pool: str, shard: int, guess: SessionId | None) -> SessionId | None:
         """Takes a session of the shard, if it can; answers who could be next."""
@@ -236,6 +246,8 @@ class Worker:
                 await self._ports.sleep(UNAVAILABLE_S)
                 continue
             cursors = notices.cursors
+            if notices.jobs and self._jobs is not None:
+                self._jobs.notice()
             if notices.shards:
                 for shard in notices.shards:
                     self._to_poll[pool, shard] = self._to_poll.get((pool, shard)) or notices.named.get(shard)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from orchestrator.settings import Settings
 from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
+from orchestrator.tools.jobs.commands import Commands
+from orchestrator.tools.jobs.workbench import Workbench
 from orchestrator.tools.rules.library import CommandRules
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
@@ -112,10 +115,11 @@ async def running_worker(
                 version=VERSION,
             )
             served = worker_pools(settings) if pools is None else pools
+            bench = Workbench(Commands(tools, supervisor, settings.session_defaults.sandbox))
             async with observed(settings, ports, supervisor, served, say) as watch:
                 worker = Worker(
                     watch.ports,
-                    _worker_config(settings, opened.broker, served, toolbox),
+                    replace(_worker_config(settings, opened.broker, served, toolbox), bench=bench),
                     lambda report: _renewal(settings, url, supervisor, report, outage, watch.ports.observer),
                 )
                 watch.watch(worker)

@@ -57,7 +57,7 @@ from tests.broker.actors import (
 )
 
 READ_ONLY = {"peek", "timers_due", "registry", "serving", "rights"}
-SHRINKING = {"delete"}
+SHRINKING = {"delete", "settle_job"}
 """Scripts that only free memory: they run whole although the server is full."""
 
 DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob", "secrets"}
@@ -105,6 +105,11 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         await broker.admit("openai", ticket, 10, ProviderLimits(1, 10))
     await broker.settle("openai", 10, 5, ProviderLimits(1, 10))
     await broker.add_to_history("anna@host", "k", (session, "typed"), b"12345678")
+    await broker.offer_job("default", "j1", b"look", 60_000)
+    assert await broker.take_job("default", "j1", "w1") == b"look"
+    assert await broker.keep_job("j1", "w1")
+    assert await broker.answer_job("j1", "w1", b"seen")
+    await broker.look_at_job("default", "j1", gives_up=True)
     child = NewSession(
         session_id(),
         held.claim.tree,
@@ -306,6 +311,10 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "delete",
         "raise_limits",
         "keep_secret",
+        "offer_job",
+        "take_job",
+        "answer_job",
+        "settle_job",
     }
     sent: list[ScriptCall] = []
 

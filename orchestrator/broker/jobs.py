@@ -1,0 +1,112 @@
+"""Jobs: work of a pool's workers that belongs to no session, and the answers to it.
+
+A job is asked for, taken by one worker, and answered once. It is never begun a second time: a worker that is
+lost takes its job with it, and the asker learns that. Knows nothing of what a job is about.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from orchestrator.broker.connection import call
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.core.frozen import record
+
+MOST_WAITING = 100
+"""Jobs that may wait in one pool."""
+LEASE_MS = 6_000
+"""Time without a word of its worker after which a job is lost."""
+KEPT_MS = 60_000
+"""Time for which an answer waits for its asker."""
+
+
+class JobsFull(BrokerError):
+    """As many jobs wait in a pool as may: its workers are slower than those who ask."""
+
+    def __init__(self, pool: str, waiting: int) -> None:
+        super().__init__(f"{waiting} jobs wait for workers of pool {pool}; try again later")
+
+
+class JobState(StrEnum):
+    """How a job stands."""
+
+    QUEUED = "QUEUED"
+    TAKEN = "TAKEN"
+    DONE = "DONE"
+    LOST = "LOST"
+    """Its worker was not heard from in time: it may have had effects."""
+    GONE = "GONE"
+    """There is no such job, or none any more."""
+
+
+@record
+class JobLook:
+    """A job as its asker finds it; with the result once it is done."""
+
+    state: JobState
+    result: bytes = b""
+
+
+class Jobs(Reader):
+    """The part of the broker that keeps jobs."""
+
+    async def offer_job(self, pool: str, job: str, payload: bytes, wait_ms: int) -> None:
+        """Puts a job into the pool's queue for at most `wait_ms`; safe to repeat. Raises `JobsFull`."""
+        jobs, ready = self.keys.jobs(pool)
+        offer = call(
+            "offer_job",
+            [self.keys.job(job), jobs, ready],
+            job=job,
+            payload=payload,
+            wait_ms=wait_ms,
+            most=MOST_WAITING,
+        )
+        reply = await self._connection.run(offer)
+        match code_of(reply, job):
+            case "OK":
+                self._clock.note(reply[1])
+            case "FULL":
+                raise JobsFull(pool, reply[1])
+            case code:
+                raise unexpected("offer_job", code)
+
+    async def waiting_jobs(self, pool: str, most: int) -> list[str]:
+        """The jobs that wait in a pool, those first that may be taken for the shortest time."""
+        jobs, _ = self.keys.jobs(pool)
+        return [job.decode() for job in await self._connection.command("ZRANGE", jobs, 0, most - 1)]
+
+    async def take_job(self, pool: str, job: str, worker: str) -> bytes | None:
+        """Takes a job, if it still waits; answers what it is about."""
+        jobs, _ = self.keys.jobs(pool)
+        times = {"lease_ms": LEASE_MS, "kept_ms": KEPT_MS}
+        take = call("take_job", [self.keys.job(job), jobs], job=job, worker=worker, **times)
+        reply = await self._connection.run(take)
+        match code_of(reply, job):
+            case "OK":
+                payload: bytes = reply[1]
+                return payload
+            case "NONE":
+                return None
+            case code:
+                raise unexpected("take_job", code)
+
+    async def keep_job(self, job: str, worker: str) -> bool:
+        """Says that the worker is at the job; False if nobody wants it any more."""
+        times = {"lease_ms": LEASE_MS, "kept_ms": KEPT_MS}
+        reply = await self._connection.run(call("keep_job", [self.keys.job(job)], worker=worker, **times))
+        return code_of(reply, job) == "OK"
+
+    async def answer_job(self, job: str, worker: str, result: bytes) -> bool:
+        """Leaves the result for the asker; False if nobody wants it any more. Safe to repeat."""
+        answer = call("answer_job", [self.keys.job(job)], worker=worker, result=result, kept_ms=KEPT_MS)
+        return code_of(await self._connection.run(answer), job) == "OK"
+
+    async def look_at_job(self, pool: str, job: str, *, gives_up: bool = False) -> JobLook:
+        """How a job stands; who gives it up is answered how it stood, and it is over."""
+        jobs, _ = self.keys.jobs(pool)
+        look = call("settle_job", [self.keys.job(job), jobs], job=job, gives_up=gives_up)
+        reply = await self._connection.run(look)
+        code = code_of(reply, job)
+        return JobLook(JobState(code), reply[2] if code == JobState.DONE else b"")

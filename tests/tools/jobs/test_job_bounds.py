@@ -1,0 +1,144 @@
+"""Bounds of a job: its policy, its size, the files that it is shown."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.protocol import jobs
+from orchestrator.tables import SandboxPolicy
+from orchestrator.tools.jobs import files
+from orchestrator.tools.jobs.policy import JobRefused, permitted
+from orchestrator.tools.jobs.search import search
+
+WORK = Path("/work/space")
+
+
+def own(**fields: Any) -> SandboxPolicy:
+    return SandboxPolicy(**{"mode": "workspace-write", **fields})
+
+
+def test_job_without_a_policy_gets_the_worker_s_own() -> None:
+    assert permitted(None, own(network_access=True), WORK)["network_access"] is True
+    assert permitted(None, own(mode="read-only"), WORK)["mode"] == "read-only"
+    assert permitted(None, own(mode="read-only", chosen=False), WORK)["mode"] == "workspace-write"
+
+
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [
+        ({"mode": "danger-full-access"}, "sandbox_mode"),
+        ({"mode": "workspace-write", "network_access": True}, "network_access"),
+        ({"mode": "workspace-write", "writable_roots": ["/elsewhere"]}, "writable_roots"),
+        ({"mode": "workspace-write", "writable_roots": [".."]}, "writable_roots"),
+    ],
+)
+def test_job_that_asks_for_more_than_the_worker_gives_is_refused_with_the_setting(
+    asked: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(JobRefused, match=key):
+        permitted(asked, own(), WORK)
+    free = own(mode="danger-full-access", network_access=True, writable_roots=(Path("/"),))
+    assert permitted(asked, free, WORK) == asked
+
+
+def test_job_may_ask_for_less_and_an_outer_sandbox_is_none_here() -> None:
+    assert permitted({"mode": "read-only"}, own(), WORK) == {"mode": "read-only"}
+    assert permitted({"mode": "external-sandbox"}, own(), WORK)["mode"] == "read-only"
+    below = {"mode": "workspace-write", "writable_roots": ["/work/space/out"]}
+    assert permitted(below, own(), WORK) == below
+    with pytest.raises(JobRefused, match="asks for workspace-write"):
+        permitted(below, own(mode="read-only"), WORK)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"kind": "run_command", "command": []},
+        {"kind": "run_command", "command": ["a"] * 1001},
+        {"kind": "run_command", "command": ["a"], "timeout_ms": 0},
+        {"kind": "run_command", "command": ["a"], "timeout_ms": 600_001},
+        {"kind": "run_command", "command": ["a"], "env": {str(n): "" for n in range(101)}},
+        {"kind": "read_file", "path": ""},
+        {"kind": "read_file", "path": "/a\0b"},
+        {"kind": "read_file", "path": "/" + "a" * 4096},
+        {"kind": "search_files", "query": "a" * 201, "roots": ["/"]},
+        {"kind": "search_files", "query": "a", "roots": ["/"] * 21},
+        {"kind": "write_file", "path": "/a"},
+    ],
+)
+def test_job_beyond_its_bounds_is_none(job: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        jobs.JOB.validate_python(job)
+
+
+def test_asker_reads_files_folders_and_times(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a.txt").write_text("one\n")
+    (tmp_path / "link").symlink_to("a.txt")
+    read = files.read_file(str(tmp_path / "a.txt"), ())
+    assert base64.b64decode(read.data_base64) == b"one\n"
+    entries = files.read_directory(str(tmp_path), ()).entries
+    assert [(e.file_name, e.is_directory, e.is_file) for e in entries] == [
+        ("a.txt", False, True),
+        ("b", True, False),
+        ("link", False, True),
+    ]
+    link = files.metadata(str(tmp_path / "link"), ())
+    assert (link.is_symlink, link.is_file, link.is_directory) == (True, True, False)
+    assert link.modified_at_ms == (tmp_path / "a.txt").stat().st_mtime_ns // 1_000_000
+
+
+@pytest.mark.parametrize("look", [files.read_file, files.read_directory, files.metadata])
+def test_asker_is_shown_nothing_that_is_hidden_from_commands(look: Any, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("hush")
+    (tmp_path / "way").symlink_to(secret / "key" if look is files.read_file else secret)
+    for path in (tmp_path / "way", secret / "key" if look is files.read_file else secret):
+        with pytest.raises(PermissionError):
+            look(str(path), (secret,))
+    with pytest.raises(JobRefused, match="absolute"):
+        look("secret", ())
+    assert not search("key", [str(tmp_path)], (secret,)).files
+
+
+def test_file_or_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FILE_BYTES", 3)
+    monkeypatch.setattr(files, "MOST_ENTRIES", 1)
+    for name, text in (("fits", "abc"), ("large", "abcd")):
+        (tmp_path / name).write_text(text)
+    assert files.read_file(str(tmp_path / "fits"), ())
+    with pytest.raises(JobRefused, match="more than 3 bytes"):
+        files.read_file(str(tmp_path / "large"), ())
+    with pytest.raises(JobRefused, match="more than 1 entries"):
+        files.read_directory(str(tmp_path), ())
+
+
+def test_search_finds_letters_in_their_order_and_prefers_the_file_s_own_name(tmp_path: Path) -> None:
+    for path in ("src/parser.py", "parse/other.txt", "prose/a/rx.md", ".git/parser.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    found = search("PARSE", [str(tmp_path)], ()).files
+    assert [one.path for one in found[:2]] == ["parse", "src/parser.py"]
+    assert found[0].match_type == "directory"
+    found = found[1:]
+    assert (found[0].file_name, found[0].match_type, found[0].indices) == (
+        "parser.py",
+        "file",
+        (4, 5, 6, 7, 8),
+    )
+    assert not any(".git" in one.path for one in found)
+    assert search("zz", [str(tmp_path)], ()).files == search("", [str(tmp_path)], ()).files == ()
+    assert search("a", ["relative", str(tmp_path / "none")], ()).files == ()
+
+
+def test_search_stops_in_a_folder_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.tools.jobs.search.MOST_PATHS", 5)
+    for number in range(9):
+        (tmp_path / f"a{number}").write_text("")
+    assert len(search("a", [str(tmp_path)], ()).files) == 5
