@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
+from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal
@@ -125,4 +126,16 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         version=VERSION,
         now_ms=lambda: time.time_ns() // 1_000_000,
         random_bytes=os.urandom,
+        offer=offer(found.settings),
+    )
+
+
+def offer(settings: Settings) -> Offer:
+    """The settings as the app-server tells of them."""
+    return Offer(
+        settings.session_defaults,
+        settings.model,
+        settings.tools,
+        guide(settings).skills,
+        settings.mcp_servers,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,27 +12,11 @@ from orchestrator.gateways.app_server.connection import Connection
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.outbox import Outbox
-from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.wire import CloseCode
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
+from tests.doors.ports import ports
 from tests.doors.schema import assert_valid
-
-
-class NoRedis:
-    """A client that is never asked: what is tested here is decided before."""
-
-
-def ports() -> Ports:
-    return Ports(
-        found=cast(Any, None),
-        client=lambda principal: cast(Any, NoRedis()),
-        create=cast(Any, None),
-        home=Path("/home/ann/.dendro"),
-        version="1.2.3",
-        now_ms=lambda: 1_000,
-        random_bytes=bytes,
-    )
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.settings import TurnSettings
+from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal
 from orchestrator.protocol.wire import JsonValue
@@ -51,5 +52,7 @@ class Ports:
     version: str
     now_ms: Callable[[], int]
     random_bytes: Callable[[int], bytes]
+    offer: Offer
+    """The settings in force for new sessions."""
     asks_auto_review: bool = False
     """Whether a client is asked that says a model reviews its requests: such a client may accept anything."""

@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.gateways.app_server.method import Method
-from orchestrator.gateways.app_server.methods import handshake, running
+from orchestrator.gateways.app_server.methods import catalogue, config, handshake, running
 
-TABLES: tuple[Mapping[str, Method], ...] = (handshake.METHODS, running.METHODS)
+TABLES: tuple[Mapping[str, Method], ...] = (
+    handshake.METHODS,
+    running.METHODS,
+    catalogue.METHODS,
+    config.METHODS,
+)
 METHODS: Mapping[str, Method] = {name: method for table in TABLES for name, method in table.items()}
 _REMEDIES: Mapping[str, str] = {
     "thread/realtime/": "there is no speech here: send text with turn/start",

@@ -1,0 +1,29 @@
+"""The offer of a deployment to new sessions: its settings as a door may tell of them.
+
+The tables hold keys of providers; nothing here hands one on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.gateways.principals import HOME_NAMESPACE, Principal
+from orchestrator.instructions.skills import Skills
+from orchestrator.tables import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The settings in force for new sessions, and the skills of this machine."""
+
+    defaults: SessionDefaults
+    models: ModelSettings
+    tools: ToolSettings
+    skills: Skills
+    servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
+
+
+def is_owner(principal: Principal) -> bool:
+    """Whether a principal is the person whose settings, files and keys these are."""
+    return principal.namespace == HOME_NAMESPACE

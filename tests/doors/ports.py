@@ -1,0 +1,28 @@
+"""Ports of an app-server that has no Redis: for what is decided before one is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from orchestrator.gateways.app_server.offer import Offer
+from orchestrator.gateways.app_server.ports import Ports
+
+
+class NoRedis:
+    """A client that is never asked: what is tested here is decided before."""
+
+
+def ports(offer: Offer | None = None, **more: Any) -> Ports:
+    """The ports, with the settings that a test is about."""
+    given: dict[str, Any] = {
+        "found": cast(Any, None),
+        "client": lambda principal: cast(Any, NoRedis()),
+        "create": cast(Any, None),
+        "home": Path("/home/ann/.dendro"),
+        "version": "1.2.3",
+        "now_ms": lambda: 1_000,
+        "random_bytes": bytes,
+        "offer": cast(Any, offer),
+    }
+    return Ports(**(given | more))
