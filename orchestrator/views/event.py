@@ -17,6 +17,10 @@ class Event:
     msg: dict[str, Any]
     cursor: EqCursor | None = field(default=None, compare=False)
     """Where to come back after it; None inside a replay."""
+    at_ms: int = field(default=0, compare=False)
+    """When it happened: the same live and in the log; 0 for a warning of the client's own."""
+    seq: int = field(default=0, compare=False)
+    """The entry of the log that it is, or that was the last one when it came up; 0 as for `at_ms`."""
 
     @property
     def type(self) -> str:

@@ -5,11 +5,34 @@ The same fold is used live and over a log: a log has no deltas, and gives the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import codecs
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
+from orchestrator.protocol.usage import TokenUsage
 from orchestrator.views.event import Event
-from orchestrator.views.turns.records import Change, Status, Turn
+from orchestrator.views.questions import call_id_of
+from orchestrator.views.turns import agents, calls, reviews
+from orchestrator.views.turns import records as r
+from orchestrator.views.turns.asks import APPROVALS, ASKS, DENIED, WITH_ITEM, WITHDRAWN, refuses
+from orchestrator.views.turns.fields import chunk, mapping, optional, text, whole
+from orchestrator.views.turns.open_turn import CALLS, OpenTurn
+from orchestrator.views.turns.records import Change, ItemId, ItemStatus, Turn, TurnId, TurnStatus
+
+Out = list[Change]
+BUDGET_SPENT: Final = "session_budget_exceeded"
+"""The kind of the fault of a turn that its tree's budget ended; events name it by the turn's end."""
+_THINKS: Final = frozenset(
+    {
+        "agent_reasoning",
+        "agent_reasoning_delta",
+        "agent_reasoning_raw_content",
+        "agent_reasoning_raw_content_delta",
+        "agent_reasoning_section_break",
+    }
+)
 
 
 class Projector:
@@ -20,21 +43,453 @@ class Projector:
     """
 
     def __init__(self, session: SessionId) -> None:
-        raise NotImplementedError
-
-    def receive(self, event: Event) -> tuple[Change, ...]:
-        """The changes that follow from the next event."""
-        raise NotImplementedError
+        self._session = str(session)
+        self._turn: OpenTurn | None = None
+        self._status: r.Status = r.Idle()
+        self._waiting: dict[str, r.RequestOpened] = {}
+        """The session's own requests that are open, by their call."""
+        self._lasting: dict[ItemId, tuple[TurnId, r.CommandExecution]] = {}
+        """Commands that go on behind their turn."""
+        self._decoders: dict[tuple[ItemId, str], codecs.IncrementalDecoder] = {}
+        """Of running commands' output, by stream: a cut may fall inside a character."""
+        self._total: TokenUsage | None = None
 
     @property
     def turn(self) -> Turn | None:
         """The turn that runs, with its items as they stand."""
-        raise NotImplementedError
+        return None if self._turn is None else self._turn.turn()
 
     @property
-    def status(self) -> Status:
+    def status(self) -> r.Status:
         """The session's status after the last event."""
-        raise NotImplementedError
+        return self._status
+
+    @property
+    def waiting(self) -> tuple[r.RequestOpened, ...]:
+        """The session's own requests to people that are open, oldest first."""
+        return tuple(self._waiting.values())
+
+    def receive(self, event: Event) -> tuple[Change, ...]:
+        """The changes that follow from the next event."""
+        kind = event.type
+        handle = _HANDLERS.get(kind)
+        if handle is None:
+            return ()
+        out: Out = []
+        if kind not in _THINKS and self._turn is not None:
+            self._turn.thought_ends(out)
+        handle(self, out, event)
+        return tuple(out)
+
+    # ── turns ─────────────────────────────────────────────────────────────────────────────────
+
+    def _task_started(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            self._ends(out, TurnStatus.COMPLETED if self._turn.implied else TurnStatus.INTERRUPTED, event)
+        self._begins(out, event)
+
+    def _begins(self, out: Out, event: Event, *, implied: bool = False) -> OpenTurn:
+        id = TurnId(event.id or f"turn-{event.seq}")
+        self._turn = OpenTurn(id, _at(event), implied)
+        self._stands(out, r.Active())
+        out.append(r.TurnStarted(self._turn.turn()))
+        return self._turn
+
+    def _task_complete(self, out: Out, event: Event) -> None:
+        turn = self._turn
+        if turn is None:
+            return
+        failed = turn.fault is not None and optional(event.msg.get("last_agent_message")) is None
+        self._ends(out, TurnStatus.FAILED if failed else TurnStatus.COMPLETED, event)
+
+    def _turn_aborted(self, out: Out, event: Event) -> None:
+        if self._turn is None:
+            return
+        if event.msg.get("reason") == "budget_limited":
+            self._turn.fault = self._turn.fault or r.Fault("the budget is used up", BUDGET_SPENT)
+            self._ends(out, TurnStatus.FAILED, event)
+        else:
+            self._ends(out, TurnStatus.INTERRUPTED, event)
+
+    def _ends(self, out: Out, status: TurnStatus, event: Event) -> None:
+        turn = self._turn
+        assert turn is not None
+        turn.thought_ends(out)
+        rest = ItemStatus.INTERRUPTED if status is TurnStatus.INTERRUPTED else ItemStatus.FAILED
+        turn.ends_calls(out, rest, {*self._waiting}, _at(event))
+        for item in turn.items.values():
+            if isinstance(item, r.CommandExecution) and item.status is ItemStatus.IN_PROGRESS:
+                self._lasting[item.id] = (turn.id, item)
+        if status is TurnStatus.FAILED and turn.fault is not None:
+            self._stands(out, r.Broken())
+            out.append(r.TurnError(turn.id, turn.fault, will_retry=False))
+        else:
+            self._stands(out, r.Idle())
+        self._turn = None
+        out.append(r.TurnCompleted(turn.turn(status, _at(event)), turn.last_message))
+        for call_id, request in self._waiting.items():
+            out.append(r.RequestResolved(request.turn, ItemId(call_id), WITHDRAWN))
+        self._waiting.clear()
+
+    def _stands(self, out: Out, status: r.Status) -> None:
+        if status != self._status:
+            self._status = status
+            out.append(r.StatusChanged(status))
+
+    def _waits(self, out: Out) -> None:
+        """Tells what a running turn waits for."""
+        kinds = {request.kind for request in self._waiting.values()}
+        flags = [r.ActiveFlag.APPROVAL] * bool(kinds & APPROVALS)
+        flags += [r.ActiveFlag.USER_INPUT] * bool(kinds - APPROVALS)
+        if self._turn is not None:
+            self._stands(out, r.Active(tuple(flags)))
+
+    def _error(self, out: Out, event: Event) -> None:
+        message = text(event.msg.get("message"))
+        if self._turn is not None and event.id == self._turn.id:
+            self._turn.fault = r.Fault(message, event.msg.get("codex_error_info"))
+        elif not event.id:
+            out.append(r.Warned(message))
+
+    def _stream_error(self, out: Out, event: Event) -> None:
+        if self._turn is None:
+            return
+        self._turn.breaks_off()
+        msg = event.msg
+        details = optional(msg.get("additional_details"))
+        fault = r.Fault(text(msg.get("message")), msg.get("codex_error_info"), details)
+        out.append(r.TurnError(self._turn.id, fault, will_retry=True))
+
+    def _warning(self, out: Out, event: Event) -> None:
+        turn = self._turn.id if self._turn is not None and event.id == self._turn.id else None
+        out.append(r.Warned(text(event.msg.get("message")), turn))
+
+    def _thread_name_updated(self, out: Out, event: Event) -> None:
+        out.append(r.NameChanged(optional(event.msg.get("thread_name"))))
+
+    def _thread_rolled_back(self, out: Out, event: Event) -> None:
+        out.append(r.TurnsDropped(whole(event.msg.get("num_turns")) or 0))
+
+    def _token_count(self, out: Out, event: Event) -> None:
+        if self._turn is None:
+            return
+        self._turn.speech.response_ends()
+        # The calls of a response have ended: an answer of which no event told was a refusal.
+        for call_id, request in [*self._waiting.items()]:
+            decision = DENIED if request.kind in WITH_ITEM else ""
+            self._resolved(out, call_id, decision, "", _at(event))
+        info = mapping(event.msg.get("info"))
+        if not info:
+            return
+        total = TokenUsage.model_validate(info.get("total_token_usage") or {})
+        if total != self._total:
+            self._total = total
+            last = TokenUsage.model_validate(info.get("last_token_usage") or {})
+            window = whole(info.get("model_context_window"))
+            out.append(r.TokenUsageUpdated(self._turn.id, total, last, window))
+
+    def _plan_update(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            explanation = optional(event.msg.get("explanation"))
+            out.append(r.PlanUpdated(self._turn.id, explanation, calls.steps_of(event.msg)))
+
+    def _turn_diff(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            out.append(r.DiffUpdated(self._turn.id, text(event.msg.get("unified_diff"))))
+
+    # ── what is said ──────────────────────────────────────────────────────────────────────────
+
+    def _user_message(self, out: Out, event: Event) -> None:
+        if event.msg.get("kind") not in (None, "plain"):
+            return
+        turn = self._turn
+        if turn is None or turn.implied:
+            if turn is not None:
+                self._ends(out, TurnStatus.COMPLETED, event)
+            turn = self._begins(out, event, implied=True)
+        turn.inputs += 1
+        id = ItemId(f"{turn.id}-in-{turn.inputs}")
+        client_id = optional(event.msg.get("client_id"))
+        turn.shows(out, r.UserMessage(id, calls.content_of(event.msg), client_id, _at(event), _at(event)))
+
+    def _agent_message(self, out: Out, event: Event) -> None:
+        if (turn := self._turn) is not None:
+            said, phase = text(event.msg.get("message")), optional(event.msg.get("phase"))
+            turn.last_message = turn.speech.message(out, said, phase, _at(event))
+            turn.says([turn.last_message])
+
+    def _agent_message_delta(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            self._turn.speech.message_piece(out, text(event.msg.get("delta")), _at(event))
+
+    def _agent_reasoning(self, out: Out, event: Event) -> None:
+        if (turn := self._turn) is not None:
+            raw = event.type == "agent_reasoning_raw_content"
+            said = text(event.msg.get("text"))
+            turn.says([*turn.speech.thought(out, said, _at(event), event.seq or None, raw=raw)])
+
+    def _agent_reasoning_delta(self, out: Out, event: Event) -> None:
+        if (turn := self._turn) is not None:
+            raw = event.type == "agent_reasoning_raw_content_delta"
+            piece = text(event.msg.get("delta"))
+            turn.says([*turn.speech.thought_piece(out, piece, _at(event), raw=raw)])
+
+    def _section_break(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            self._turn.speech.thought_breaks()
+
+    def _item_started(self, out: Out, event: Event) -> None:
+        item = mapping(event.msg.get("item"))
+        if self._turn is not None and item.get("type") == "Plan":
+            self._turn.speech.plan_piece(out, "", _at(event))
+
+    def _item_completed(self, out: Out, event: Event) -> None:
+        item = mapping(event.msg.get("item"))
+        if self._turn is not None and item.get("type") == "Plan":
+            self._turn.says([self._turn.speech.plan(out, text(item.get("text")), _at(event))])
+
+    def _plan_delta(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            self._turn.speech.plan_piece(out, text(event.msg.get("delta")), _at(event))
+
+    def _context_compaction(self, out: Out, event: Event) -> None:
+        if (turn := self._turn) is not None:
+            turn.phased = True
+            if event.msg.get("phase") == "done":
+                turn.compacted(out, _at(event))
+            else:
+                turn.compacts(out, _at(event))
+
+    def _context_compacted(self, out: Out, event: Event) -> None:
+        """The older word for the end of a compaction, the only one in older logs."""
+        if self._turn is not None and not self._turn.phased:
+            self._turn.compacts(out, _at(event))
+            self._turn.compacted(out, _at(event))
+
+    def _entered_review_mode(self, out: Out, event: Event) -> None:
+        if (turn := self._turn) is not None:
+            turn.reviews += 1
+            id = ItemId(f"{turn.id}-review-{turn.reviews}")
+            turn.shows(out, r.EnteredReview(id, reviews.subject(event.msg), _at(event), _at(event)))
+
+    def _exited_review_mode(self, out: Out, event: Event) -> None:
+        if (turn := self._turn) is not None:
+            id = ItemId(f"{turn.id}-reviewed-{turn.reviews}")
+            turn.shows(out, r.ExitedReview(id, reviews.outcome(event.msg), _at(event), _at(event)))
+
+    # ── calls ─────────────────────────────────────────────────────────────────────────────────
+
+    def _exec_command_begin(self, out: Out, event: Event) -> None:
+        turn, id = self._turn, _call_id(event)
+        if turn is None:
+            return
+        self._resolved(out, id, "", "", _at(event))
+        found = turn.items.get(id)
+        if isinstance(found, r.CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
+            turn.items[id] = calls.begun_command(found, event.msg)
+        else:
+            turn.starts(out, calls.command_of(id, event.msg, _at(event)))
+
+    def _command(self, id: ItemId) -> tuple[TurnId, r.CommandExecution] | None:
+        """A command that has begun and not ended, with its turn."""
+        found = None if self._turn is None else self._turn.items.get(id)
+        if isinstance(found, r.CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
+            assert self._turn is not None
+            return self._turn.id, found
+        return self._lasting.get(id)
+
+    def _exec_command_output_delta(self, out: Out, event: Event) -> None:
+        found = self._command(_call_id(event))
+        if found is not None:
+            key = found[1].id, text(event.msg.get("stream"))
+            if key not in self._decoders:
+                self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
+            if said := self._decoders[key].decode(chunk(event.msg.get("chunk"))):
+                out.append(r.ItemDelta(found[0], found[1].id, r.DeltaKind.COMMAND_OUTPUT, said))
+
+    def _terminal_interaction(self, out: Out, event: Event) -> None:
+        found = self._command(_call_id(event))
+        if found is not None:
+            typed, process = text(event.msg.get("stdin")), optional(event.msg.get("process_id"))
+            kind = r.DeltaKind.TERMINAL_INPUT
+            out.append(r.ItemDelta(found[0], found[1].id, kind, typed, process_id=process))
+
+    def _exec_command_end(self, out: Out, event: Event) -> None:
+        found = self._command(_call_id(event))
+        if found is None:
+            return
+        ended = calls.ended_command(found[1], event.msg, _at(event))
+        for stream in ("stdout", "stderr"):
+            self._decoders.pop((ended.id, stream), None)
+        if self._turn is not None and found[0] == self._turn.id:
+            self._turn.completes(out, ended)
+        else:
+            del self._lasting[ended.id]
+            out.append(r.ItemCompleted(found[0], ended))
+
+    def _patch_apply_begin(self, out: Out, event: Event) -> None:
+        turn, id = self._turn, _call_id(event)
+        if turn is None:
+            return
+        self._resolved(out, id, "", "", _at(event))
+        found = turn.items.get(id)
+        if not (isinstance(found, r.FileChange) and found.status is ItemStatus.IN_PROGRESS):
+            turn.starts(out, calls.patch_of(id, event.msg, _at(event)))
+
+    def _patch_apply_end(self, out: Out, event: Event) -> None:
+        found = self._running(_call_id(event))
+        if self._turn is not None and isinstance(found, r.FileChange):
+            self._turn.completes(out, calls.ended_patch(found, event.msg, _at(event)))
+
+    def _mcp_tool_call_begin(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            self._resolved(out, _call_id(event), "", "", _at(event))
+            self._turn.starts(out, calls.tool_of(_call_id(event), event.msg, _at(event)))
+
+    def _mcp_tool_call_end(self, out: Out, event: Event) -> None:
+        found = self._running(_call_id(event))
+        if self._turn is not None and isinstance(found, r.McpToolCall):
+            self._turn.completes(out, calls.ended_tool(found, event.msg, _at(event)))
+
+    def _sub_agent_tool_call_begin(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            self._turn.starts(out, calls.helper_of(_call_id(event), event.msg, self._session, _at(event)))
+
+    def _sub_agent_tool_call_end(self, out: Out, event: Event) -> None:
+        found = self._running(_call_id(event))
+        if self._turn is not None and isinstance(found, r.CollabToolCall):
+            self._turn.completes(out, calls.ended_helper(found, event.msg, _at(event)))
+
+    def _running(self, id: ItemId) -> r.ThreadItem | None:
+        found = None if self._turn is None else self._turn.items.get(id)
+        return found if isinstance(found, CALLS) and found.status is ItemStatus.IN_PROGRESS else None
+
+    def _web_search_begin(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            self._turn.starts(out, r.WebSearch(_call_id(event), started_ms=_at(event)))
+
+    def _web_search_end(self, out: Out, event: Event) -> None:
+        turn, id = self._turn, _call_id(event)
+        found = None if turn is None else turn.items.get(id)
+        if turn is not None and isinstance(found, r.WebSearch):
+            action = mapping(event.msg.get("action")) or None
+            turn.whole.add(id)
+            query = text(event.msg.get("query"))
+            turn.completes(out, replace(found, query=query, action=action, completed_ms=_at(event)))
+
+    def _view_image_tool_call(self, out: Out, event: Event) -> None:
+        if self._turn is not None:
+            path = text(event.msg.get("path"))
+            self._turn.shows(out, r.ImageView(_call_id(event), path, _at(event), _at(event)))
+
+    def _raw_response_item(self, out: Out, event: Event) -> None:
+        """Items of the conversation: calls about agents, of which nothing else tells."""
+        item, turn = mapping(event.msg.get("item")), self._turn
+        if turn is None:
+            return
+        if item.get("type") == "function_call" and item.get("name") in agents.AGENT_TOOLS:
+            turn.starts(out, agents.call_of(item, self._session, _at(event)))
+        elif item.get("type") == "function_call_output":
+            found = self._running(ItemId(text(item.get("call_id"))))
+            if isinstance(found, r.CollabToolCall | r.DynamicToolCall):
+                turn.completes(out, agents.answered(found, item, _at(event)))
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
+
+    def _asks(self, out: Out, event: Event) -> None:
+        kind, id = ASKS[event.type], ItemId(call_id_of(event.msg))
+        asker = optional(event.msg.get("session_id"))
+        if asker not in (None, self._session):
+            out.append(r.RequestOpened(TurnId(event.id), id, kind, event.msg, asker, _at(event)))
+            return
+        turn = self._turn
+        if turn is None:
+            return
+        request = r.RequestOpened(turn.id, id, kind, event.msg, at_ms=_at(event))
+        self._waiting[id] = request
+        self._waits(out)
+        if kind in WITH_ITEM and self._running(id) is None:
+            made = calls.command_of if kind is r.RequestKind.COMMAND else calls.patch_of
+            turn.starts(out, made(id, event.msg, _at(event)))
+        out.append(request)
+
+    def _request_resolved(self, out: Out, event: Event) -> None:
+        id, decision, who = _call_id(event), text(event.msg.get("decision")), text(event.msg.get("who"))
+        asker = optional(event.msg.get("session_id"))
+        if asker not in (None, self._session):
+            out.append(r.RequestResolved(TurnId(event.id), id, decision, who, asker))
+        elif decision != WITHDRAWN:
+            self._resolved(out, id, decision, who, _at(event))
+
+    def _resolved(self, out: Out, id: str, decision: str, who: str, at_ms: int | None) -> None:
+        """A request of the session's own is over; its call begins next, or is declined."""
+        request = self._waiting.pop(id, None)
+        if request is None:
+            return
+        out.append(r.RequestResolved(request.turn, request.item, decision, who))
+        found = self._running(request.item)
+        refused = request.kind in WITH_ITEM and refuses(decision)
+        if self._turn is not None and refused and isinstance(found, r.CommandExecution | r.FileChange):
+            self._turn.completes(out, replace(found, status=ItemStatus.DECLINED, completed_ms=at_ms))
+        self._waits(out)
+
+
+def _at(event: Event) -> int | None:
+    """The event's time; None where no log tells it."""
+    return event.at_ms or None
+
+
+def _call_id(event: Event) -> ItemId:
+    return ItemId(text(event.msg.get("call_id")))
+
+
+Handler = Callable[[Projector, Out, Event], None]
+_HANDLERS: Final[Mapping[str, Handler]] = {
+    "task_started": Projector._task_started,
+    "turn_started": Projector._task_started,
+    "task_complete": Projector._task_complete,
+    "turn_complete": Projector._task_complete,
+    "turn_aborted": Projector._turn_aborted,
+    "error": Projector._error,
+    "stream_error": Projector._stream_error,
+    "warning": Projector._warning,
+    "thread_name_updated": Projector._thread_name_updated,
+    "thread_rolled_back": Projector._thread_rolled_back,
+    "token_count": Projector._token_count,
+    "plan_update": Projector._plan_update,
+    "turn_diff": Projector._turn_diff,
+    "user_message": Projector._user_message,
+    "agent_message": Projector._agent_message,
+    "agent_message_delta": Projector._agent_message_delta,
+    "agent_reasoning": Projector._agent_reasoning,
+    "agent_reasoning_delta": Projector._agent_reasoning_delta,
+    "agent_reasoning_raw_content": Projector._agent_reasoning,
+    "agent_reasoning_raw_content_delta": Projector._agent_reasoning_delta,
+    "agent_reasoning_section_break": Projector._section_break,
+    "item_started": Projector._item_started,
+    "item_completed": Projector._item_completed,
+    "plan_delta": Projector._plan_delta,
+    "context_compaction": Projector._context_compaction,
+    "context_compacted": Projector._context_compacted,
+    "entered_review_mode": Projector._entered_review_mode,
+    "exited_review_mode": Projector._exited_review_mode,
+    "exec_command_begin": Projector._exec_command_begin,
+    "exec_command_output_delta": Projector._exec_command_output_delta,
+    "exec_command_end": Projector._exec_command_end,
+    "terminal_interaction": Projector._terminal_interaction,
+    "patch_apply_begin": Projector._patch_apply_begin,
+    "patch_apply_end": Projector._patch_apply_end,
+    "mcp_tool_call_begin": Projector._mcp_tool_call_begin,
+    "mcp_tool_call_end": Projector._mcp_tool_call_end,
+    "sub_agent_tool_call_begin": Projector._sub_agent_tool_call_begin,
+    "sub_agent_tool_call_end": Projector._sub_agent_tool_call_end,
+    "web_search_begin": Projector._web_search_begin,
+    "web_search_end": Projector._web_search_end,
+    "view_image_tool_call": Projector._view_image_tool_call,
+    "raw_response_item": Projector._raw_response_item,
+    "request_resolved": Projector._request_resolved,
+    **dict.fromkeys(ASKS, Projector._asks),
+}
 
 
 def turns_of(session: SessionId, events: Iterable[Event]) -> tuple[Turn, ...]:
@@ -42,4 +497,32 @@ def turns_of(session: SessionId, events: Iterable[Event]) -> tuple[Turn, ...]:
 
     A slice of a log will do: what happened in a turn whose begin is not among the events is left out.
     """
-    raise NotImplementedError
+    projector = Projector(session)
+    turns: dict[TurnId, Turn] = {}
+    for event in events:
+        for change in projector.receive(event):
+            match change:
+                case r.TurnCompleted(turn):
+                    turns[turn.id] = turn
+                case r.ItemCompleted(turn=id, item=item) if id in turns:
+                    turns[id] = _with(turns[id], item)
+                case r.TurnsDropped(count):
+                    turns = _kept(turns, count)
+                case _:
+                    pass
+    running = projector.turn
+    return (*turns.values(), *((running,) if running is not None else ()))
+
+
+def _with(turn: Turn, item: r.ThreadItem) -> Turn:
+    """The turn with an item that ended behind it."""
+    return replace(turn, items=tuple(item if one.id == item.id else one for one in turn.items))
+
+
+def _kept(turns: Mapping[TurnId, Turn], count: int) -> dict[TurnId, Turn]:
+    """The turns before the last `count` of a person."""
+    said = [id for id, turn in turns.items() if any(isinstance(item, r.UserMessage) for item in turn.items)]
+    if not count or not said:
+        return dict(turns)
+    ids = list(turns)
+    return {id: turns[id] for id in ids[: ids.index(said[-min(count, len(said))])]}

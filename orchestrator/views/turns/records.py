@@ -293,7 +293,7 @@ class Fault:
 
 @record
 class Turn:
-    """A turn; `items` are those that have begun, oldest first."""
+    """A turn; `items` are its calls that have begun and all else that is whole, oldest first."""
 
     id: TurnId
     status: TurnStatus = TurnStatus.IN_PROGRESS
@@ -488,6 +488,13 @@ class NameChanged:
     name: str | None
 
 
+@record
+class TurnsDropped:
+    """The last `count` turns of a person were taken back, with what came after the first of them."""
+
+    count: int
+
+
 Change: TypeAlias = (
     TurnStarted
     | TurnCompleted
@@ -503,4 +510,5 @@ Change: TypeAlias = (
     | RequestResolved
     | StatusChanged
     | NameChanged
+    | TurnsDropped
 )

@@ -1,0 +1,112 @@
+"""Calls that make, tell, await and end agents, by the conversation's items: the call, and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from orchestrator.core.frozen import replace
+from orchestrator.protocol.wire import JsonMapping, JsonValue
+from orchestrator.views.turns.fields import mapping, mappings, optional, parsed, text
+from orchestrator.views.turns.records import (
+    CollabState,
+    CollabStatus,
+    CollabTool,
+    CollabToolCall,
+    DynamicToolCall,
+    ItemId,
+    ItemStatus,
+)
+
+NAMESPACE: Final = "dendro"
+_COLLAB: Final[Mapping[str, CollabTool]] = {
+    "subagent_spawn": CollabTool.SPAWN,
+    "subagent_fork": CollabTool.SPAWN,
+    "subagent_send_message": CollabTool.SEND_INPUT,
+    "subagent_await": CollabTool.WAIT,
+    "subagent_cancel": CollabTool.CLOSE,
+    "subagent_list": CollabTool.LIST,
+}
+_OTHERS: Final = frozenset({"subagent_logs", "subagent_watchdog", "subagent_prune"})
+AGENT_TOOLS: Final = frozenset(_COLLAB) | _OTHERS
+"""Tools whose calls no event but their own items tells of."""
+_STATUSES: Final[Mapping[str, CollabStatus]] = {
+    "queued": CollabStatus.PENDING_INIT,
+    "running": CollabStatus.RUNNING,
+    "ready": CollabStatus.COMPLETED,
+    "idle": CollabStatus.COMPLETED,
+    "completed": CollabStatus.COMPLETED,
+    "failed": CollabStatus.ERRORED,
+    "canceled": CollabStatus.SHUTDOWN,
+    "pruned": CollabStatus.NOT_FOUND,
+}
+_ENDS: Final = (("Completed", "last_message"), ("Failed", "message"), ("Canceled", "reason"))
+
+AgentCall = CollabToolCall | DynamicToolCall
+
+
+def call_of(item: JsonMapping, sender: str, at_ms: int | None) -> AgentCall:
+    """The call as it begins; `item` is a function call of one of the `AGENT_TOOLS`."""
+    id, name, asked = ItemId(text(item.get("call_id"))), text(item.get("name")), parsed(item.get("arguments"))
+    tool = _COLLAB.get(name)
+    if tool is None:
+        return DynamicToolCall(id, name, asked, NAMESPACE, started_ms=at_ms)
+    given = mapping(asked)
+    if tool is CollabTool.SEND_INPUT and given.get("interrupt") is True:
+        tool = CollabTool.INTERRUPT
+    prompt, model = optional(given.get("prompt")), optional(given.get("model"))
+    return CollabToolCall(id, tool, sender, prompt=prompt, model=model, started_ms=at_ms)
+
+
+def answered(call: AgentCall, item: JsonMapping, at_ms: int | None) -> AgentCall:
+    """The call with its output, by which a refusal is told from a result: results are JSON."""
+    output = output_text(item.get("output"))
+    result = parsed(output)
+    status = ItemStatus.COMPLETED if isinstance(result, dict) else ItemStatus.FAILED
+    if isinstance(call, DynamicToolCall):
+        done = status is ItemStatus.COMPLETED
+        return replace(call, status=status, output=output, success=done, completed_ms=at_ms)
+    states = states_of(call.tool, mapping(result))
+    model = optional(mapping(result).get("model")) or call.model
+    return replace(
+        call, status=status, receivers=tuple(states), states=states, model=model, completed_ms=at_ms
+    )
+
+
+def output_text(output: JsonValue) -> str:
+    """The text of a call's output, which may come in parts."""
+    if isinstance(output, str):
+        return output
+    if isinstance(output, Mapping):
+        return text(output.get("content"))
+    return "\n".join(text(part.get("text")) for part in mappings(output))
+
+
+def states_of(tool: CollabTool, result: JsonMapping) -> dict[str, CollabState]:
+    """The agents that a result tells of, by their sessions."""
+    if tool is CollabTool.WAIT:
+        told = [(one.get("session_id"), _awaited(one)) for one in mappings(result.get("ready"))]
+    elif tool is CollabTool.LIST:
+        told = [
+            (one.get("session_id"), _state(one.get("status"))) for one in mappings(result.get("sessions"))
+        ]
+    else:
+        made = tool is CollabTool.SPAWN
+        told = [(result.get("session_id"), _state("queued" if made else result.get("status")))]
+    return {session: state for session, state in told if isinstance(session, str)}
+
+
+def _state(status: JsonValue) -> CollabState:
+    return CollabState(_STATUSES.get(text(status), CollabStatus.RUNNING))
+
+
+def _awaited(one: JsonMapping) -> CollabState:
+    """An agent that has answered, with its last message; or one that has written without being done."""
+    completion = mapping(one.get("completion"))
+    messages = (optional(mapping(completion.get(kind)).get(field)) for kind, field in _ENDS)
+    message = next((said for said in messages if said is not None), None)
+    if message is None:
+        said = [optional(letter.get("prompt")) for letter in mappings(one.get("messages"))]
+        message = next((prompt for prompt in reversed(said) if prompt), None)
+    status = one.get("completion_status") or one.get("lifecycle_status")
+    return replace(_state(status), message=message)
