@@ -62,6 +62,7 @@ class Followed:
 
     cursor: EqCursor
     payload: bytes
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ async def follow(
                 # Trimmed while we were away; the check above finds the gap.
                 break
             at = EqCursor(event.n, event.seq, event.hash8)
-            yield Followed(at, event.payload)
+            yield Followed(at, event.payload, event.at_ms)
 
 
 async def _gap_at(reader: Reader, session: SessionId, at: EqCursor) -> Gap | None:

@@ -288,6 +288,8 @@ class StoredEvent:
     hash8: str
     tree_seq: int = 0
     """Of an event of the tree log, its place there; 0 for the session's own."""
+    at_ms: int = 0
+    """Its entry's time, or that of its commit; 0: an earlier version wrote it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,8 +156,9 @@ def stored_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEntry:
 
 
 def stored_event(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEvent:
-    tree_seq = int(fields.get(b"x", 0))
-    return StoredEvent(number_of(entry_id), fields[b"p"], int(fields[b"s"]), fields[b"h"].decode(), tree_seq)
+    tree_seq, at_ms = int(fields.get(b"x", 0)), int(fields.get(b"t", 0))
+    hash8 = fields[b"h"].decode()
+    return StoredEvent(number_of(entry_id), fields[b"p"], int(fields[b"s"]), hash8, tree_seq, at_ms)
 
 
 def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TreeEntry:

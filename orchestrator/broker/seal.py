@@ -48,7 +48,7 @@ def seal(line: bytes, seq: int, before: bytes, writer: ChainWriter) -> NewEntry:
 
 def event_of(encoded: Encoded, seq: int, chain: bytes) -> NewEvent:
     """The event that an `event_msg` entry is on the session's queue; `chain` is the entry's value."""
-    return NewEvent(encode_event(encoded.entry), seq, chain[:4].hex())
+    return NewEvent(encode_event(encoded.entry), seq, chain[:4].hex(), encoded.at_ms)
 
 
 def seal_session(session: NewSession, writer: ChainWriter) -> NewSession:

@@ -40,6 +40,8 @@ class NewEvent:
     payload: bytes
     seq: int
     hash8: str
+    at_ms: int = 0
+    """The time that its entry says; 0 for an event without an entry, which gets the time of the commit."""
 
 
 @record

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import orjson
 
 from orchestrator.core.blobs import INLINE_BYTES, externalise
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, timestamp
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds, timestamp
 from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, states
 from orchestrator.core.frozen import record, replace
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
@@ -29,6 +29,8 @@ class Encoded:
 
     entry: Entry
     line: bytes
+    at_ms: int = 0
+    """The moment that the line says."""
 
 
 def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
@@ -41,7 +43,7 @@ def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
         if len(line) > LINE_BYTES and _is_said(entry):
             entry = replace(entry, payload=_shortened(entry, blobs, most))
             line = _line(entry, at_ms)
-    return Encoded(entry, line)
+    return Encoded(entry, line, at_ms)
 
 
 def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> JsonValue:
@@ -98,6 +100,11 @@ def decode_entry(line: bytes) -> Entry:
     """The entry of a stored line; raises `ValueError` if it is not one."""
     value = orjson.loads(line)
     return Entry(value["type"], value["payload"], value.get("id", ""))
+
+
+def line_ms(line: bytes) -> int:
+    """The moment that a stored line says."""
+    return milliseconds(orjson.loads(line)["timestamp"])
 
 
 def encode_event(entry: Entry) -> bytes:

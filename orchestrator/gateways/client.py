@@ -40,7 +40,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
-from orchestrator.core.stored import decode_entry, encode_entry
+from orchestrator.core.stored import decode_entry, encode_entry, line_ms
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.events import WarningEvent
@@ -187,16 +187,18 @@ class Client:
 
     async def _events(self, session: SessionId, item: Item) -> list[Event]:
         match item:
-            case Followed(cursor, payload):
+            case Followed(cursor, payload, at_ms):
                 value = orjson.loads(payload)
-                return [Event(value["id"], await self._whole(session, value["msg"]), cursor)]
+                message = await self._whole(session, value["msg"])
+                return [Event(value["id"], message, cursor, at_ms, cursor.seq)]
             case Gap(reason):
                 return [Event("", written(WarningEvent(message=GAP_TEXTS[reason])))]
             case Replayed(stored):
                 entry = decode_entry(stored.payload)
                 if entry.type != EVENT_MSG:
                     return []
-                return [Event(entry.id, await self._whole(session, dict(entry.payload)))]
+                message = await self._whole(session, dict(entry.payload))
+                return [Event(entry.id, message, None, line_ms(stored.payload), stored.seq)]
             case CaughtUp():
                 return []
 

@@ -23,6 +23,7 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
+from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
 from orchestrator.views.event import Event
@@ -93,7 +94,8 @@ class NdjsonConnection:
 
     async def _publish_events(self, cursor: EqCursor) -> None:
         async for event in self._client.follow(self._session, cursor):
-            await self._write({"id": event.id, "msg": event.msg})
+            if event.type not in NOT_ON_A_LINE:
+                await self._write({"id": event.id, "msg": event.msg})
             self._note(event)
             if event.type == "shutdown_complete":
                 self._end(Ending.SHUT_DOWN)

@@ -125,6 +125,13 @@ class ItemEvents(StrEnum):
     ALL = "all"
 
 
+class CompactionPhase(StrEnum):
+    """The two ends of a compaction; one that fails ends with its turn."""
+
+    BEGUN = "begun"
+    DONE = "done"
+
+
 class Delivery(StrEnum):
     """Where a person's input goes while a task runs; where it cannot join the task, it waits behind it."""
 

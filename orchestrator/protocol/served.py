@@ -55,6 +55,7 @@ SENT_EVENTS: Final = frozenset(
         "ask_user_question_request",
         "background_event",
         "context_compacted",
+        "context_compaction",
         "conversation_path",
         "elicitation_request",
         "entered_plan_mode",
@@ -111,6 +112,9 @@ SENT_EVENTS: Final = frozenset(
     }
 )
 """Events that a session publishes; the others are read in rollouts of other programs and versions."""
+
+NOT_ON_A_LINE: Final = frozenset({"context_compaction"})
+"""Events for doors that draw items: recorded clients of the SQ and EQ are served without them."""
 
 NEVER_SERVED: Final = frozenset({"dynamic_tool_response", "refresh_mcp_servers", "undo"})
 """Operations of other programs that no version is to carry out: they are read, and answered by an `error`."""

@@ -23,10 +23,10 @@ from orchestrator.broker.follow import (
     hash8_of,
 )
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.records import Claimed, Committed, StoredEvent
+from orchestrator.broker.records import Claimed, Committed, Emitted, StoredEvent
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId
-from tests.broker.actors import step, working
+from tests.broker.actors import entries_after, step, working
 
 
 async def take(broker: Broker, session: SessionId, cursor: EqCursor, count: int) -> list[Item]:
@@ -179,3 +179,16 @@ async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(
 def test_client_s_broken_cursor_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
         EqCursor.parse(text)
+
+
+async def test_event_has_the_time_of_its_entry_and_a_delta_that_of_the_server(broker: Broker) -> None:
+    held = await working(broker)
+    entries = entries_after(held.head, held.seq, held.claim.epoch, [b"entry"])
+    event = NewEvent(b"event", held.seq + 1, hash8_of(entries[0].chain), at_ms=1_700_000_000_123)
+    done = await broker.commit(step(held, held.claim, "timed", [b"entry"], events=(event,)))
+    assert isinstance(done, Committed)
+    emitted = await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+    assert isinstance(emitted, Emitted)
+    shown = await take(broker, held.claim.session, BEGINNING, 2)
+    times = [item.at_ms for item in shown if isinstance(item, Followed)]
+    assert times == [1_700_000_000_123, emitted.now_ms]

@@ -10,6 +10,7 @@ from orchestrator.core.settings import Rules, TurnSettings
 from tests.core.driver import SETTINGS, Session, assistant, op, text
 from tests.core.tree_driver import TreeDriver
 
+TOLD = "context_compaction"
 FULL = {"input_tokens": 250_000, "output_tokens": 10, "total_tokens": 250_010}
 
 
@@ -49,9 +50,21 @@ def test_manual_compaction_is_a_task_of_its_own() -> None:
     assert session.task.request.purpose == "compact"
     assert session.item(assistant("what was done")).types == []
     seen = session.ends("rk")
-    assert seen.types == ["token_count", "warning", "agent_message", "task_complete"]
+    assert seen.types == ["token_count", "context_compaction", "warning", "agent_message", "task_complete"]
     assert {id for id, _ in seen.events} == {"k"}
     assert session.status == "idle"
+
+
+def test_compaction_is_told_from_its_begin_to_its_end_in_every_session() -> None:
+    session = nearly_full()
+    session.begin()
+    assert session.seen[-1].types == ["token_count", "context_compaction"]
+    session.breaks()
+    session.begin()
+    session.item(assistant("what was done"))
+    session.ends()
+    told = [(id, msg["turn_id"], msg["phase"]) for id, msg in session.events if msg["type"] == TOLD]
+    assert told == [("u2", "u2", "begun"), ("u2", "u2", "begun"), ("u2", "u2", "done")]
 
 
 def test_history_becomes_context_user_messages_and_summary() -> None:
@@ -116,7 +129,7 @@ def test_full_window_compacts_before_the_next_request_and_the_task_goes_on() -> 
     assert session.task.request.purpose == "compact"
     session.item(assistant("what was done"))
     seen = session.ends(usage=FULL)
-    assert seen.types == ["token_count", "warning"]
+    assert seen.types == ["token_count", "context_compaction", "warning"]
     assert session.answers("done").types[-1] == "task_complete"
     assert session.texts()[-1] == "done"
 

@@ -47,7 +47,7 @@ def test_turn_that_does_not_fit_is_tried_again_behind_a_compaction() -> None:
     seen = overflows(session)
     assert seen.types == ["background_event"]
     assert "does not fit" in seen.one("background_event")["message"]
-    assert summarises(session).types == ["token_count", "warning"]
+    assert summarises(session).types == ["token_count", "context_compaction", "warning"]
     session.begin()
     assert purpose(session) == "turn"
     assert session.answers_now("done").types[-1] == "task_complete"

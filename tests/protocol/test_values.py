@@ -16,6 +16,7 @@ DOCUMENTED = {
     "CancelEvidence": "proved presumed",
     "CodexErrorKind": "context_window_exceeded usage_limit_exceeded internal_server_error unauthorized "
     "bad_request sandbox_error thread_rollback_failed other",
+    "CompactionPhase": "begun done",
     "Delivered": "steered queued",
     "Delivery": "steer queue replace",
     "ElicitationAction": "accept decline cancel",

@@ -2,7 +2,7 @@
 -- Keys of one birth, in order: session, rollout, eq, sq, seen, seen_at.
 
 -- record birth: session tree pool# agent_id parent digest status meta min_core~
--- record birth: entries(payload salt chain) events(payload seq hash8)
+-- record birth: entries(payload salt chain) events(payload seq hash8 at_ms~)
 -- record birth: submissions(client submission digest kind payload sender)
 
 local BIRTH_KEYS = 6
@@ -29,13 +29,16 @@ local function append_entries(rollout, entries, seq, epoch)
   end
 end
 
-local function append_events(eq, events, n, keep, ttl_ms)
+-- An event has the time that its entry says; one without an entry (0) has that of the script.
+local function append_events(eq, events, n, keep, ttl_ms, now)
   if #events == 0 then return end
   for i, e in ipairs(events) do
+    local at = e.at_ms == '0' and text(now) or e.at_ms
     if e.tree_seq then
-      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e.payload, 's', e.seq, 'h', e.hash8, 'x', e.tree_seq)
+      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0',
+        'p', e.payload, 's', e.seq, 'h', e.hash8, 't', at, 'x', e.tree_seq)
     else
-      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e.payload, 's', e.seq, 'h', e.hash8)
+      redis.call('XADD', eq, 'MAXLEN', '~', keep, text(n + i) .. '-0', 'p', e.payload, 's', e.seq, 'h', e.hash8, 't', at)
     end
   end
   redis.call('PEXPIRE', eq, ttl_ms)
@@ -56,7 +59,7 @@ local function write_birth(b, agents, sessions, limits, now)
     'created_ms', text(now), 'status', b.status, 'meta', b.meta, 'min_core', b.min_core, 'seq', text(#b.entries), 'head', head,
     'eq', text(#b.events), 'cursor', '0', 'epoch', '0', 'owner', '', 'claim', '', 'tries', '0')
   append_entries(b.rollout, b.entries, 0, '0')
-  append_events(b.eq, b.events, 0, limits.eq_keep, limits.eq_ttl_ms)
+  append_events(b.eq, b.events, 0, limits.eq_keep, limits.eq_ttl_ms, now)
   for _, s in ipairs(b.submissions) do
     local n = enqueue(box, s, now)
     remember(b.seen, b.seen_at, s.client .. '|' .. s.submission, n, s.digest, now)

@@ -3,7 +3,7 @@
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
 
 -- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
-local function write_session(own, known, outcome)
+local function write_session(own, known, outcome, now)
   local result = text(outcome.eq) .. ' ' .. text(outcome.tip) .. ' ' .. (outcome.released and 1 or 0) .. ' '
     .. text(outcome.tree_seq)
   local set = {'seq', text(outcome.seq), 'head', outcome.head, 'eq', text(outcome.eq), 'cursor', text(outcome.cursor),
@@ -18,7 +18,8 @@ local function write_session(own, known, outcome)
   redis.call('HSET', KEYS[1], unpack(set))
   append_entries(KEYS[2], entries, outcome.old_seq, epoch)
   own.seq = text(outcome.seq)
-  append_events(KEYS[3], with_told(events, targets[0].told, own.seq, outcome.head), outcome.old_eq, eq_keep, eq_ttl_ms)
+  local told = with_told(events, targets[0].told, own.seq, outcome.head)
+  append_events(KEYS[3], told, outcome.old_eq, eq_keep, eq_ttl_ms, now)
   if outcome.cursor == outcome.old_cursor then return end
   if outcome.cursor == own.n then
     redis.call('DEL', KEYS[4])
@@ -82,7 +83,7 @@ local function write_tree(outcome, drawn, now)
     log_event(KEYS[5], tree_seq, event, cause, now)
     if event.once ~= '' then redis.call('HSET', KEYS[6], 'said:' .. event.once, text(tree_seq)) end
   end
-  for _, watcher in ipairs(outcome.watchers) do tell(watcher, watcher.told, limits) end
+  for _, watcher in ipairs(outcome.watchers) do tell(watcher, watcher.told, limits, now) end
   if #tree_events > 0 then redis.call('HSET', KEYS[6], 'tree_seq', text(outcome.tree_seq)) end
   for _, row in ipairs(summary) do redis.call('HSET', KEYS[6], row.field, row.value) end
   for _, counter in ipairs(drawn.order) do redis.call('HSET', KEYS[6], counter, text(drawn.value[counter])) end

@@ -50,7 +50,7 @@ local function with_told(events, told, seq, head)
     if i > 0 then merged[#merged + 1] = events[i] end
     while told[next_told] and (told[next_told].after <= i or i == #events) do
       local row = told[next_told]
-      merged[#merged + 1] = {payload = row.payload, seq = seq, hash8 = hash8, tree_seq = text(row.tree_seq)}
+      merged[#merged + 1] = {payload = row.payload, seq = seq, hash8 = hash8, at_ms = '0', tree_seq = text(row.tree_seq)}
       next_told = next_told + 1
     end
   end
@@ -58,12 +58,12 @@ local function with_told(events, told, seq, head)
 end
 
 -- rows: {payload, tree_seq}
-local function tell(watcher, rows, limits)
+local function tell(watcher, rows, limits, now)
   redis.call('HSET', watcher.key, 'eq', text(watcher.n + #rows))
   local hash8 = hash8_of(watcher.head)
   for i, row in ipairs(rows) do
     redis.call('XADD', watcher.eq, 'MAXLEN', '~', limits.eq_keep, text(watcher.n + i) .. '-0',
-      'p', row.payload, 's', watcher.seq, 'h', hash8, 'x', text(row.tree_seq))
+      'p', row.payload, 's', watcher.seq, 'h', hash8, 't', text(now), 'x', text(row.tree_seq))
   end
   redis.call('PEXPIRE', watcher.eq, limits.eq_ttl_ms)
 end

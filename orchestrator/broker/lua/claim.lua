@@ -70,7 +70,7 @@ if tries >= max_tries then
   local hash8 = string.gsub(string.sub(s.head, 1, 4), '.', function(c) return string.format('%02x', string.byte(c)) end)
   redis.call('HSET', KEYS[1], 'quarantined', '1', 'epoch', text(epoch), 'owner', '', 'claim', '', 'eq', text(n))
   if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
-  redis.call('XADD', KEYS[3], 'MAXLEN', '~', eq_keep, text(n) .. '-0', 'p', event, 's', s.seq, 'h', hash8)
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', eq_keep, text(n) .. '-0', 'p', event, 's', s.seq, 'h', hash8, 't', text(now))
   redis.call('PEXPIRE', KEYS[3], eq_ttl_ms)
   redis.call('ZREM', KEYS[4], session)
   redis.call('ZREM', KEYS[5], session)

@@ -1,7 +1,7 @@
 -- uses: base wake queue birth tree budget
 -- takes: session pool_name tree worker claim epoch commit_id expect_seq expect_head expect_commit
 -- takes: cursor_arg release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
--- takes: fields(name value) entries(payload salt chain) events(payload seq hash8)
+-- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
 -- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key)
 -- takes: others[pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
 -- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
@@ -52,7 +52,7 @@ local outcome
 refused, outcome = outcome_of(own, known)
 if refused then return refused end
 
-write_session(own, known, outcome)
+write_session(own, known, outcome, now)
 local pokes = write_mail(own, now)
 write_children(now)
 write_timers()

@@ -19,9 +19,11 @@ for _, e in ipairs(events) do
   if tonumber(e.seq) ~= num(s.seq) then return {'OK', n, num(s.sq), now_ms()} end
 end
 
+local now = now_ms()
 redis.call('HSET', KEYS[1], 'eq', text(n + #events))
 for i, e in ipairs(events) do
-  redis.call('XADD', KEYS[2], 'MAXLEN', '~', eq_keep, text(n + i) .. '-0', 'p', e.payload, 's', e.seq, 'h', e.hash8)
+  redis.call('XADD', KEYS[2], 'MAXLEN', '~', eq_keep, text(n + i) .. '-0',
+    'p', e.payload, 's', e.seq, 'h', e.hash8, 't', text(now))
 end
 redis.call('PEXPIRE', KEYS[2], eq_ttl_ms)
-return {'OK', n + #events, num(s.sq), now_ms()}
+return {'OK', n + #events, num(s.sq), now}

@@ -51,7 +51,7 @@ for i, event in ipairs(events) do
   log_event(KEYS[2], tree_seq + i, event, cause, now)
   if event.once ~= '' then redis.call('HSET', KEYS[1], 'said:' .. event.once, text(tree_seq + i)) end
 end
-if watched then tell({key = KEYS[4], eq = KEYS[5], n = num(s.eq), seq = s.seq, head = s.head}, told, limits) end
+if watched then tell({key = KEYS[4], eq = KEYS[5], n = num(s.eq), seq = s.seq, head = s.head}, told, limits, now) end
 local waiting = redis.call('HMGET', KEYS[1], 'wait:reserved', 'wait:spent')
 local woken = wake_waiting(waiting[1] or '', KEYS[3], now) + wake_waiting(waiting[2] or '', KEYS[3], now)
 redis.call('HDEL', KEYS[1], 'wait:reserved', 'wait:spent')

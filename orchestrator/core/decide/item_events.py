@@ -9,6 +9,7 @@ from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
 from orchestrator.core.turn_items import completed_item, publishes_items, user_item
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.scalars import CompactionPhase
 from orchestrator.protocol.turn_items import ContextCompactionItem, TurnItem
 
 
@@ -31,6 +32,8 @@ def publish_done(draft: Draft, command: ItemCompleted, said: str) -> None:
 
 def publish_compaction(draft: Draft, *, done: bool) -> None:
     """Publishes the begin or the end of a compaction; one that fails is begun again with its next request."""
+    phase = CompactionPhase.DONE if done else CompactionPhase.BEGUN
+    draft.event(ev.ContextCompaction(turn_id=draft.task.id, phase=phase))
     if publishes_items(draft.task.settings):
         item = ContextCompactionItem(id=f"{draft.task.id}-compaction-{draft.state.requests}")
         draft.show(_completed(draft, item) if done else _started(draft, item))

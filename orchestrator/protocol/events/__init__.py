@@ -35,6 +35,7 @@ from orchestrator.protocol.events.session import (
 from orchestrator.protocol.events.task import (
     BackgroundEvent,
     ContextCompacted,
+    ContextCompaction,
     DeprecationNotice,
     Error,
     InputAccepted,
@@ -120,6 +121,7 @@ EventMsg: TypeAlias = (
     | TurnAborted
     | TokenCount
     | ContextCompacted
+    | ContextCompaction
     | ThreadRolledBack
     | UndoStarted
     | UndoCompleted
@@ -223,6 +225,7 @@ __all__ = [
     "CollabWaitingBegin",
     "CollabWaitingEnd",
     "ContextCompacted",
+    "ContextCompaction",
     "ConversationPath",
     "DeprecationNotice",
     "DynamicToolCallRequest",

@@ -7,7 +7,14 @@ from typing import Literal
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import ResponseId
-from orchestrator.protocol.scalars import Delivered, LargeText, ModeKind, Refusal, TurnAbortReason
+from orchestrator.protocol.scalars import (
+    CompactionPhase,
+    Delivered,
+    LargeText,
+    ModeKind,
+    Refusal,
+    TurnAbortReason,
+)
 from orchestrator.protocol.usage import RateLimitSnapshot, TokenUsageInfo
 from orchestrator.protocol.wire import EventModel, Flag, Maybe, Settable, Source, Uint
 
@@ -108,6 +115,18 @@ class ContextCompacted(EventModel):
 
     stated_in = Source.JANUARY_2026
     type: Literal["context_compacted"] = "context_compacted"
+
+
+class ContextCompaction(EventModel):
+    """A compaction begins, or is done; an attempt after a broken one begins it again.
+
+    In every log, whatever `item_events` says; `dendro proto` does not write it.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["context_compaction"] = "context_compaction"
+    turn_id: str
+    phase: CompactionPhase
 
 
 class ThreadRolledBack(EventModel):
