@@ -15,6 +15,7 @@ from sim.exported import Exported
 from sim.inputs import check_inputs
 from sim.lookups import check_lookups
 from sim.machines import Site
+from sim.nemesis import Nemesis
 from sim.people import Diary
 from sim.pictures import check_name, check_pictures
 from sim.seen import Seen
@@ -44,6 +45,7 @@ class Ended(Protocol):
     site: Site
     diary: Diary
     exported: Exported
+    nemesis: Nemesis
 
 
 def audit(world: Ended) -> None:
@@ -64,6 +66,19 @@ def audit(world: Ended) -> None:
     _followed(world)
     world.exported.at_rest()
     _overdue(world)
+    _sent_home(world)
+
+
+def _sent_home(world: Ended) -> None:
+    """A worker that a person has sent home drains at a heartbeat, unless Redis has lost the word."""
+    watch = world.site.watch
+    for machine in world.nemesis.living:
+        since_s = max(machine.sent_home_s, machine.awake_s, watch.peace_s)
+        lost = watch.went_back_s > 0 or watch.was_parted
+        if machine.sent_home_s and not lost and world.site.loop.time() - since_s > DRAINED_WITHIN_S:
+            watch.reach.saw("sent_home")
+            if not machine.worker._draining.is_set():
+                watch.broken("sent_home", f"{machine.name} was sent home, and claims on")
 
 
 def _read_anew(world: Ended, session: str, seen: Seen) -> None:
@@ -165,6 +180,8 @@ def _patches(world: Ended) -> None:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 
+DRAINED_WITHIN_S = 15.0
+"""Three heartbeats."""
 WHOLE = len("<t1:0>")
 """Characters of the shortest text that no other message of a model has."""
 _OFTEN = ("_delta", "_activity", "item_started")

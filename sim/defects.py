@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -176,6 +176,11 @@ def _wakes_first() -> None:
         return submit
 
     swapped(Broker, "submit", make)()
+
+
+async def _deaf(beat: Awaitable[bool]) -> bool:
+    await beat
+    return False
 
 
 def _believes_any_word() -> None:
@@ -371,6 +376,13 @@ DEFECTS = (
         "keeper ignores deadlines",
         "commands of a stopped worker run on",
         swapped(SimSupervisor, "_enforce", lambda real: lambda self, claim, deadline: None),
+    ),
+    Mutant(
+        "worker hears no drain",
+        "a worker goes on although the answer to its heartbeat says that a person has sent it home",
+        swapped(
+            Broker, "heartbeat", lambda real: lambda self, *args, **more: _deaf(real(self, *args, **more))
+        ),
     ),
     Mutant(
         "revoke waits for nobody",

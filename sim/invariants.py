@@ -114,6 +114,10 @@ RULES = {
         "Of a session that was revoked no claim stands until it is claimed anew.",
         Case("a session was taken from a holder whose lease had not run out"),
     ),
+    "sent_home": Rule(
+        "A worker that a person has sent home drains, unless Redis has lost the word.",
+        Case("a worker that was sent home by way of Redis is there at the end"),
+    ),
     "alone": Rule(
         "When a session is claimed, no command of an earlier claim runs any more.",
         Case("a session was claimed of which a command had been killed in the last ten seconds"),

@@ -139,7 +139,7 @@ class SimRenewal(Leases):
 
 
 class Operator:
-    """An operator who takes sessions from their holders."""
+    """An operator who takes sessions from their holders, and sends workers home."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -149,6 +149,12 @@ class Operator:
         """Asks once; whether it took effect is not looked after."""
         with suppress(BrokerError):
             await self._broker.revoke(SessionId(session))
+
+    async def sends_home(self, worker: str) -> bool:
+        """Whether Redis has taken it, and knows the worker."""
+        with suppress(BrokerError):
+            return await self._broker.drain(worker)
+        return False
 
 
 async def _there(facts: SessionFacts, cwd: str) -> str | None:
@@ -165,6 +171,8 @@ class Process(ABC):
         self.main = Lane(name)
         self.alive = True
         self.draining = False
+        self.sent_home_s = 0.0
+        """When a person has sent it home by way of Redis."""
         self.awake_s = site.loop.time()
         """When it began, or was let go after it had stood still."""
 

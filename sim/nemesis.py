@@ -381,9 +381,12 @@ class Nemesis(Degradations):
             await self._revokes(self._rng.choice(sessions))
 
     async def _revokes(self, session: str) -> None:
+        await self._called().revokes(session)
+
+    def _called(self) -> Operator:
         if self._operator is None:
             self._operator = Operator(self.site)
-        await self._operator.revokes(session)
+        return self._operator
 
     async def _down(self) -> None:
         await self._restart(0.0)
@@ -440,7 +443,14 @@ class Nemesis(Degradations):
 
     async def _drain(self) -> None:
         if victim := self._victim():
-            victim.drain()
+            if (
+                isinstance(victim, Machine)
+                and len(self.machines) % 2
+                and await self._called().sends_home(victim.name)
+            ):
+                victim.draining, victim.sent_home_s = True, self.site.loop.time()
+            else:
+                victim.drain()
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 3.0))
 
     async def _start(self) -> None:

@@ -120,8 +120,9 @@ class Recorder:
         self.calls.append(("renew", len(claims)))
         return [Renewed("0-0", 0) for _ in claims]
 
-    async def heartbeat(self, name: str, state: bytes) -> None:
+    async def heartbeat(self, name: str, state: bytes) -> bool:
         self.calls.append(("heartbeat", orjson.loads(state)))
+        return False
 
     async def run_all(self, calls: Sequence[Any]) -> list[Any]:
         self.calls.extend(tuple(call.args) for call in calls)

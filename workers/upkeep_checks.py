@@ -6,11 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import orjson
-
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import Fired, SessionHead, WorkerState
+from orchestrator.broker.records import Fired, Heard, SessionHead
+from orchestrator.broker.worker_state import decoded
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
@@ -78,10 +77,10 @@ async def fire_timers(broker: Broker) -> list[Fired]:
     return [fired for shard in range(broker.config.shards) for fired in await broker.fire(shard)]
 
 
-def unattended(heads: Sequence[SessionHead], workers: Sequence[WorkerState], now_ms: int) -> Iterator[str]:
+def unattended(heads: Sequence[SessionHead], workers: Sequence[Heard], now_ms: int) -> Iterator[str]:
     """Warnings for an operator: sessions that wait for a worker that is not there, and quarantined ones."""
     living = [w for w in workers if now_ms - w.heard_ms < WORKER_SILENT_MS]
-    served = {pool for worker in living for pool in orjson.loads(worker.state or b"{}").get("pools", ())}
+    served = {pool for worker in living for pool in decoded(worker.state).pools}
     waiting = Counter(h.pool for h in heads if _waits(h) and h.pool not in served)
     for pool, count in sorted(waiting.items()):
         waits = "waits" if count == 1 else "wait"

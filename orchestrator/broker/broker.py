@@ -389,14 +389,20 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs):
             return False
         return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
 
-    async def heartbeat(self, worker: str, state: bytes) -> None:
-        """Says that the worker lives, and how it is."""
+    async def heartbeat(self, worker: str, state: bytes, *, left: bool = False) -> bool:
+        """Says that the worker lives, and how it is, or that it has left; answers whether it is to drain."""
         keys = list(self.keys.workers())
-        beat = call("heartbeat", keys, worker=worker, state=state, forget_ms=_WORKER_FORGOTTEN_MS)
+        beat = call("heartbeat", keys, worker=worker, state=state, left=left, forget_ms=_WORKER_FORGOTTEN_MS)
         reply = await self._connection.run(beat)
         if code_of(reply, worker) != "OK":
             raise BrokerError(f"heartbeat of {worker} was answered {reply[0].decode()}")
         self._clock.note(reply[1])
+        return bool(reply[2])
+
+    async def drain(self, worker: str) -> bool:
+        """Asks a worker to drain, which it does at its next heartbeat; False if nobody knows it."""
+        reply = await self._connection.run(call("drain", list(self.keys.workers()), worker=worker))
+        return code_of(reply, worker) == "OK"
 
     async def wait_for_notices(
         self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float

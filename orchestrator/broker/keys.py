@@ -31,8 +31,9 @@ a tree live in one slot and a script may touch them together.
     {s}:confirmed           string  confirmed                    nobody            the deployment
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:sessions            zset    create commit                listings          the sessions
-    {s0}:workers            hash    heartbeat                    doctor            a day after the last beat
+    {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
+    {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
     {s0}:control:<worker>   stream  notify                       that worker       10 min after the last one
     {s0}:job:<job>          hash    the scripts of jobs          its asker         its asker waits, then
                                                                                    a minute
@@ -159,9 +160,11 @@ class Keys:
     def sessions(self, shard: int) -> str:
         return self.of_shard(shard, "sessions")
 
-    def workers(self) -> tuple[str, str]:
-        """The hash of states and the zset of last heartbeats."""
-        return self.of_shard(CONTROL_SHARD, "workers"), self.of_shard(CONTROL_SHARD, "heard")
+    def workers(self) -> tuple[str, str, str]:
+        """The hash of states, the zset of last heartbeats, the hash of workers that are to drain."""
+        names = ("workers", "heard", "drains")
+        states, heard, drains = (self.of_shard(CONTROL_SHARD, name) for name in names)
+        return states, heard, drains
 
     def control(self, worker: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"control:{worker}")

@@ -16,6 +16,7 @@ from orchestrator.broker.pool_service import Serving, serving
 from orchestrator.broker.records import (
     START,
     BrokerConfig,
+    Heard,
     OpenApproval,
     Place,
     PoolQueue,
@@ -23,7 +24,6 @@ from orchestrator.broker.records import (
     SqEntry,
     StoredEntry,
     StoredEvent,
-    WorkerState,
 )
 from orchestrator.broker.registry import registry_of
 from orchestrator.broker.replies import (
@@ -278,13 +278,15 @@ class Reader:
         entries = await self.read_sq(head.session, head.cursor, 1)
         return entries[0].at_ms if entries else None
 
-    async def workers(self) -> tuple[WorkerState, ...]:
-        """Every worker note from in the last day, latest first."""
-        states_key, heard_key = self.keys.workers()
-        states, note = await self._connection.commands(
+    async def workers(self) -> tuple[Heard, ...]:
+        """Every worker that was heard from in the last day and has not left, latest first."""
+        states_key, heard_key, _ = self.keys.workers()
+        states, heard = await self._connection.commands(
             [("HGETALL", states_key), ("ZREVRANGE", heard_key, 0, -1, "WITHSCORES")]
         )
-        return tuple(WorkerState(w.decode(), states.get(w, b""), int(at)) for w, at in _scored(note))
+        seconds, microseconds = await self._connection.command("TIME")
+        self._clock.note(int(seconds) * 1000 + int(microseconds) // 1000)
+        return tuple(Heard(w.decode(), states.get(w, b""), int(at)) for w, at in _scored(heard))
 
     async def command(self, *args: Argument) -> object:
         """A plain read for tools such as doctor, which look at the server itself."""

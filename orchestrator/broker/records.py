@@ -333,8 +333,8 @@ class PoolQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerState:
-    """A worker's last heartbeat."""
+class Heard:
+    """A worker's last heartbeat: its state as it was sent (`worker_state`), and when, by Redis's clock."""
 
     worker: str
     state: bytes

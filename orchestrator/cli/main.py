@@ -32,6 +32,7 @@ from orchestrator.cli.sessions import name, search, sessions
 from orchestrator.cli.tree import tree
 from orchestrator.cli.trust import trust
 from orchestrator.cli.verify import verify
+from orchestrator.cli.workers import workers
 
 app = typer.Typer(
     name="dendro",
@@ -85,6 +86,7 @@ def dendro(
     ctx.obj = Invocation(config, tuple(override or ()), home)
 
 
+app.add_typer(workers)
 for command in (
     demo, run, review, proto, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,

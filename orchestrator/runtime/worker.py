@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed
+from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.jobs import Bench, JobServer
 from orchestrator.runtime.loader import BrokenLog, Cache
@@ -27,6 +26,7 @@ from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 POLL_S = 1.0
 TICK_S = 0.5
 HEARTBEAT_S = 5.0
+GOODBYE_S = 1.0
 UNAVAILABLE_S = 0.5
 MOST_KEPT = 8
 """Claims that a worker holds at once, for each turn that it runs at once: those beyond have processes."""
@@ -43,6 +43,8 @@ class WorkerConfig:
     """How long other workers may take to see a cancel to its end, before this one does."""
     bench: Bench | None = None
     """Does jobs of the pools; None takes none."""
+    facts: Callable[[], MachineFacts | None] = lambda: None
+    """The facts of this process and its machine, for the heartbeat."""
 
 
 class Worker:
@@ -92,6 +94,7 @@ class Worker:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
             self._renewal.stop()
+            await self._say_goodbye()
         if self._broken is not None:
             raise self._broken
 
@@ -279,17 +282,31 @@ class Worker:
             await self._ports.sleep(POLL_S)
 
     async def _heartbeat(self) -> None:
+        """Says how this worker is, and hears whether a person wants it to drain."""
         while True:
-            state = {
-                "pools": self._config.pools,
-                "held": len(self._runners),
-                "room": self._config.runner.worker.concurrency,
-            }
             try:
-                await self._ports.broker.heartbeat(self._config.name, orjson.dumps(state))
+                if await self._ports.broker.heartbeat(self._config.name, encoded(self._state())):
+                    self.drain()
             except BrokerError as error:
                 log.warning("no heartbeat: %s", error)
             await self._ports.sleep(HEARTBEAT_S)
+
+    def _state(self) -> WorkerState:
+        return WorkerState(
+            pools=self._config.pools,
+            held=len(self._runners),
+            room=self._config.runner.worker.concurrency,
+            draining=self._draining.is_set(),
+            facts=self._config.facts(),
+        )
+
+    async def _say_goodbye(self) -> None:
+        """Says that this worker has left, so that nobody takes it for one that was lost."""
+        try:
+            async with asyncio.timeout(GOODBYE_S):
+                await self._ports.broker.heartbeat(self._config.name, encoded(self._state()), left=True)
+        except Exception as error:  # what it ends with is told already
+            log.info("nobody heard that this worker left: %s", error)
 
     def _renewed(self, outcomes: Sequence[RenewalOutcome]) -> None:
         """Hands the renewal thread's outcomes to the runners."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +15,9 @@ from pathlib import Path
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim
+from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core.settings import Rules
+from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.rollouts.archive import Archive
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.calls import ToolCalls
@@ -136,6 +140,7 @@ def _worker_config(
     return WorkerConfig(
         name=worker_name(),
         pools=pools,
+        facts=partial(_facts, time.time_ns() // 1_000_000),
         runner=RunnerConfig(
             rules=Rules(
                 auto_compact_limit=settings.model.auto_compact_token_limit,
@@ -152,6 +157,18 @@ def _worker_config(
             worker=settings.worker,
             log=settings.log,
         ),
+    )
+
+
+def _facts(started_ms: int) -> MachineFacts:
+    return MachineFacts(
+        machine=socket.gethostname(),
+        pid=os.getpid(),
+        version=VERSION,
+        core=CORE_VERSION,
+        started_ms=started_ms,
+        clock_ms=time.time_ns() // 1_000_000,
+        load=round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
     )
 
 

@@ -24,6 +24,7 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.claim,
             sessions.create,
             sessions.delete,
+            sessions.drain,
             sessions.emit,
             sessions.fire,
             sessions.heartbeat,

@@ -425,10 +425,19 @@ def timers_due(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def heartbeat(sight: Sight, keys: Keys, given: Given) -> Reply:
-    worker, state, forget_ms = given.word(), given.word(), given.number()
-    states, heard = sight.hash(keys[0]), sight.zset(keys[1])
+    worker, state, left, forget_ms = given.word(), given.word(), given.word() == b"1", given.number()
+    states, heard, drains = sight.hash(keys[0]), sight.zset(keys[1]), sight.hash(keys[2])
+    told = int(worker in drains)
     states[worker], heard[worker] = state, sight.now
-    for gone in first_by_score(heard, sight.now - forget_ms)[:64]:
-        del heard[gone]
-        states.pop(gone, None)
+    for gone in [*([worker] if left else []), *first_by_score(heard, sight.now - forget_ms)[:64]]:
+        for kept in (states, heard, drains):
+            kept.pop(gone, None)
+    return [b"OK", sight.now, told]
+
+
+def drain(sight: Sight, keys: Keys, given: Given) -> Reply:
+    worker = given.word()
+    if worker not in sight.zset(keys[1]):
+        return [b"UNHEARD"]
+    sight.hash(keys[2])[worker] = b""
     return [b"OK", sight.now]

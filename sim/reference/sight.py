@@ -13,6 +13,7 @@ Fields = dict[bytes, bytes]
 HASHES = frozenset(
     (
         b"session",
+        b"drains",
         b"seen",
         b"timer",
         b"agents",

@@ -100,6 +100,7 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     await Blobs(connection, broker.keys).put(held.claim.tree, b"content")
     await broker.keep_secret(await broker.place(session), "9-0", "in clear", b"texts")
     await broker.heartbeat("w1", b"state")
+    await broker.drain("w1")
     assert await missing_rights(connection, broker.keys) == ()
     for ticket in ("first", "second"):
         await broker.admit("openai", ticket, 10, ProviderLimits(1, 10))

@@ -176,3 +176,14 @@ async def test_workers_are_listed_by_their_last_heartbeat(broker: Broker) -> Non
     await broker.heartbeat("w1", b"two")
     await broker.heartbeat("w2", b"x")
     assert {w.worker: w.state for w in await broker.workers()} == {"w1": b"two", "w2": b"x"}
+
+
+async def test_worker_that_is_to_drain_hears_so_until_it_has_left(broker: Broker) -> None:
+    assert not await broker.heartbeat("w1", b"state")
+    assert await broker.drain("w1")
+    assert await broker.heartbeat("w1", b"state")
+    assert not await broker.heartbeat("w2", b"state")
+    assert await broker.heartbeat("w1", b"state", left=True)
+    assert [w.worker for w in await broker.workers()] == ["w2"]
+    assert not await broker.drain("w1"), "nobody knows it any more"
+    assert not await broker.heartbeat("w1", b"state"), "the next worker of this name is not meant"

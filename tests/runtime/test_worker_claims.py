@@ -79,3 +79,13 @@ async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
     async with asyncio.timeout(20):
         with pytest.raises(RuntimeError, match="the heart stopped"):
             await worker.run()
+
+
+async def test_worker_that_a_person_sends_home_leaves_and_is_listed_no_more(harness: Harness) -> None:
+    worker = harness.worker()
+    name = worker._config.name
+    await harness.broker.heartbeat(name, b"{}")
+    assert await harness.broker.drain(name)
+    async with asyncio.timeout(20):
+        await worker.run()
+    assert await harness.broker.workers() == ()

@@ -12,8 +12,8 @@ from sim.reference.check import STATEMENTS
 
 NO_STATE = {"rights"}
 """Scripts that touch no key: `rights` asks the server about its user."""
-KEYS = ("{s0}:workers", "{s0}:heard")
-ARGS = ("w1", "state", 60_000)
+KEYS = ("{s0}:workers", "{s0}:heard", "{s0}:drains")
+ARGS = ("w1", "state", "", 60_000)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_script_as_it_is_does_what_is_stated(double: Double) -> None:
     [
         (b"redis.call('ZADD', KEYS[2], text(now), worker)", b"", "{s0}:heard: w1 is None"),
         (b"redis.call('HSET', KEYS[1], worker, state)", b"", "{s0}:workers: w1 is None"),
-        (b"return {'OK', now}", b"return {'OK', now + 1}", "the answer was"),
+        (b"return {'OK', now, drains}", b"return {'OK', now + 1, drains}", "the answer was"),
         (b"text(now - forget_ms)", b"text(now)", "{s0}:workers: w1 is None"),
     ],
 )

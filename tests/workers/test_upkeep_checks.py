@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import WorkerState
+from orchestrator.broker.records import Heard
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
 from orchestrator.core.commit_parts import Timer
@@ -109,7 +109,7 @@ async def test_operator_is_told_of_work_that_nobody_takes(storage: Storage) -> N
     author = await Author(storage).is_born()
     await is_told(storage, author.session)
     head = await head_of(storage, author.session)
-    alive = WorkerState("w1", orjson.dumps({"pools": ["default"]}), NOON_MS)
+    alive = Heard("w1", orjson.dumps({"pools": ["default"]}), NOON_MS)
     assert not list(unattended([head], [alive], NOON_MS))
     (complaint,) = unattended([head], [replace(alive, state=b'{"pools":["gpu"]}')], NOON_MS)
     assert complaint == "1 session of pool default waits, and no worker serves it: start one there"

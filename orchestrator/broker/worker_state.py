@@ -1,0 +1,60 @@
+"""The state of a worker, as each of its heartbeats carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """The process of a worker, and its machine."""
+
+    machine: str = ""
+    """Its host name."""
+    pid: int = 0
+    version: str = ""
+    core: int = 0
+    """The newest core whose sessions it may take."""
+    started_ms: int = 0
+    clock_ms: int = 0
+    """Its wall clock at the heartbeat."""
+    load: float = 0.0
+    """Processes of its machine that want to run, by core, over the last minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerState:
+    """A worker's last heartbeat; one of an older version says nothing of its machine."""
+
+    pools: tuple[str, ...]
+    held: int
+    """Sessions that it runs."""
+    room: int
+    """Sessions that it may run."""
+    draining: bool = False
+    facts: MachineFacts | None = None
+
+
+def encoded(state: WorkerState) -> bytes:
+    """The state as the broker keeps it: one JSON object without levels."""
+    facts = {} if state.facts is None else asdict(state.facts)
+    own = {"pools": state.pools, "held": state.held, "room": state.room, "draining": state.draining}
+    return orjson.dumps({**own, **facts})
+
+
+def decoded(payload: bytes) -> WorkerState:
+    """The state that a worker of any version has sent."""
+    found: Mapping[str, Any] = orjson.loads(payload or b"{}")
+    named = MachineFacts.__dataclass_fields__
+    facts = {name: value for name, value in found.items() if name in named}
+    return WorkerState(
+        pools=tuple(found.get("pools", ())),
+        held=found.get("held", 0),
+        room=found.get("room", 0),
+        draining=found.get("draining", False),
+        facts=MachineFacts(**facts) if facts else None,
+    )

@@ -1,0 +1,88 @@
+"""Workers as people see them: who is there, what each serves, and what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import Heard
+from orchestrator.broker.worker_state import WorkerState, decoded
+from orchestrator.core.counts import age
+from orchestrator.views.errors import ViewError
+
+SILENT_MS = 15_000
+"""Heartbeats come every 5 s: a worker that missed three of them is stuck, cut off or dead."""
+CLOCK_MS = 1_000
+"""Times in logs do not agree beyond it. Claims do not need the clocks of machines to agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWorker:
+    """A worker, and what a person should do about it."""
+
+    name: str
+    state: WorkerState
+    heard_ms: int
+    silent: bool
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> str:
+        if self.silent:
+            return "silent"
+        return "draining" if self.state.draining else "serving"
+
+
+async def workers_of(broker: Reader) -> list[SeenWorker]:
+    """The workers of the last day that have not left, those heard from last first."""
+    heard = await broker.workers()
+    return seen_workers(heard, broker.now_ms())
+
+
+def seen_workers(heard: Sequence[Heard], now_ms: int) -> list[SeenWorker]:
+    """The workers behind these heartbeats, in their order."""
+    states = [(one, decoded(one.state)) for one in heard]
+    cores = [state.facts.core for one, state in states if state.facts and not _is_silent(one, now_ms)]
+    newest = max(cores, default=0)
+    return [
+        SeenWorker(
+            one.worker, state, one.heard_ms, _is_silent(one, now_ms), _remarks(one, state, newest, now_ms)
+        )
+        for one, state in states
+    ]
+
+
+def _is_silent(one: Heard, now_ms: int) -> bool:
+    return now_ms - one.heard_ms >= SILENT_MS
+
+
+def _remarks(one: Heard, state: WorkerState, newest: int, now_ms: int) -> tuple[str, ...]:
+    if _is_silent(one, now_ms):
+        ago = age((now_ms - one.heard_ms) / 1000)
+        return (
+            f"not heard from for {ago}: others take its sessions; see whether its process or machine is gone",
+        )
+    facts, remarks = state.facts, list[str]()
+    if facts is None or facts.core < newest:
+        remarks.append(
+            "older than another worker: sessions that a newer one has run wait for newer ones; update it"
+        )
+    if facts is not None and abs(off_ms := facts.clock_ms - one.heard_ms) > CLOCK_MS:
+        remarks.append(
+            f"its clock is {off_ms / 1000:+.1f} s off Redis's: times in logs will not agree; run NTP there"
+        )
+    return tuple(remarks)
+
+
+def named_worker(workers: Sequence[SeenWorker], name: str) -> SeenWorker:
+    """The worker of this name, or of the only one that begins so; raises `ViewError`."""
+    exact = [worker for worker in workers if worker.name == name]
+    found = exact or [worker for worker in workers if worker.name.startswith(name)]
+    if not found:
+        raise ViewError(f"no worker is named {name}; `dendro workers` lists those that are there")
+    if len(found) > 1:
+        raise ViewError(
+            f"{name} may be any of {', '.join(worker.name for worker in found)}: give more of the name"
+        )
+    return found[0]

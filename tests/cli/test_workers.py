@@ -1,0 +1,26 @@
+"""`dendro workers`: who is there, and one that is sent home."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.machine import Machine
+from tests.cli.parked_tree import worker
+
+pytestmark = pytest.mark.realredis
+
+
+def test_person_sees_a_worker_and_sends_it_home(machine: Machine) -> None:
+    assert "dendro worker` starts one" in machine.run("workers").stdout
+    with machine.behaving("echo") as user, worker(user) as process:
+        done = user.run("run", "--no-worker", "hello")
+        assert done.returncode == 0, "the worker is there"
+        (row,) = json.loads(user.run("workers", "--json").stdout)
+        assert (row["status"], row["pid"], row["remarks"]) == ("serving", process.pid, [])
+        assert row["worker"] in user.run("workers").stdout
+        drained = user.run("workers", "drain", row["worker"][:-1], "--wait")
+        assert (drained.returncode, drained.stdout) == (0, ""), drained.stderr
+        assert process.wait(20) == 0
+        assert user.run("workers", "drain", row["worker"]).returncode == 1

@@ -1,0 +1,75 @@
+"""Workers as people see them: silent, draining, with a clock that is off, older than others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orchestrator.broker.records import Heard
+from orchestrator.broker.worker_state import MachineFacts, WorkerState, decoded, encoded
+from orchestrator.views.errors import ViewError
+from orchestrator.views.workers import SILENT_MS, SeenWorker, named_worker, seen_workers
+
+NOW = 1_800_000_000_000
+FACTS = MachineFacts("build-3", 4711, "0.1.0", 7, NOW - 60_000, NOW, 0.5)
+STATE = WorkerState(("default",), 2, 8, facts=FACTS)
+
+
+def seen(*states: WorkerState, ago_ms: int = 0) -> list[SeenWorker]:
+    heard = [Heard(f"w{n}", encoded(state), NOW - ago_ms) for n, state in enumerate(states)]
+    return seen_workers(heard, NOW)
+
+
+@pytest.mark.parametrize("state", [STATE, replace(STATE, draining=True), replace(STATE, facts=None)])
+def test_state_of_a_worker_is_read_as_it_was_sent(state: WorkerState) -> None:
+    assert decoded(encoded(state)) == state
+
+
+@pytest.mark.parametrize("payload", [b"", b'{"pools":["gpu"],"held":1,"room":2,"of_a_newer_version":[1]}'])
+def test_state_of_another_version_is_read(payload: bytes) -> None:
+    assert decoded(payload).facts is None
+
+
+def test_worker_that_misses_three_heartbeats_is_silent() -> None:
+    then = replace(STATE, facts=replace(FACTS, clock_ms=NOW - SILENT_MS))
+    (there,), (silent,) = seen(then, ago_ms=SILENT_MS - 1), seen(then, ago_ms=SILENT_MS)
+    assert (there.status, there.remarks) == ("serving", ())
+    assert silent.status == "silent"
+    assert "others take its sessions" in silent.remarks[0]
+
+
+def test_worker_that_drains_says_so() -> None:
+    (worker,) = seen(replace(STATE, draining=True))
+    assert worker.status == "draining"
+
+
+@pytest.mark.parametrize(("off_ms", "told"), [(1_000, False), (-1_001, True), (1_001, True)])
+def test_clock_that_is_off_by_more_than_a_second_is_named(off_ms: int, told: bool) -> None:
+    (worker,) = seen(replace(STATE, facts=replace(FACTS, clock_ms=NOW + off_ms)))
+    assert any("clock" in remark for remark in worker.remarks) is told
+
+
+def test_worker_that_is_older_than_another_is_named() -> None:
+    older, newer, unknown = seen(
+        STATE, replace(STATE, facts=replace(FACTS, core=8)), replace(STATE, facts=None)
+    )
+    assert newer.remarks == ()
+    for worker in (older, unknown):
+        assert "older than another worker" in worker.remarks[0]
+
+
+def test_silent_worker_makes_no_other_one_old() -> None:
+    newer = Heard("w1", encoded(replace(STATE, facts=replace(FACTS, core=8))), NOW - SILENT_MS)
+    there, _ = seen_workers([Heard("w0", encoded(STATE), NOW), newer], NOW)
+    assert there.remarks == ()
+
+
+def test_worker_is_named_by_the_beginning_of_its_name_if_that_is_one_alone() -> None:
+    workers = seen(*[STATE] * 12)
+    assert named_worker(workers, "w3").name == "w3"
+    assert named_worker(workers, "w1").name == "w1", "a whole name is meant"
+    with pytest.raises(ViewError, match="no worker is named x"):
+        named_worker(workers, "x")
+    with pytest.raises(ViewError, match="w may be any of w0, w1"):
+        named_worker(workers, "w")
