@@ -54,18 +54,6 @@ class Invocation:
             typer.echo(f"dendro: {line}", err=True)
         return settings
 
-    def command(self, *words: str) -> list[str]:
-        """Another `dendro` under the same settings."""
-        return [*DENDRO, *self._options(), *words]
-
-    def _options(self) -> Iterator[str]:
-        if self.config_file is not None:
-            yield f"--config={self.config_file}"
-        for override in self.overrides:
-            yield from ("-c", override)
-        if self.home is not None:
-            yield f"--home={self.home}"
-
 
 def warn_if_read_only(settings: Settings) -> None:
     """Prints a line before a new session whose commands may write nowhere as no sandbox mode was chosen."""

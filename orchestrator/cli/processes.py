@@ -1,15 +1,14 @@
 """The processes of a deployment: `dendro worker`, `dendro upkeep`, `dendro model-stub`.
 
-And the worker that `run` and `proto` bring along: a child process that ends when they do.
+And the worker that `run` and `proto` bring along: a fork of them that ends when they do.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from orchestrator.cli.faults import ExitCode, Fault, worker_ended
+from orchestrator.cli.forked import Forked, forked
 from orchestrator.cli.invocation import Invocation
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ def worker(
         list[str] | None,
         typer.Option("--pool", metavar="POOL", help="A pool to serve beside this host's; may be repeated."),
     ] = None,
-    parent_pipe: Annotated[int | None, typer.Option("--parent-pipe", hidden=True)] = None,
 ) -> None:
     """Claims sessions and runs their turns, until it is told to drain.
 
@@ -46,9 +45,7 @@ def worker(
     from workers.turns import run_turns
 
     flags = {"worker.concurrency": concurrency, "worker.pools": pool or None}
-    # The process that started this one as its companion has said the warnings already.
-    settings = Invocation.of(ctx).settings(flags, quiet=parent_pipe is not None)
-    raise typer.Exit(run_turns(settings, parent_pipe))
+    raise typer.Exit(run_turns(Invocation.of(ctx).settings(flags)))
 
 
 def upkeep(ctx: typer.Context) -> None:
@@ -126,6 +123,7 @@ async def _serve(config: StubConfig) -> None:
 
 T = TypeVar("T")
 
+WORKER_NAME = "dendro-worker"
 LEAVE_S = 15.0
 """A worker that is told to leave gives running commands 10 s; then it is no use to wait for it."""
 
@@ -134,36 +132,39 @@ LEAVE_S = 15.0
 class Companion:
     """A child worker. `dismiss` tells it to leave; leaving the context waits until it has."""
 
-    invocation: Invocation
-    abandoned: bool = False
-    _process: subprocess.Popen[bytes] | None = None
-    _pipe: int = -1
+    _process: Forked
+    _pipe: int
+    _started: bool = False
+    _abandoned: bool = False
 
-    def start(self) -> None:
-        """Starts the worker, once."""
-        if self._process is not None:
-            return
-        theirs, self._pipe = os.pipe()
+    @classmethod
+    def forked(cls, invocation: Invocation) -> Companion:
+        """A worker that waits to be started; this process has no thread yet and no loop."""
+        from workers.turns import run_turns
+
+        theirs, ours = os.pipe()
+
+        def serve() -> int:
+            # `ps` shows it beside the command that both are forks of.
+            Path("/proc/self/comm").write_text(WORKER_NAME)
+            return run_turns(invocation.settings(quiet=True), theirs)
+
         try:
-            self._process = subprocess.Popen(
-                self.invocation.command("worker", "--parent-pipe", str(theirs)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs,),
-                start_new_session=True,
-            )
+            return cls(forked(serve, theirs), ours)
         finally:
             os.close(theirs)
 
-    @property
-    def process(self) -> subprocess.Popen[bytes]:
-        """The worker's process; it was started before."""
-        assert self._process is not None, "nobody has started it"
-        return self._process
+    def start(self) -> None:
+        """Starts the worker, once."""
+        if not self._started:
+            self._started = True
+            # It may have been killed: whoever waits for its end learns that.
+            with suppress(BrokenPipeError):
+                os.write(self._pipe, b"\n")
 
     def dismiss(self) -> None:
         """Drains the worker without waiting for its end."""
-        self.abandoned = True
+        self._abandoned = True
         self._close()
 
     def _close(self) -> None:
@@ -176,14 +177,14 @@ class Companion:
         import asyncio
 
         loop, done = asyncio.get_running_loop(), asyncio.Event()
-        watch = os.pidfd_open(self.process.pid)
+        watch = os.pidfd_open(self._process.pid)
         loop.add_reader(watch, done.set)
         try:
             await done.wait()
         finally:
             loop.remove_reader(watch)
             os.close(watch)
-        return self.process.wait()
+        return self._process.wait()
 
     async def outliving(self, work: Coroutine[Any, Any, T], how_to_go_on: str) -> T:
         """The result of `work`; raises `Fault` if the worker ends first: no other may serve the session."""
@@ -203,19 +204,19 @@ class Companion:
     def leave(self) -> None:
         """Closes the pipe and waits for the end, unless it was abandoned."""
         self._close()
-        if self.abandoned or self._process is None:
+        if self._abandoned:
             return
         try:
-            self.process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self._process.wait(LEAVE_S)
+        except TimeoutError:
+            self._process.kill()
+            self._process.wait()
 
 
 @contextmanager
 def companion(invocation: Invocation, wanted: bool = True) -> Iterator[Companion | None]:
     """A worker under the same settings, to be started beside this process; or none."""
-    worker = Companion(invocation) if wanted else None
+    worker = Companion.forked(invocation) if wanted else None
     try:
         yield worker
     finally:

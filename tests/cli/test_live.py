@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.cli.faults import ExitCode, Fault, explain
-from orchestrator.cli.invocation import Invocation, hoisted
+from orchestrator.cli.invocation import hoisted
 from orchestrator.cli.live import OUTPUT_LINES, Live, show_request
 from orchestrator.cli.prompts import ANSWERS
 from orchestrator.cli.terminal import plain
@@ -165,11 +165,6 @@ def test_an_answer_names_the_call_and_its_agent() -> None:
 )
 def test_global_options_count_wherever_they_stand(given: list[str], heard: list[str]) -> None:
     assert hoisted(given) == heard
-
-
-def test_a_child_process_gets_the_same_settings() -> None:
-    words = Invocation(None, ("model=x",), None).command("worker")
-    assert words[1:] == ["-P", "-m", "orchestrator.cli.main", "-c", "model=x", "worker"]
 
 
 def test_an_unforeseen_error_says_that_it_is_one() -> None:
