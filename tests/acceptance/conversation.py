@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +24,8 @@ from tests.acceptance.allowances import Message
 from tests.acceptance.comparator import has_come
 from tests.acceptance.placeholders import Bindings
 from tests.acceptance.wires import RESPONSES, asked
+from tests.started import COMMAND, Started
 
-PROTO = (sys.executable, "-m", "orchestrator.cli.main", "proto")
 PATIENCE_S = 45.0
 """How long an event may take on a loaded machine before the conversation counts as stuck."""
 
@@ -105,11 +104,36 @@ class Stuck(AssertionError):
     """An event that the next submission waits for did not come."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pipes:
+    """The pipes of a process, as streams of the test's loop."""
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+    _transports: Sequence[asyncio.BaseTransport]
+
+    @classmethod
+    async def of(cls, process: subprocess.Popen[bytes]) -> Pipes:
+        loop = asyncio.get_running_loop()
+        stdout, stderr = asyncio.StreamReader(_PIPE_BYTES), asyncio.StreamReader(_PIPE_BYTES)
+        written = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+        to, _ = await loop.connect_write_pipe(lambda: written, process.stdin)
+        out, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), process.stdout)
+        err, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stderr), process.stderr)
+        return cls(asyncio.StreamWriter(to, written, None, loop), stdout, stderr, (to, out, err))
+
+    def close(self) -> None:
+        for transport in self._transports:
+            transport.close()
+
+
 class Proto:
     """A `dendro proto` process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, held: Held) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], pipes: Pipes, held: Held) -> None:
         self._process = process
+        self._pipes = pipes
         self._held = held
         self._begin = len(held.events)
         self._changed = asyncio.Event()
@@ -122,27 +146,23 @@ class Proto:
         return self._held.events[self._begin :]
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+        async for line in self._pipes.stdout:
             self._held.events.append(json.loads(line))
             self._changed.set()
         self._changed.set()
 
     async def _complain(self) -> None:
-        assert self._process.stderr is not None
-        async for line in self._process.stderr:
+        async for line in self._pipes.stderr:
             self._held.stderr += line.decode(errors="replace")
 
     async def say(self, line: bytes) -> None:
         """Writes bytes as they are."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line)
-        await self._process.stdin.drain()
+        self._pipes.stdin.write(line)
+        await self._pipes.stdin.drain()
 
     def hang_up(self) -> None:
         """Ends the input."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._pipes.stdin.close()
 
     async def until(self, expected: Sequence[Message]) -> None:
         """Waits until all these events have come; raises `Stuck` if they do not."""
@@ -161,18 +181,18 @@ class Proto:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await asyncio.gather(self._reading, self._complaining)
-                return await self._process.wait()
+                return await asyncio.to_thread(self._process.wait)
         except TimeoutError:
             raise Stuck(f"the program does not end\n{self._held.told()}") from None
 
     async def close(self) -> None:
         """Kills the process if it still runs: its worker follows, its pipe being closed."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
         for task in (self._reading, self._complaining):
             task.cancel()
         await asyncio.gather(self._reading, self._complaining, return_exceptions=True)
+        self._pipes.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,19 +204,19 @@ class Scene:
     held: Held
 
     @contextlib.asynccontextmanager
-    async def proto(self, *arguments: str) -> AsyncIterator[Proto]:
-        """A running `dendro proto` in the workspace."""
-        process = await asyncio.create_subprocess_exec(
-            *PROTO,
-            *arguments,
+    async def proto(self, *arguments: str, preloaded: bool = True) -> AsyncIterator[Proto]:
+        """A running `dendro proto` in the workspace; a new Python where it is not a preloaded one."""
+        start = Started if preloaded else subprocess.Popen
+        process = start(
+            [*COMMAND, "proto", *arguments],
             cwd=self.setup.workspace,
             env=_environment(self.setup, self.base_url),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            limit=_PIPE_BYTES,
+            bufsize=0,
         )
-        proto = Proto(process, self.held)
+        proto = Proto(process, await Pipes.of(process), self.held)
         try:
             yield proto
         finally:

@@ -75,12 +75,12 @@ async def test_question_outlives_every_process_and_its_answer_reaches_the_model(
 ) -> None:
     model = [asks("Auth", "c1"), asks("Other option here", "c2"), {"items": [{"text": "done"}]}]
     async with scene(tmp_path, CONFIG, model) as place:
-        async with place.proto() as first:
+        async with place.proto(preloaded=False) as first:
             asked = await served_until_the_request(first)
             assert asked["questions"][0]["options"] == OPTIONS
             session = first.events[0]["msg"]["session_id"]
             kill_all(place.setup.data)
-        async with place.proto("--resume", session) as second:
+        async with place.proto("--resume", session, preloaded=False) as second:
             again = event("ask_user_question_request", callId="c1")
             await second.until([event("session_configured", ""), again])
             await second.say(answers("a1", "c1", "A"))

@@ -12,6 +12,9 @@ from tests.acceptance.conversation import hold, scene
 from tests.acceptance.recordings import FOLDERS, TRANSCRIPTS, read
 from tests.acceptance.wires import expected, over
 
+NEW_PYTHON = "exec_auto"
+"""The conversation whose processes start as users start them."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("wire", "name"), over([folder.name for folder in FOLDERS]))
@@ -22,7 +25,7 @@ async def test_a_recorded_client_is_served_as_the_peer_served_it(
     recorded = decided(read(folder))
     async with scene(tmp_path, (folder / "config.toml").read_text(), recorded.model, wire) as place:
         bindings = place.setup.bindings()
-        async with place.proto() as proto:
+        async with place.proto(preloaded=name != NEW_PYTHON) as proto:
             exit_code = await hold(proto, recorded.lines, bindings)
     held = place.held
     found = compare_events(recorded.events(), held.events, bindings)

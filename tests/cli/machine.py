@@ -1,6 +1,6 @@
 """A user's machine for tests of the command line: a folder, a home, a Redis, a scripted model.
 
-Commands run as real processes, as users run them; a terminal is a real one (`pty`).
+Commands run in processes of their own (`tests.started`); a terminal is a real one (`pty`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import pty
 import re
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from tests.started import COMMAND, Started, own_terminal
 
 PATIENCE_S = 40.0
 
@@ -31,7 +32,7 @@ def says(text: str) -> dict[str, Any]:
 
 
 def dendro(*words: str) -> list[str]:
-    return [sys.executable, "-m", "orchestrator.cli.main", *words]
+    return [*COMMAND, *words]
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,20 @@ class Machine:
 
     def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command to its end."""
-        return subprocess.run(
+        with Started(
             dendro(*words),
-            input=input,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             cwd=self.folder,
             env=self.environ,
-            timeout=PATIENCE_S,
-        )
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(input, PATIENCE_S)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def session_ids(self) -> list[str]:
         """Ids of all sessions, newest change first."""
@@ -98,7 +104,7 @@ class Machine:
 
     @contextmanager
     def _stub(self, *words: str) -> Iterator[Machine]:
-        with subprocess.Popen(
+        with Started(
             dendro("model-stub", *words),
             stdout=subprocess.PIPE,
             text=True,
@@ -115,14 +121,14 @@ class Machine:
     def terminal(self, *words: str) -> Iterator[Terminal]:
         """Runs a command at a terminal."""
         ours, theirs = pty.openpty()
-        process = subprocess.Popen(
+        process = Started(
             dendro(*words),
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             cwd=self.folder,
             env=self.environ,
-            preexec_fn=_own_terminal,
+            preexec_fn=own_terminal,
         )
         os.close(theirs)
         try:
@@ -132,15 +138,6 @@ class Machine:
                 process.kill()
                 process.wait()
             os.close(ours)
-
-
-def _own_terminal() -> None:
-    """Makes the terminal the controlling one, so that Ctrl-C means what it means."""
-    import fcntl
-    import termios
-
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 @dataclass

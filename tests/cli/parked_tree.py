@@ -14,6 +14,7 @@ from typing import Any
 from redis import Redis
 
 from tests.cli.machine import Machine, dendro
+from tests.started import Started
 
 FILES = {
     "hello/main.py": "print('hello')\n" * 3,
@@ -124,7 +125,7 @@ def deaf_worker(machine: Machine) -> Iterator[None]:
 @contextmanager
 def worker(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
     """A worker process; it is told to leave at the end."""
-    with subprocess.Popen(
+    with Started(
         dendro("worker"), cwd=machine.folder, env=machine.environ, stdout=subprocess.DEVNULL
     ) as process:
         try:

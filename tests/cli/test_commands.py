@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.machine import TOUCH, Machine, dendro, events, kinds, says
 from tests.servers import RedisServer
+from tests.started import Started
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
@@ -204,7 +205,7 @@ def test_help_of_the_model_stub_names_every_behaviour(machine: Machine) -> None:
 
 
 def test_proto_leaves_quietly_when_its_client_is_gone(machine: Machine) -> None:
-    with subprocess.Popen(
+    with Started(
         dendro("proto", "--no-worker"),
         cwd=machine.folder,
         env=machine.environ,

@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.machine import Machine, dendro, says
 from tests.mcp.serving import BAD, Fifo, fifo, is_alive
+from tests.started import Started
 
 __all__ = ["fifo"]
 
@@ -76,7 +77,7 @@ class Client:
 
 @contextmanager
 def proto(user: Machine, *words: str, front: tuple[str, ...] = ()) -> Iterator[Client]:
-    with subprocess.Popen(
+    with Started(
         dendro(*words, "proto", *front),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -94,9 +95,7 @@ def proto(user: Machine, *words: str, front: tuple[str, ...] = ()) -> Iterator[C
 
 @contextmanager
 def worker(user: Machine, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        dendro(*words, "worker"), cwd=user.folder, env=user.environ, stdout=subprocess.DEVNULL
-    )
+    process = Started(dendro(*words, "worker"), cwd=user.folder, env=user.environ, stdout=subprocess.DEVNULL)
     try:
         yield process
     finally:

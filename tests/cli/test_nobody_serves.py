@@ -18,6 +18,7 @@ from orchestrator.wiring import deployment
 from tests.broker.actors import lease_runs_out
 from tests.cli.machine import PATIENCE_S, SLEEP, Machine, dendro
 from tests.servers import RedisServer
+from tests.started import Started
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 
@@ -34,7 +35,7 @@ async def _five_workers_die_of(machine: Machine, session: str) -> None:
 
 @contextmanager
 def _waiting(user: Machine, *words: str) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
+    with Started(
         dendro(*words),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

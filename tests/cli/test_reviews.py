@@ -16,6 +16,7 @@ from tests.cli.test_chat import DONE
 from tests.cli.test_lookups import PNG
 from tests.cli.test_mcp import Client, output, proto, requests
 from tests.core.test_core_review_answer import ANSWER
+from tests.started import Started
 
 pytestmark = pytest.mark.realredis
 
@@ -91,7 +92,7 @@ def test_review_goes_on_with_the_next_worker_when_its_own_is_killed_during_a_com
 ) -> None:
     repository(machine)
     with machine.model(SLEEP, FOUND) as user, worker(user) as lost:
-        with subprocess.Popen(
+        with Started(
             dendro("review", "--base", "main", "--no-worker", "--json"),
             stdout=subprocess.PIPE,
             text=True,

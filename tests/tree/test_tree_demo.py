@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.machine import Machine, dendro
 from tests.servers import RedisServer
+from tests.started import Started
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 GIT = ["git", "-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
@@ -41,7 +42,7 @@ def machine(tmp_path: Path, redis_server: RedisServer) -> Machine:
 def stub(machine: Machine) -> Iterator[Machine]:
     """The machine with the model stub's tree behaviour for a model."""
     command = dendro("model-stub", "--behaviour", "tree")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=machine.environ) as process:
+    with Started(command, stdout=subprocess.PIPE, text=True, env=machine.environ) as process:
         assert process.stdout is not None
         try:
             yield machine.under(OPENAI_BASE_URL=process.stdout.readline().strip(), OPENAI_API_KEY="none")
@@ -77,7 +78,7 @@ class Proto:
 
 @contextmanager
 def proto(machine: Machine) -> Iterator[Proto]:
-    process = subprocess.Popen(
+    process = Started(
         dendro("proto"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

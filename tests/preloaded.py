@@ -1,0 +1,117 @@
+"""A process that has imported the product, and forks itself for every command that a test starts.
+
+The fork takes its folder, environment, descriptors and arguments from the order, keeps nothing else open, and
+then runs the command as a new interpreter would, to the interpreter's own end. It is forked by a process that
+ends at once, so that the test's process, which adopts orphans at that moment, becomes its parent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import socket
+import sys
+import termios
+import threading
+import time
+from typing import Any
+
+import orchestrator
+import workers
+from orchestrator.cli.main import main
+
+LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
+BYTES_PASS = ("", "C", "POSIX", "C.UTF-8", "C.utf8", "UTF-8")
+"""Locales in which Python lets bytes that are no text through its standard streams."""
+
+
+def serve(connection: socket.socket) -> None:
+    """Serves orders until the tests have ended; returns in a fork that is to run a command."""
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(connection, 64, 4)
+        if not descriptors:
+            os._exit(0)
+        if (between := os.fork()) == 0:
+            _leave_an_orphan()
+            connection.send(str(os.getpid()).encode())
+            _take_up(descriptors)
+            return
+        os.waitpid(between, 0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _leave_an_orphan() -> None:
+    """Forks again, and returns in the fork once its parent has gone."""
+    between = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == between:
+        time.sleep(0.0002)
+
+
+def _take_up(descriptors: list[int]) -> None:
+    order: dict[str, Any] = json.loads(os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0))
+    for number, descriptor in enumerate(descriptors[1:]):
+        os.dup2(descriptor, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if order["own_terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environ"])
+    sys.argv[1:] = order["words"]
+    place = next((order["environ"][name] for name in LOCALE if order["environ"].get(name)), "")
+    lenient = "surrogateescape" if place in BYTES_PASS else "strict"
+    sys.stdin = _stream(0, "r", lenient)
+    sys.stdout = _stream(1, "w", lenient)
+    sys.stderr = _stream(2, "w", "backslashreplace")
+
+
+def _stream(number: int, mode: str, errors: str) -> io.TextIOWrapper:
+    """A standard stream as Python makes it where text is UTF-8."""
+    binary = open(number, f"{mode}b", closefd=False)  # noqa: SIM115
+    return io.TextIOWrapper(binary, "utf-8", errors, line_buffering=number == 2 or binary.isatty())
+
+
+def _run() -> None:
+    """Runs the command, and ends without taking everything to pieces, which would be most of a fork's CPU.
+
+    What ends by more than an exit code goes to the interpreter's own end.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            raise end from None
+        os._exit(end.code or 0)
+
+
+def import_all() -> None:
+    """Imports the whole product."""
+    for package in (orchestrator, workers):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()
+
+
+if __name__ == "__main__":
+    import_all()
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    _run()

@@ -1,0 +1,82 @@
+"""A preloaded command has a folder, an environment, descriptors and signals of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.started import COMMAND, Started
+
+
+def environ(home: Path, **more: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "DENDRO_HOME": str(home / "data"), **more}
+
+
+def said(words: list[str], folder: Path, env: dict[str, str]) -> tuple[int, str, str]:
+    with Started([*COMMAND, *words], stdout=-1, stderr=-1, text=True, cwd=folder, env=env) as process:
+        stdout, stderr = process.communicate()
+    return process.returncode, stdout, stderr
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> subprocess.Popen[bytes]:
+    """A command that serves until it is told to end."""
+    return Started([*COMMAND, "model-stub"], stdout=-1, cwd=tmp_path, env=environ(tmp_path))
+
+
+def test_command_says_and_ends_as_a_new_python_does(tmp_path: Path) -> None:
+    (tmp_path / "dendro.toml").write_text("nonsense = 1\n")
+    for words in (["run", " "], ["no-such-command"]):
+        env = environ(tmp_path, COLUMNS="90")
+        new = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=tmp_path, env=env)
+        assert said(words, tmp_path, env) == (new.returncode, new.stdout, new.stderr)
+
+
+def test_command_is_in_its_folder_with_its_environment_alone(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "dendro.toml").write_text("nonsense = 1\n")
+    assert "nonsense" in said(["run", " "], tmp_path / "a", environ(tmp_path))[2]
+    assert "nonsense" not in said(["run", " "], tmp_path, environ(tmp_path))[2]
+    refused = said(["run", " "], tmp_path, environ(tmp_path, DENDRO_WORKER_CONCURRENCY="0"))[2]
+    assert "at least 1" in refused
+    assert "at least 1" not in said(["run", " "], tmp_path, environ(tmp_path))[2]
+
+
+def test_command_is_a_child_of_the_test_and_holds_nothing_else_open(
+    stub: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    with stub as process, (tmp_path / "mine").open("w"):
+        assert process.stdout is not None
+        process.stdout.readline()
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        assert f"PPid:\t{os.getpid()}\n" in status
+        held = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+        assert not [path for path in held if path.startswith(str(tmp_path)) or "memfd" in path]
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGUSR1, -10)])
+def test_signal_reaches_a_command(stub: subprocess.Popen[bytes], number: signal.Signals, code: int) -> None:
+    with stub as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait() == code
+
+
+def test_command_whose_python_reads_another_environment_is_a_new_python(tmp_path: Path) -> None:
+    with Started(
+        [*COMMAND, "model-stub"], stdout=-1, cwd=tmp_path, env=environ(tmp_path, PYTHONUTF8="1")
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        words = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+        process.kill()
+    assert words[1:4] == ["-m", "orchestrator.cli.main", "model-stub"]
+    assert words[0] == sys.executable
