@@ -19,9 +19,9 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.event import Event
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
+from orchestrator.views.turns.log import may_tell, told_by
 from orchestrator.views.turns.projector import turns_of
 from orchestrator.views.turns.records import Turn
 
@@ -29,8 +29,6 @@ OPENING = 64
 """Entries of a forked session's log among which the fact stands that names its source."""
 MOST_LEGS = 100
 """Forks of forks that are followed back."""
-_TYPE_WITHIN = 96
-_IS_EVENT = b'"type":"event_msg"'
 _BEGINS = b'"type":"task_started"'
 _SAID = b'"type":"user_message"'
 _ROLLED_BACK = b'"type":"thread_rolled_back"'
@@ -115,7 +113,7 @@ class ThreadLog:
             events: list[StoredEntry] = []
             end = last
             async for stored in self._entries_back(one, last):
-                if _IS_EVENT not in stored.payload[:_TYPE_WITHIN]:
+                if not may_tell(stored.payload):
                     continue
                 events.append(stored)
                 if _BEGINS in stored.payload and _type_of(stored) == "task_started":
@@ -136,11 +134,11 @@ class ThreadLog:
         leg, entries = self.legs[stretch.leg], stretch.entries
         if entries is None:
             read = self.found.log(leg.session, stretch.end, stretch.start - 1)
-            entries = tuple([stored async for stored in read if _IS_EVENT in stored.payload[:_TYPE_WITHIN]])
-        logged = [decode_entry(stored.payload) for stored in entries]
-        wanted = {digest for entry in logged for digest in references(entry.payload)}
+            entries = tuple([stored async for stored in read if may_tell(stored.payload)])
+        logged = [event for event in map(told_by, entries) if event is not None]
+        wanted = {digest for event in logged for digest in references(event.msg)}
         texts = await self.found.large_texts(leg.tree, wanted) if wanted else {}
-        events = (Event(entry.id, resolve(dict(entry.payload), texts.get)) for entry in logged)
+        events = (replace(event, msg=resolve(event.msg, texts.get)) for event in logged)
         return next(iter(turns_of(self.thread, events)), None)
 
     async def hash8(self, leg: int, seq: int) -> str | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.stored import decode_entry
+from orchestrator.core.frozen import replace
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
+from orchestrator.views.turns.log import told_by
 
 LOOK_BACK = 512
 """Entries of the first look; a longer turn is looked for in eight times as many."""
@@ -34,8 +34,8 @@ async def events_of_log(found: LogSource, head: SessionHead, after: int) -> list
     """The events of a session's log behind an entry, up to the head, with their large texts."""
     events = []
     async for stored in found.log(head.session, head.seq, after):
-        entry = decode_entry(stored.payload)
-        if entry.type == EVENT_MSG:
-            texts = await found.large_texts(head.tree, references(entry.payload))
-            events.append(Event(entry.id, resolve(dict(entry.payload), texts.get)))
+        event = told_by(stored)
+        if event is not None:
+            texts = await found.large_texts(head.tree, references(event.msg))
+            events.append(replace(event, msg=resolve(event.msg, texts.get)))
     return events

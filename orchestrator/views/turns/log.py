@@ -1,0 +1,77 @@
+"""Entries of a log as the events that a projector takes: what was published, and what stands there alone.
+
+A log tells of two things that clients are told by events without a place in it: answers of people, and the
+conversation's items of calls about agents.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core import facts as f
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
+from orchestrator.views.event import Event
+from orchestrator.views.turns.agents import AGENT_TOOLS
+
+_HEAD: Final = 96
+"""Bytes of a stored line within which its type stands."""
+_EVENT: Final = b'"type":"event_msg"'
+_ITEM: Final = b'"type":"response_item"'
+_FACT: Final = b'"type":"dendro"'
+_OUTPUT: Final = b'"type":"function_call_output"'
+_ANSWER: Final = b'"kind":"answer"'
+_NAMES: Final = tuple(f'"name":"{name}"'.encode() for name in sorted(AGENT_TOOLS))
+
+
+def may_tell(line: bytes) -> bool:
+    """Whether a stored line may be of use to a projector; looked at before it is decoded."""
+    head = line[:_HEAD]
+    if _EVENT in head:
+        return True
+    if _ITEM in head:
+        return _OUTPUT in line or any(name in line for name in _NAMES)
+    return _FACT in head and _ANSWER in line
+
+
+def told_by(stored: StoredEntry) -> Event | None:
+    """The event of a stored entry, with its time and its place; None if it is nothing to a projector.
+
+    References to large texts in it are the reader's to resolve.
+    """
+    if not may_tell(stored.payload):
+        return None
+    line = orjson.loads(stored.payload)
+    entry = Entry(line["type"], line["payload"], line.get("id", ""))
+    return event_in(entry, milliseconds(line["timestamp"]), stored.seq)
+
+
+def event_in(entry: Entry, at_ms: int, seq: int) -> Event | None:
+    """The event that an entry is, or stands for."""
+    if entry.type == EVENT_MSG:
+        return Event(entry.id, dict(entry.payload), None, at_ms, seq)
+    if entry.type == RESPONSE_ITEM:
+        kind, name = entry.payload.get("type"), entry.payload.get("name")
+        if kind == "function_call_output" or (kind == "function_call" and name in AGENT_TOOLS):
+            return Event("", {"type": "raw_response_item", "item": dict(entry.payload)}, None, at_ms, seq)
+    return _answer(entry, at_ms, seq) if entry.type == DENDRO else None
+
+
+def _answer(entry: Entry, at_ms: int, seq: int) -> Event | None:
+    """A decision on a request of the session's own; one that was sent on names its agent."""
+    if not f.states(entry.payload, f.Answered):
+        return None
+    fact = f.decode(entry.payload)
+    if not isinstance(fact, f.Answered) or fact.agent_id is not None:
+        return None
+    told = {
+        "type": "request_resolved",
+        "call_id": fact.call_id,
+        "turn_id": fact.turn,
+        "decision": fact.decision,
+        "who": fact.who,
+        "resolved_at_ms": fact.answered_ms,
+    }
+    return Event(fact.turn, told, None, at_ms, seq)
