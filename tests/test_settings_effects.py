@@ -15,6 +15,8 @@ from orchestrator.broker.connection import connect
 from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
+from orchestrator.gateways.wires.addresses import BadAddress
+from orchestrator.gateways.wires.authentication import Authentication
 from orchestrator.mcp.http import _headers, _transport
 from orchestrator.mcp.schemas import cleaned
 from orchestrator.model.connections import verification
@@ -29,6 +31,7 @@ from orchestrator.tools.exec.programs import Program
 from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
+from orchestrator.wiring.gateway import gateway_tls, http_rules, listener_config
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
 from workers.upkeep import queue_server, upkeep_queue
@@ -39,6 +42,7 @@ M = "mcp_servers.x"
 MCP, MCP_URL = (f'{M}.command="x"',), (f'{M}.url="http://x/mcp"',)
 PROVIDER = (f'{X}.base_url="http://x/v1"', 'model_provider="x"')
 RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(delta="x")
+KEY_FILE, CERTIFICATE = ('gateway.tls_key="/k.pem"',), ('gateway.tls_certificate="/c.pem"',)
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = HELLO + b"%x\r\n" % (2 << 20) + b":" + b"x" * ((2 << 20) - 1) + b"\r\n"
@@ -83,6 +87,14 @@ def refuses_authorities(settings: Settings) -> str:
     except InvalidProvider as error:
         return str(error).partition(" cannot")[0]
     return ""
+
+
+def refuses_certificate(settings: Settings) -> bool:
+    try:
+        gateway_tls(settings)
+    except BadAddress as error:
+        return "cannot be used" in str(error)
+    return False
 
 
 def mcp_server(settings: Settings) -> McpServerSettings:
@@ -313,6 +325,14 @@ EFFECTS: Mapping[str, Effect] = {
     f"{M}.enabled_tools": Effect('["b"]', mcp_tools, {"b": False}, MCP),
     f"{M}.disabled_tools": Effect('["a"]', mcp_tools, {"b": False}, MCP),
     f"{M}.trust_annotations": Effect("true", mcp_tools, {"a": True, "b": False}, MCP),
+    # Gateways
+    "gateway.allowed_origins": Effect('["https://a.b"]', lambda s: http_rules(s).origins, {"https://a.b"}),
+    "gateway.hosts": Effect('["a.b"]', lambda s: http_rules(s).hosts, {"a.b"}),
+    "gateway.max_connections": Effect(
+        "5", lambda s: listener_config(s, Authentication()).most_connections, 5
+    ),
+    "gateway.tls_certificate": Effect('"/c.pem"', refuses_certificate, True, KEY_FILE, costly=True),
+    "gateway.tls_key": Effect('"/k.pem"', refuses_certificate, True, CERTIFICATE, costly=True),
     # Prices
     "model_prices.gpt-5.input": Effect("2", asked_price, 2_000_000, ("model_prices.gpt-5.output=0",)),
     "model_prices.gpt-5.cached_input": Effect("3", asked_price, 3_000_000, ("model_prices.gpt-5.output=0",)),

@@ -62,6 +62,7 @@ from orchestrator.broker.replies import (
 from orchestrator.broker.requests import holder
 from orchestrator.broker.secrets import Secrets
 from orchestrator.broker.storage import StorageCalls
+from orchestrator.broker.tokens import Tokens
 from orchestrator.broker.trees import Trees
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId, TreeId
@@ -70,7 +71,7 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs):
+class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:

@@ -40,6 +40,7 @@ a tree live in one slot and a script may touch them together.
     {s0}:jobs:<pool>        zset    offer_job; take_job and      workers           its members
                                     settle_job remove
     {s0}:jobs_ready:<pool>  stream  offer_job                    waiting workers   the last 256 notices
+    {s0}:tokens             hash    add_token; remove_token      gateways          until revoked
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
     {h…}:history:<person>   stream  add_to_history               history look-ups  the newest 10,000
@@ -177,6 +178,10 @@ class Keys:
         return self.of_shard(CONTROL_SHARD, f"jobs:{pool}"), self.of_shard(
             CONTROL_SHARD, f"jobs_ready:{pool}"
         )
+
+    def tokens(self) -> str:
+        """The records of clients' tokens by their ids."""
+        return self.of_shard(CONTROL_SHARD, "tokens")
 
     def provider(self, name: str) -> tuple[str, str]:
         """The hash of what may be spent, and the zset of who waits to spend it."""

@@ -29,6 +29,7 @@ from orchestrator.cli.review import review
 from orchestrator.cli.run import run
 from orchestrator.cli.send import interrupt, send
 from orchestrator.cli.sessions import name, search, sessions
+from orchestrator.cli.token import token
 from orchestrator.cli.tree import tree
 from orchestrator.cli.trust import trust
 from orchestrator.cli.verify import verify
@@ -94,6 +95,7 @@ for command in (
 ):  # fmt: skip
     app.command()(command)
 app.command("import")(import_)
+app.add_typer(token)
 
 
 def main() -> None:

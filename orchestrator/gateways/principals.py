@@ -55,6 +55,8 @@ class Principal:
     namespace: str = HOME_NAMESPACE
     scope: Scope = Scope.ADMIN
     """The highest scope; it holds the lower ones."""
+    token: str = ""
+    """The id of the token that it came with; empty for the machine's user."""
 
     def may(self, scope: Scope) -> bool:
         """Whether its rights reach so far."""

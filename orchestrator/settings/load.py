@@ -36,6 +36,7 @@ from orchestrator.tables import (
     ChainSettings,
     EnvironmentPolicy,
     FrontSettings,
+    GatewaySettings,
     LogSettings,
     McpServerSettings,
     ModelPrice,
@@ -105,6 +106,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         wire=reader.table(WireSettings),
         agents=reader.table(AgentSettings),
         front=reader.table(FrontSettings),
+        gateway=reader.table(GatewaySettings),
         named=named_keys(sources),
     )
     if settings.redis.cluster and settings.upkeep.url is None:

@@ -14,6 +14,7 @@ from orchestrator.tables import (
     AgentSettings,
     ChainSettings,
     FrontSettings,
+    GatewaySettings,
     LogSettings,
     McpServerSettings,
     ModelSettings,
@@ -71,6 +72,7 @@ class Settings:
     wire: WireSettings
     agents: AgentSettings = field(default_factory=AgentSettings)
     front: FrontSettings = field(default_factory=FrontSettings)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
     mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""

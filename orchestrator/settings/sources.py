@@ -33,6 +33,7 @@ from orchestrator.tables import (
     ChainSettings,
     EnvironmentPolicy,
     FrontSettings,
+    GatewaySettings,
     LogSettings,
     ModelSettings,
     RedisSettings,
@@ -64,10 +65,11 @@ KEYED_RECORDS: tuple[type[Table], ...] = (
     ToolSettings,
     SandboxSettings,
     WireSettings,
+    GatewaySettings,
     FrontSettings,
 )
 TRUSTED_ONLY: frozenset[type[Table]] = frozenset(
-    {RedisSettings, ChainSettings, WorkerSettings, LogSettings, UpkeepSettings, WireSettings}
+    {RedisSettings, ChainSettings, WorkerSettings, LogSettings, UpkeepSettings, WireSettings, GatewaySettings}
 )
 """Records of which a folder's file may set nothing while it is not trusted; every field of the others
 says so for itself. Tables with names of the user's own (providers, prices, profiles) are never free."""

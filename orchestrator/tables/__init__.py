@@ -5,7 +5,7 @@ from: `orchestrator.settings` fills the tables from file, environment and flags,
 `docs/configuration.md` from them, so a field without its text is a bug.
 
 - `base`: what all tables have in common, and the mark of a field that can be set
-- `sessions`, `commands`, `models`, `mcp`, `service`: the tables
+- `sessions`, `commands`, `models`, `mcp`, `service`, `gateway`: the tables
 """
 
 from orchestrator.tables.base import Secret, Setting, Table, limits_of, settings_of
@@ -17,6 +17,7 @@ from orchestrator.tables.commands import (
     SandboxSettings,
     ToolSettings,
 )
+from orchestrator.tables.gateway import GatewaySettings
 from orchestrator.tables.mcp import McpServerSettings
 from orchestrator.tables.models import ModelPrice, ModelSettings, ProviderSettings
 from orchestrator.tables.service import (
@@ -37,6 +38,7 @@ __all__ = [
     "ChainSettings",
     "EnvironmentPolicy",
     "FrontSettings",
+    "GatewaySettings",
     "LogSettings",
     "McpServerSettings",
     "ModelPrice",

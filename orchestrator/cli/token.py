@@ -1,0 +1,139 @@
+"""`dendro token`: who may come in from the network, and how far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.gateways.tokens import TokenRecord, TokenWish
+
+DAY_MS = 86_400_000
+
+token = typer.Typer(
+    name="token",
+    no_args_is_help=True,
+    help="Makes, lists and revokes the tokens of clients from the network.",
+)
+
+
+@token.command()
+def new(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who uses it; signs what is done with it.")],
+    scope: Annotated[
+        str,
+        typer.Option(
+            "--scope", metavar="SCOPE", help="read, submit, approve or admin; each holds the former."
+        ),
+    ] = "submit",
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace", metavar="NAMESPACE", help="A tenant of its own; without it, your own sessions."
+        ),
+    ] = "",
+    days: Annotated[
+        float | None,
+        typer.Option("--days", metavar="N", min=0, help="It counts so long; else until revoked."),
+    ] = None,
+) -> None:
+    """Makes a token and prints it, once: only its SHA-256 is kept.
+
+    \b
+    dendro token new ci
+    dendro token new anna --scope approve --days 30
+    dendro token new acme --namespace acme --scope admin
+    """
+    import asyncio
+
+    from orchestrator.gateways.principals import Scope
+    from orchestrator.gateways.tokens import BadToken, TokenWish
+
+    expires = None if days is None else int(time.time() * 1000 + days * DAY_MS)
+    try:
+        wish = TokenWish(name, namespace, Scope.of_word(scope), expires)
+    except (BadToken, ValueError) as error:
+        raise Fault(str(error), ExitCode.USAGE) from None
+    text, record = asyncio.run(_new(Invocation.of(ctx), wish))
+    typer.echo(text)
+    typer.echo(f"dendro: {_line(record)}; it is not shown again", err=True)
+
+
+@token.command("list")
+def list_(ctx: typer.Context) -> None:
+    """Lists the tokens, without their secrets.
+
+    \b
+    dendro token list
+    """
+    import asyncio
+
+    for line in _lines(asyncio.run(_listed(Invocation.of(ctx)))):
+        typer.echo(line)
+
+
+@token.command()
+def revoke(
+    ctx: typer.Context,
+    id: Annotated[str, typer.Argument(metavar="ID", help="Its id: the part between the underscores.")],
+) -> None:
+    """Revokes a token: its connections end within seconds.
+
+    \b
+    dendro token revoke k7m2q4xa
+    """
+    import asyncio
+
+    if not asyncio.run(_revoked(Invocation.of(ctx), id)):
+        raise Fault(f"there is no token {id!r}: `dendro token list` shows them")
+    typer.echo(f"{id} counts no more")
+
+
+async def _new(invocation: Invocation, wish: TokenWish) -> tuple[str, TokenRecord]:
+    import os
+
+    from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.tokens import new_token
+
+    async with opened(invocation.settings()) as found:
+        return await new_token(found.broker, wish, int(time.time() * 1000), os.urandom)
+
+
+async def _listed(invocation: Invocation) -> list[TokenRecord]:
+    from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.tokens import listed
+
+    async with opened(invocation.settings()) as found:
+        return await listed(found.broker)
+
+
+async def _revoked(invocation: Invocation, id: str) -> bool:
+    from orchestrator.cli.invocation import opened
+
+    async with opened(invocation.settings()) as found:
+        return await found.broker.remove_token(id)
+
+
+def _lines(records: Sequence[TokenRecord]) -> Iterator[str]:
+    for record in records:
+        yield _line(record)
+    if not records:
+        yield "no tokens: `dendro token new NAME` makes one"
+
+
+def _line(record: TokenRecord) -> str:
+    from datetime import datetime
+
+    until = "until revoked"
+    if record.expires_ms is not None:
+        at = datetime.fromtimestamp(record.expires_ms / 1000).isoformat(" ", "minutes")
+        until = f"{'over since' if record.is_over(int(time.time() * 1000)) else 'until'} {at}"
+    whose = f"namespace {record.namespace}" if record.namespace else "your sessions"
+    return f"{record.id}  {record.name}  {record.scope.word}  {whose}  {until}"

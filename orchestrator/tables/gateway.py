@@ -1,0 +1,38 @@
+"""Settings of gateways: what `dendro serve` and `dendro app-server` take from the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from orchestrator.tables.base import Table, conflict, setting
+
+
+class GatewaySettings(Table):
+    """Gateways: who may connect from where ([tokens](doors/tokens.md))."""
+
+    allowed_origins: tuple[str, ...] = setting((), "gateway.allowed_origins")
+    """Web origins (`https://board.example`) whose pages may open a WebSocket. Pages of all others are refused
+    with 403: a page may otherwise use its reader's network, and his tokens."""
+
+    hosts: tuple[str, ...] = setting((), "gateway.hosts")
+    """Names under which clients reach a gateway, beside those of loopback and the address itself. A request
+    for another name is refused with 421: its name may lead here by somebody else's doing."""
+
+    tls_certificate: Path | None = setting(None, "gateway.tls_certificate")
+    """File of the certificate (PEM, with its chain) for `wss://` and `tcps://`. Whatever is not loopback is
+    encrypted."""
+
+    tls_key: Path | None = setting(None, "gateway.tls_key")
+    """File of the certificate's private key (PEM)."""
+
+    max_connections: int = setting(4096, "gateway.max_connections", at_least=1, at_most=100_000)
+    """Connections that each address serves at once; a further one is closed."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise conflict("gateway.tls_certificate, gateway.tls_key", "one of them", "both or none")
+        return self
