@@ -58,7 +58,6 @@ class Cache:
 
     def keep(self, session: SessionId, left: Loaded) -> None:
         self._left[session] = left
-        self._left.move_to_end(session)
         if len(self._left) > self._size:
             self._left.popitem(last=False)
 

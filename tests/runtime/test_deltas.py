@@ -70,6 +70,20 @@ async def test_raw_reasoning_of_an_item_is_shown_under_the_items_name(harness: H
     assert (*named, delta["delta"]) == (task, "rs_1", 0, "Hm, ")
 
 
+async def test_text_of_an_item_that_no_provider_has_begun_is_shown_under_the_items_name(
+    harness: Harness,
+) -> None:
+    session = await harness.session()
+    harness.models.will([TextDelta("Hm"), message("Hm"), ends()])
+    await harness.submit(session, ops.ConfigureSession(item_events=ItemEvents.ALL))
+    task = await harness.say(session)
+    await harness.run(session)
+    told = [event.msg for event in await harness.until(session, "task_complete")]
+    (delta,) = (msg for msg in told if msg["type"] == "agent_message_content_delta")
+    done = [msg["item"]["id"] for msg in told if msg["type"] == "item_completed"]
+    assert delta["item_id"] == done[-1] == f"{task}-1-1"
+
+
 async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(harness: Harness) -> None:
     session = await harness.session()
     harness.tools.deltas["c1"] = ["b25l", "dHdv"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from orchestrator.broker.records import Submit
+from orchestrator.broker.records import Place, SqEntry, Submit
+from orchestrator.core.commands import MailArrived
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.secrets import NOT_KEPT
 from orchestrator.model.errors import FatalKind, FatalModelError
@@ -15,7 +16,9 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import RequestUserInputAnswer, RequestUserInputResponse
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.runner import Ended
-from tests.runtime.harness import Harness
+from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.runtime.secrets import with_texts
+from tests.runtime.harness import Harness, runner_config
 from tests.runtime.players import message
 
 SECRET = "hunter2-hunter2"
@@ -99,3 +102,18 @@ async def test_error_of_a_provider_that_quotes_its_request_names_no_secret(harne
     assert NOT_KEPT in error["message"]
     assert SECRET.encode() not in await logged(harness, session)
     assert not await kept(harness, session)
+
+
+async def test_answer_that_was_given_at_the_root_reaches_an_agent_with_its_texts(harness: Harness) -> None:
+    session = await harness.session()
+    await harness.say(session)
+    texts = orjson.dumps({"answers": {"token": {"answers": [SECRET]}}})
+    claimed = await harness.claimed(session)
+    place = Place(session, TreeId(session), claimed.claim.pool)
+    await harness.ports.broker.keep_secret(place, "99-0", "kept", texts)
+    body = orjson.dumps({"kind": "answer", "id": "c1", "secret": "kept"})
+    entry = SqEntry("99-0", "mail", body, "parent", "k1", "", 1, 0)
+    context = RunnerContext.of(harness.ports, runner_config({}), claimed)
+    command = await with_texts(context, entry)
+    assert isinstance(command, MailArrived)
+    assert command.payload["response"] == orjson.loads(texts)
