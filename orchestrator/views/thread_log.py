@@ -7,18 +7,19 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.rollouts.source import LogSource
+from orchestrator.views.event import Event
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
 from orchestrator.views.turns.log import may_tell, told_by
@@ -80,13 +81,13 @@ class ThreadLog:
                 legs.append(Leg(source[0].session, source[0].tree, source[1]))
         return cls(found, head.session, tuple(legs))
 
-    async def back(self, leg: int = 0, before: int | None = None) -> AsyncIterator[Stretch]:
-        """The turns that begin before an entry of a leg (or the log's end), newest first.
+    async def back(self, leg: int = 0, last: int | None = None) -> AsyncIterator[Stretch]:
+        """The turns up to an entry of a leg (or the log's end), newest first.
 
-        No turn behind that place may have been rolled back.
+        The entry has to be a turn's last one, and no turn behind it may have been rolled back.
         """
         taken_back = 0
-        async for stretch in self._back(leg, before):
+        async for stretch in self._back(leg, last):
             taken_back += stretch.rolled_back
             if taken_back:
                 taken_back = max(0, taken_back - stretch.said)
@@ -107,16 +108,15 @@ class ThreadLog:
         for stretch in reversed(found):
             yield stretch
 
-    async def _back(self, leg: int, before: int | None) -> AsyncIterator[Stretch]:
+    async def _back(self, leg: int, last: int | None) -> AsyncIterator[Stretch]:
         for number, one in enumerate(self.legs[leg:], leg):
-            last = one.through if before is None or number != leg else min(before - 1, one.through)
+            end = one.through if last is None or number != leg else min(last, one.through)
             events: list[StoredEntry] = []
-            end = last
-            async for stored in self._entries_back(one, last):
+            async for stored in self._entries_back(one, end):
                 if not may_tell(stored.payload):
                     continue
                 events.append(stored)
-                if _BEGINS in stored.payload and _type_of(stored) == "task_started":
+                if _begins(stored):
                     yield _stretch(number, end, tuple(reversed(events)))
                     events, end = [], stored.seq - 1
 
@@ -129,17 +129,30 @@ class ThreadLog:
                 yield stored
             last, stretch = after, min(2 * stretch, MOST_READ)
 
+    async def last_of_turn(self, leg: int, seq: int) -> int:
+        """The last entry of the turn that an entry belongs to."""
+        one, stretch = self.legs[leg], STRETCH
+        while seq < one.through:
+            through = min(one.through, seq + stretch)
+            async for stored in self.found.log(one.session, through, seq):
+                if _begins(stored):
+                    return stored.seq - 1
+            seq, stretch = through, min(2 * stretch, MOST_READ)
+        return one.through
+
     async def turn(self, stretch: Stretch) -> Turn | None:
         """The turn with its items; None if its events tell of none."""
         leg, entries = self.legs[stretch.leg], stretch.entries
         if entries is None:
             read = self.found.log(leg.session, stretch.end, stretch.start - 1)
             entries = tuple([stored async for stored in read if may_tell(stored.payload)])
+        return next(iter(turns_of(self.thread, await self._events(leg, entries))), None)
+
+    async def _events(self, leg: Leg, entries: Sequence[StoredEntry]) -> list[Event]:
         logged = [event for event in map(told_by, entries) if event is not None]
         wanted = {digest for event in logged for digest in references(event.msg)}
         texts = await self.found.large_texts(leg.tree, wanted) if wanted else {}
-        events = (replace(event, msg=resolve(event.msg, texts.get)) for event in logged)
-        return next(iter(turns_of(self.thread, events)), None)
+        return [replace(event, msg=resolve(event.msg, texts.get)) for event in logged]
 
     async def hash8(self, leg: int, seq: int) -> str | None:
         """The chain's value at an entry, shortened; None if the log does not have it."""
@@ -168,9 +181,14 @@ def _hash8(stored: StoredEntry) -> str:
     return stored.chain.hex()[:8]
 
 
+def _begins(stored: StoredEntry) -> bool:
+    return _BEGINS in stored.payload and _type_of(stored) == "task_started"
+
+
 def _type_of(stored: StoredEntry) -> str:
     # Decoded where the bytes fit only: what a tool was given may look like an event.
-    return str(decode_entry(stored.payload).payload.get("type"))
+    entry = decode_entry(stored.payload)
+    return str(entry.payload.get("type")) if entry.type == EVENT_MSG else ""
 
 
 def _taken_back(stored: StoredEntry) -> int:

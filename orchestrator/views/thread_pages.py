@@ -158,9 +158,11 @@ async def _stretches(log: ThreadLog, asked: Asked, kind: Kind) -> AsyncIterator[
     await _check(log, cursor)
     # The turn at the cursor itself has items on both of its sides.
     inside = kind == "items"
-    if asked.direction == "desc":
-        return log.back(cursor.leg, cursor.seq + (inside or cursor.side == "behind"))
-    return log.forward(cursor.leg, cursor.seq + (not inside and cursor.side == "behind"))
+    if asked.direction == "asc":
+        return log.forward(cursor.leg, cursor.seq + (not inside and cursor.side == "behind"))
+    if cursor.side == "before" and not inside:
+        return log.back(cursor.leg, cursor.seq - 1)
+    return log.back(cursor.leg, await log.last_of_turn(cursor.leg, cursor.seq))
 
 
 async def _check(log: ThreadLog, cursor: Cursor) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.gateways.app_server.method import Method
-from orchestrator.gateways.app_server.methods import catalogue, config, handshake, running
+from orchestrator.gateways.app_server.methods import catalogue, config, handshake, resume, running, threads
 
 TABLES: tuple[Mapping[str, Method], ...] = (
     handshake.METHODS,
     running.METHODS,
     catalogue.METHODS,
     config.METHODS,
+    threads.METHODS,
+    resume.METHODS,
 )
 METHODS: Mapping[str, Method] = {name: method for table in TABLES for name, method in table.items()}
 _REMEDIES: Mapping[str, str] = {

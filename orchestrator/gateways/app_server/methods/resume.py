@@ -1,0 +1,144 @@
+"""The way back to a thread: hear it from a place in its log, and read the log up to that very place.
+
+The subscription comes first. What the thread does while its log is read is told behind the answer, so nothing
+is missing and nothing comes twice, whether a worker runs it or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId
+from orchestrator.core.registry import projected
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.errors import no_rollout
+from orchestrator.gateways.app_server.live import Told
+from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.methods.running import Policy, Reviewer, asks_of
+from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
+from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_running_turn
+from orchestrator.gateways.app_server.write_settings import session_json
+from orchestrator.gateways.principals import Scope
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+from orchestrator.views.event import Event
+from orchestrator.views.thread_pages import end_of
+from orchestrator.views.thread_settings import settings_of
+from orchestrator.views.turns.projector import Projector
+from orchestrator.views.turns.records import RequestOpened, RequestResolved
+
+MOST_AGENTS = 200
+"""Running agents of a thread that are heard with it."""
+
+
+class ThreadResume(Params):
+    """A thread to come back to, and settings for its next turn."""
+
+    thread_id: str
+    exclude_turns: bool = False
+    model: str | None = None
+    approval_policy: Policy | None = None
+    approvals_reviewer: Reviewer | None = None
+    sandbox: str | None = None
+    cwd: str | None = None
+    personality: str | None = None
+
+    def override(self) -> ops.OverrideTurnContext | None:
+        """The change of the session's settings; None if there is none."""
+        named: dict[str, Any] = {
+            "model": self.model,
+            "approval_policy": self.approval_policy,
+            "sandbox_policy": None if self.sandbox is None else {"mode": self.sandbox},
+            "cwd": self.cwd,
+            "personality": self.personality,
+        }
+        chosen = {name: value for name, value in named.items() if value is not None}
+        return ops.OverrideTurnContext.model_validate(chosen) if chosen else None
+
+
+async def thread_resume(door: Door, params: ThreadResume) -> Result:
+    """A thread with its turns, heard from the end of them on."""
+    head = await head_to_read(door, params.thread_id)
+    try:
+        subscription = await door.subscribe(head.session)
+    except UnknownSession:
+        raise no_rollout(params.thread_id) from None
+    subscription.asks = asks_of(door, params.approvals_reviewer)
+    seen = await _seen(door, head, subscription.live.seq)
+    answer = await _answer(door, seen, params)
+    for session in (head.session, *await _running_below(door, head)):
+        await _ask_again(door, session)
+    return answer
+
+
+async def _seen(door: Door, head: SessionHead, seq: int) -> SessionHead:
+    """The thread as of the place from which it is heard."""
+    now = await door.known(head.session) or head
+    if seq in (0, now.seq):
+        return now
+    async for stored in door.ports.found.log(head.session, seq, seq - 1):
+        return replace(now, seq=seq, head=stored.chain)
+    return now
+
+
+async def _answer(door: Door, seen: SessionHead, params: ThreadResume) -> Result:
+    settings = await settings_of(door.ports.found, seen)
+    override = params.override()
+    if override is not None:
+        door.principal.require(Scope.SUBMIT, "thread/resume with settings")
+        id = SubmissionId(f"{door.new_turn_id()}-settings")
+        await door.client.submit(seen.session, Submission(id, override))
+        settings = settings.changed(override.model_dump(mode="json", include=override.model_fields_set))
+    turns = [] if params.exclude_turns else await all_turns(door, seen)
+    return {
+        "thread": await thread_of(door, seen, turns),
+        **session_json(settings),
+        "turnsBackwardsCursor": str(end_of(seen, "turns")),
+        "itemsBackwardsCursor": str(end_of(seen, "items")),
+        "initialTurnsPage": None,
+    }
+
+
+async def _running_below(door: Door, head: SessionHead) -> list[SessionId]:
+    """The agents below a thread that are at work; they are heard from now on."""
+    agents = projected(await door.ports.found.broker.agents(head.tree)).agents.values()
+    below = [agent for agent in agents if head.agent_id == ROOT or agent.below(head.agent_id)]
+    running = [SessionId(agent.session) for agent in below if agent.at_work][:MOST_AGENTS]
+    for session in running:
+        with suppress(UnknownSession):
+            await door.subscribe(session)
+    return running
+
+
+async def _ask_again(door: Door, session: SessionId) -> None:
+    """Puts the open requests of a thread to the client that comes; one that it has already is left out."""
+    head = await door.known(session)
+    if head is None or head.status in AT_REST:
+        return
+    for opened in open_requests(session, await events_of_running_turn(door.ports.found, head)):
+        door.hear(Told(session, Event("", dict(opened.event)), ((opened, ()),)))
+
+
+def open_requests(session: SessionId, events: Iterable[Event]) -> list[RequestOpened]:
+    """The requests that events of a turn have opened and not settled, oldest first."""
+    projector, asked = Projector(session), dict[str, RequestOpened]()
+    for event in events:
+        for change in projector.receive(event):
+            match change:
+                case RequestOpened(session=None, item=item):
+                    asked[item] = change
+                case RequestResolved(session=None, item=item):
+                    asked.pop(item, None)
+                case _:
+                    pass
+    return list(asked.values())
+
+
+METHODS: Mapping[str, Method] = {"thread/resume": Method(ThreadResume, thread_resume)}

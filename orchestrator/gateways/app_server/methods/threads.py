@@ -1,0 +1,304 @@
+"""Methods that list threads, read them, name them, and come back to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
+from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.paging import CursorText, Limit, PageParams, page
+from orchestrator.gateways.app_server.write_items import ItemsView, item_json, turn_json
+from orchestrator.gateways.app_server.write_threads import thread_json
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.protocol import ops
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.thread_list import (
+    Kind,
+    ListAsked,
+    ListCursor,
+    SortKey,
+    ThreadFilter,
+    loaded,
+    threads_page,
+)
+from orchestrator.views.thread_log import ThreadLog
+from orchestrator.views.thread_pages import Asked, BadCursor, Cursor, Direction, items_page, turns_page
+from orchestrator.views.threads import threads
+from orchestrator.views.turns.records import ThreadItem, TurnId
+
+MOST_THREADS, USUAL_THREADS = 200, 25
+MOST_TURNS, USUAL_TURNS = 200, 25
+MOST_ITEMS, USUAL_ITEMS = 500, 100
+MOST_NAMES = 200
+MOST_TEXT = 4_096
+MOST_LOADED = 1_000
+NAMED_S = 5.0
+Text = Annotated[str, Field(max_length=MOST_TEXT)]
+Texts = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)]
+SourceKind = Literal[
+    "cli",
+    "vscode",
+    "exec",
+    "appServer",
+    "subAgent",
+    "subAgentReview",
+    "subAgentCompact",
+    "subAgentThreadSpawn",
+    "subAgentOther",
+    "unknown",
+]
+_KINDS: Mapping[SourceKind, Kind] = {
+    "cli": "cli",
+    "vscode": "cli",
+    "exec": "exec",
+    "subAgent": "agent",
+    "subAgentThreadSpawn": "agent",
+}
+_SORTS: Mapping[str, SortKey] = {"created_at": "created", "updated_at": "recency", "recency_at": "recency"}
+
+
+async def head_to_read(door: Door, thread: str) -> SessionHead:
+    """The session of a thread whose log is read; raises `RpcError` as clients know it."""
+    head = await door.known(thread)
+    if head is None:
+        raise no_rollout(thread)
+    return head
+
+
+# ── lists ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class ThreadList(Params):
+    """The threads that are wanted, and their order."""
+
+    limit: Limit | None = None
+    cursor: CursorText | None = None
+    sort_key: Literal["created_at", "updated_at", "recency_at", "section_position"] | None = None
+    sort_direction: Direction | None = None
+    source_kinds: Annotated[tuple[SourceKind, ...], Field(max_length=MOST_NAMES)] | None = None
+    cwd: Text | Texts | None = None
+    archived: bool | None = None
+    search_term: Text | None = None
+    model_providers: Texts | None = None
+    parent_thread_id: str | None = None
+    ancestor_thread_id: str | None = None
+    excluded_thread_ids: Texts | None = None
+    section_id: str | None = None
+    project_id: str | None = None
+    originators: Texts | None = None
+    attached_to_thread_id: str | None = None
+
+    @property
+    def wants_none(self) -> bool:
+        """Whether it asks for threads of a section, a project, a program: here none has one."""
+        return any((self.section_id, self.project_id, self.originators, self.attached_to_thread_id))
+
+    def asked(self) -> ListAsked:
+        """The page; raises `RpcError` for a cursor that is none."""
+        sort = _SORTS.get(self.sort_key or "created_at", "recency")
+        kinds = frozenset(_KINDS[kind] for kind in self.source_kinds or ("cli",) if kind in _KINDS)
+        cwds = (self.cwd,) if isinstance(self.cwd, str) else self.cwd or ()
+        wanted = ThreadFilter(
+            kinds=kinds,
+            cwds=frozenset(cwds),
+            archived=bool(self.archived),
+            text=self.search_term or "",
+            providers=frozenset(self.model_providers or ()),
+            parent=self.parent_thread_id or "",
+            ancestor=self.ancestor_thread_id or "",
+            without=frozenset(self.excluded_thread_ids or ()),
+        )
+        limit = max(1, min(self.limit or USUAL_THREADS, MOST_THREADS))
+        try:
+            cursor = None if self.cursor is None else ListCursor.of(self.cursor, sort)
+        except BadCursor as error:
+            raise bad_params(str(error)) from None
+        return ListAsked(limit, sort, self.sort_direction or "desc", cursor, wanted)
+
+
+NO_THREADS: JsonObject = {"data": [], "readStates": {}, "nextCursor": None, "backwardsCursor": None}
+
+
+async def thread_list(door: Door, params: ThreadList) -> Result:
+    """The threads of the principal's namespace, of the whole fleet."""
+    asked = params.asked()
+    if params.wants_none:
+        return NO_THREADS
+    found = await threads_page(door.ports.found.broker, asked)
+    return {
+        "data": [thread_json(one) for one in found.threads],
+        "readStates": {},
+        "nextCursor": _text(found.next),
+        "backwardsCursor": _text(found.back),
+    }
+
+
+def _text(cursor: ListCursor | Cursor | None) -> str | None:
+    return None if cursor is None else str(cursor)
+
+
+async def loaded_list(door: Door, params: PageParams) -> Result:
+    """The threads that a worker holds, or that owe something."""
+    return page(await loaded(door.ports.found.broker, MOST_LOADED), params)
+
+
+# ── a thread ──────────────────────────────────────────────────────────────────────────────────
+
+
+class ThreadRead(Params):
+    """A thread, with its turns if they are wanted."""
+
+    thread_id: str
+    include_turns: bool = False
+
+
+async def thread_read(door: Door, params: ThreadRead) -> Result:
+    """A thread as it stands; nothing of it is heard from then on."""
+    head = await head_to_read(door, params.thread_id)
+    turns = await all_turns(door, head) if params.include_turns else []
+    return {"thread": await thread_of(door, head, turns), "readState": None}
+
+
+async def thread_of(door: Door, head: SessionHead, turns: list[JsonObject] | None = None) -> JsonObject:
+    """A thread's JSON."""
+    (found,) = await threads(door.ports.found.broker, [head])
+    return thread_json(found, turns or ())
+
+
+async def all_turns(door: Door, head: SessionHead) -> list[JsonObject]:
+    """Every turn of a thread with its items, oldest first."""
+    log = await ThreadLog.of(door.ports.found, head)
+    turns = [turn async for stretch in log.back() if (turn := await log.turn(stretch)) is not None]
+    return [turn_json(turn, "full") for turn in reversed(turns)]
+
+
+class TurnsList(Params):
+    """A page of a thread's turns, the newest first unless said otherwise."""
+
+    thread_id: str
+    limit: Limit | None = None
+    cursor: CursorText | None = None
+    sort_direction: Direction | None = None
+    items_view: ItemsView | None = None
+
+
+async def turns_list(door: Door, params: TurnsList) -> Result:
+    """Turns from the log, as much of each as is wanted."""
+    head = await head_to_read(door, params.thread_id)
+    limit = max(1, min(params.limit or USUAL_TURNS, MOST_TURNS))
+    view: ItemsView = params.items_view or "summary"
+    try:
+        cursor = None if params.cursor is None else Cursor.of(params.cursor, "turns")
+        asked = Asked(params.sort_direction or "desc", limit, cursor)
+        found = await turns_page(await ThreadLog.of(door.ports.found, head), asked)
+    except BadCursor as error:
+        raise bad_params(str(error)) from None
+    return {
+        "data": [turn_json(turn, view) for turn in found.turns],
+        "nextCursor": _text(found.next),
+        "backwardsCursor": _text(found.back),
+    }
+
+
+class ItemAnchor(Params):
+    """A place that names an item: from no log here can it be found without a walk."""
+
+    type: Literal["item"]
+    item_id: str
+
+
+class ItemsList(Params):
+    """A page of a thread's items, or of one turn's, the oldest first unless said otherwise."""
+
+    thread_id: str
+    turn_id: str | None = None
+    limit: Limit | None = None
+    cursor: CursorText | ItemAnchor | None = None
+    sort_direction: Direction | None = None
+
+
+async def items_list(door: Door, params: ItemsList) -> Result:
+    """Items from the log, each with its turn."""
+    if isinstance(params.cursor, ItemAnchor):
+        raise bad_params("cursor: give a text that such a list answered; items are no places here")
+    head = await head_to_read(door, params.thread_id)
+    limit = max(1, min(params.limit or USUAL_ITEMS, MOST_ITEMS))
+    try:
+        cursor = None if params.cursor is None else Cursor.of(params.cursor, "items")
+        asked = Asked(params.sort_direction or "asc", limit, cursor)
+        found = await items_page(await ThreadLog.of(door.ports.found, head), asked, params.turn_id)
+    except BadCursor as error:
+        raise bad_params(str(error)) from None
+    return {
+        "data": [_entry(turn, item) for turn, item in found.items],
+        "nextCursor": _text(found.next),
+        "backwardsCursor": _text(found.back),
+    }
+
+
+def _entry(turn: TurnId, item: ThreadItem) -> JsonObject:
+    times = {"startedAtMs": item.started_ms, "completedAtMs": item.completed_ms}
+    return {"turnId": turn, "item": item_json(item), **times}
+
+
+# ── names and small things ────────────────────────────────────────────────────────────────────
+
+
+class SetName(Params):
+    """A thread's new name."""
+
+    thread_id: str
+    name: Annotated[str, Field(max_length=MOST_TEXT)]
+
+
+async def set_name(door: Door, params: SetName) -> Result:
+    """Names a thread; those who hear it are told by the event that says so."""
+    head = await door.head(params.thread_id)
+    op = ops.SetThreadName(name=params.name)
+    try:
+        told = await submit_op(
+            door.client, head.session, op, lambda event, _: event.type == "thread_name_updated", NAMED_S
+        )
+    except OpRefused as error:
+        raise RpcError(str(error)) from None
+    if told.answer is None:
+        door.notify("warning", {"threadId": head.session, "message": unread(head.pool)})
+    elif head.session not in door.subscriptions:
+        door.notify("thread/name/updated", {"threadId": head.session, "threadName": params.name})
+    return {}
+
+
+class OneThread(PageParams):
+    """A thread, and a page of what it has."""
+
+    thread_id: str
+
+
+async def goal_get(door: Door, params: OneThread) -> Result:
+    """No goal: threads have tasks and plans."""
+    await door.head(params.thread_id)
+    return {"goal": None}
+
+
+async def background_terminals(door: Door, params: OneThread) -> Result:
+    """No terminals behind a thread: long-running commands are items of its turns."""
+    await door.head(params.thread_id)
+    return page([], params)
+
+
+METHODS: Mapping[str, Method] = {
+    "thread/list": Method(ThreadList, thread_list),
+    "thread/loaded/list": Method(PageParams, loaded_list),
+    "thread/read": Method(ThreadRead, thread_read),
+    "thread/turns/list": Method(TurnsList, turns_list, waits=True),
+    "thread/items/list": Method(ItemsList, items_list, waits=True),
+    "thread/name/set": Method(SetName, set_name, Scope.SUBMIT, waits=True),
+    "thread/goal/get": Method(OneThread, goal_get),
+    "thread/backgroundTerminals/list": Method(OneThread, background_terminals),
+}
