@@ -15,7 +15,7 @@ import typer
 from orchestrator.cli.faults import Fault
 
 if TYPE_CHECKING:
-    from orchestrator.settings import FolderConfig, Settings
+    from orchestrator.settings import FolderConfig, Settings, SettingsSources
     from orchestrator.wiring.open_deployment import Opened
 
 DENDRO = (sys.executable, "-P", "-m", "orchestrator.cli.main")
@@ -46,13 +46,18 @@ class Invocation:
 
         Raises `SettingsError`.
         """
-        from orchestrator.settings import SettingsSources, load_settings
+        from orchestrator.settings import load_settings
 
-        given = {**(flags or {}), "home": self.home}
-        settings = load_settings(SettingsSources.of_process(self.config_file, self.overrides, given))
+        settings = load_settings(self.sources(flags or {}))
         for line in () if quiet else _warnings(settings):
             typer.echo(f"dendro: {line}", err=True)
         return settings
+
+    def sources(self, flags: Mapping[str, object]) -> SettingsSources:
+        """The sources of the settings in force, with a command's flags."""
+        from orchestrator.settings import SettingsSources
+
+        return SettingsSources.of_process(self.config_file, self.overrides, {**flags, "home": self.home})
 
 
 def warn_if_read_only(settings: Settings) -> None:

@@ -21,6 +21,7 @@ from orchestrator.cli.doctor import doctor
 from orchestrator.cli.export import export, import_
 from orchestrator.cli.invocation import Invocation, hoisted
 from orchestrator.cli.logs import logs
+from orchestrator.cli.mcp_server import mcp_server
 from orchestrator.cli.processes import model_stub, upkeep, worker
 from orchestrator.cli.proto import proto
 from orchestrator.cli.remove import rm
@@ -91,7 +92,7 @@ app.add_typer(workers)
 for command in (
     demo, run, review, proto, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
-    replay, verify, export, revoke, trust, worker, upkeep, doctor, model_stub,
+    replay, verify, export, revoke, trust, worker, upkeep, mcp_server, doctor, model_stub,
 ):  # fmt: skip
     app.command()(command)
 app.command("import")(import_)

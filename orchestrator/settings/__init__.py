@@ -17,7 +17,7 @@ knows is a warning, not an error: a file of Codex's, or of a newer version, must
 """
 
 from orchestrator.settings.layers import SettingsError, read_config
-from orchestrator.settings.load import load_settings
+from orchestrator.settings.load import keys_that_loosen, load_settings
 from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
 from orchestrator.settings.trust import FolderConfig, TrustedFile, TrustList, content_hash
@@ -31,6 +31,7 @@ __all__ = [
     "TrustList",
     "TrustedFile",
     "content_hash",
+    "keys_that_loosen",
     "keys_to_trust",
     "load_settings",
     "read_config",

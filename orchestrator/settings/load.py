@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from orchestrator.settings.layers import Layers, SettingsError
+from orchestrator.settings.layers import KeyPath, Layers, SettingsError
 from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.settings.sources import (
@@ -28,6 +28,7 @@ from orchestrator.settings.sources import (
     known_paths,
     named_keys,
     own_file,
+    refused_keys,
     variable,
 )
 from orchestrator.settings.values import TableReader
@@ -112,6 +113,16 @@ def load_settings(sources: SettingsSources) -> Settings:
     if settings.redis.cluster and settings.upkeep.url is None:
         raise SettingsError("settings", "upkeep.url", "none", "a cluster needs a single server for upkeep")
     return _complete(settings, (*reader.warnings, *_unknown_keys(layers), *_unknown_variables(host)))
+
+
+def keys_that_loosen(sources: SettingsSources, wanted: Mapping[str, object]) -> tuple[str, ...]:
+    """The keys among these that permit more than the person's own settings, or that only a person may set.
+
+    For settings that a program asks for in the name of a model: they count as a folder's file that nobody has
+    trusted. Raises `SettingsError` for sources that cannot be read.
+    """
+    usual: Mapping[KeyPath, Callable[[], object]] = {("sandbox_mode",): lambda: _usual_mode(sources)}
+    return refused_keys(gather(sources, usual)[0], wanted, usual)
 
 
 def _host(sources: SettingsSources) -> HostSettings:

@@ -179,6 +179,21 @@ def keys_to_trust(file: Path, content: bytes) -> Mapping[str, object]:
     return keys_below(table, _folder_rules({}).refused(table, Layers()))
 
 
+def refused_keys(person: Layers, wanted: Mapping[str, object], usual: Usual) -> tuple[str, ...]:
+    """The keys among these, dotted, that nobody but a person may set so over what `person` holds."""
+    table: dict[str, object] = {}
+    for key, value in wanted.items():
+        inner = table
+        *above, last = key.split(".")
+        for part in above:
+            found = inner.setdefault(part, {})
+            if not isinstance(found, dict):
+                return (key,)
+            inner = found
+        inner[last] = value
+    return tuple(map(written, _folder_rules(usual).refused(table, person)))
+
+
 def known_paths() -> Iterator[KeyPath]:
     """Every key with a fixed name; keys below tables named by the user are not among them."""
     yield from (("profile",), *INSTRUCTIONS_FILES, *((key,) for key in SHARED_RETRY_KEYS))

@@ -1,0 +1,279 @@
+"""The MCP server: one client over its streams, its calls as sessions and turns.
+
+A call that the client cancels interrupts its turn. A client that goes ends nothing: its turns run on, and who
+started the server may wait for them with `rest`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import mcp.types as sdk
+import orjson
+from mcp import MCPError
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from pydantic import ValidationError
+
+from orchestrator.broker.errors import BrokerError, UnknownSession
+from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.mcp_server.tools import (
+    Arguments,
+    BadArguments,
+    ReplyArguments,
+    RunArguments,
+    ThreadsArguments,
+    TreeArguments,
+    TurnOutcome,
+    UnknownTool,
+    listed,
+    parsed,
+    refusal,
+)
+from orchestrator.gateways.mcp_server.turns import Answer, FollowedTurn
+from orchestrator.gateways.mcp_server.wire import messages
+from orchestrator.gateways.ndjson import AWAITING, Streams
+from orchestrator.gateways.submit import new_submission_id
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.scalars import Delivery
+from orchestrator.protocol.submission import MalformedSubmission, Submission
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.errors import SetAside, ViewError
+from orchestrator.views.find import find, find_tree
+from orchestrator.views.sessions import Filter, sessions_listed
+from orchestrator.views.tree import TreeReader
+
+log = logging.getLogger("dendro.mcp_server")
+
+MOST_TURNS = 64
+"""Turns that one client may have under way."""
+REST_POLL_S = 0.1
+_GONE = (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError)
+_LISTED = ("session_id", "name", "title", "status", "cwd", "model", "created_ms", "updated_ms")
+INSTRUCTIONS = (
+    "Runs coding agents in sessions that outlive this server. `run` begins a session and answers when its "
+    "turn is over; `reply` goes on with it by its threadId. Cancelling a call interrupts its turn."
+)
+
+
+class NotPermitted(Exception):
+    """A session that the client may not have; the message names what a person can do."""
+
+
+Create = Callable[[RunArguments], Awaitable[SessionId]]
+"""Makes the session of a `run`; raises `NotPermitted`, or `ViewError` for settings that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The deployment that a door serves."""
+
+    source: LogSource
+    client: Client
+    create: Create
+    version: str
+
+
+class McpDoor:
+    """Serves one client."""
+
+    def __init__(self, there: Deployment) -> None:
+        self._there = there
+        self._client = there.client
+        self._turns: dict[sdk.RequestId, FollowedTurn] = {}
+        """The turns of calls that were not answered, by the call's id."""
+        self._following: dict[asyncio.Task[TurnOutcome], FollowedTurn] = {}
+        self._interrupts: set[asyncio.Task[None]] = set()
+
+    def server(self) -> Server[Any]:
+        """The SDK's server, for one connection."""
+        server: Server[Any] = Server(
+            "dendro",
+            version=self._there.version,
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+        server.middleware.append(self._watch)
+        return server
+
+    async def serve(self, streams: Streams, line_limit: int) -> None:
+        """Serves the client until it leaves, and its turns until they are at rest."""
+        server = self.server()
+        try:
+            async with messages(streams, line_limit) as (received, sent):
+                await server.run(received, sent, server.create_initialization_options())
+            await self.rest()
+        finally:
+            await self.close()
+
+    async def rest(self) -> None:
+        """Returns when no turn of the client runs any more: each is over, or waits for a person."""
+        while pending := {task: turn for task, turn in self._following.items() if not task.done()}:
+            heads = [await self._client.head(turn.session) for turn in pending.values()]
+            if all(h is None or (h.status in AWAITING and h.sq_tip == h.cursor) for h in heads):
+                break
+            await asyncio.wait(pending, timeout=REST_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """Lets go of every turn, as it is."""
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, *self._interrupts, return_exceptions=True)
+
+    # ── messages ──────────────────────────────────────────────────────────────────────────────
+
+    async def _list(self, context: ServerRequestContext[Any], params: object) -> sdk.ListToolsResult:
+        return sdk.ListToolsResult(tools=listed())
+
+    async def _watch(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+        """Interrupts the turn of a call that the client cancels: the SDK only drops the call."""
+        if ctx.method == "notifications/cancelled":
+            turn = self._turns.pop((ctx.params or {}).get("requestId", ""), None)
+            if turn is not None:
+                task = asyncio.create_task(self._interrupt(turn))
+                self._interrupts.add(task)
+                task.add_done_callback(self._interrupts.discard)
+        return await call_next(ctx)
+
+    async def _interrupt(self, turn: FollowedTurn) -> None:
+        op = ops.Interrupt(expected_turn_id=turn.turn_id)
+        try:
+            await self._client.submit(turn.session, Submission(SubmissionId(new_submission_id()), op))
+        except BrokerError as error:
+            log.warning("session %s: its turn was not interrupted: %s", turn.session, error)
+
+    async def _call(
+        self, context: ServerRequestContext[Any], params: sdk.CallToolRequestParams
+    ) -> sdk.CallToolResult:
+        try:
+            arguments = parsed(params.name, params.arguments)
+        except UnknownTool as error:
+            raise MCPError(code=sdk.INVALID_PARAMS, message=str(error)) from None
+        except BadArguments as error:
+            return refusal(str(error))
+        try:
+            return await self._carried_out(context, arguments)
+        except (ViewError, NotPermitted, MalformedSubmission, BrokerError) as error:
+            return refusal(str(error))
+
+    async def _carried_out(
+        self, context: ServerRequestContext[Any], arguments: Arguments
+    ) -> sdk.CallToolResult:
+        match arguments:
+            case RunArguments():
+                self._require_room()
+                session = await self._there.create(arguments)
+                return await self._turn(context, session, BEGINNING, arguments.prompt)
+            case ReplyArguments():
+                self._require_room()
+                head = await find(self._there.source, arguments.thread_id)
+                if head.quarantined:
+                    raise SetAside(head.session)
+                return await self._turn(context, head.session, EqCursor.at(head), arguments.prompt)
+            case ThreadsArguments():
+                return _shown({"threads": await self._threads(arguments)})
+            case TreeArguments():
+                return _shown(await self._tree(arguments))
+
+    def _require_room(self) -> None:
+        if sum(not task.done() for task in self._following) >= MOST_TURNS:
+            raise NotPermitted(f"{MOST_TURNS} turns of this client run: wait until one is over")
+
+    # ── turns ─────────────────────────────────────────────────────────────────────────────────
+
+    async def _turn(
+        self, context: ServerRequestContext[Any], session: SessionId, cursor: EqCursor, prompt: str
+    ) -> sdk.CallToolResult:
+        turn = FollowedTurn(self._client, session, new_submission_id(), _AtClient(context))
+        call = context.request_id if context.request_id is not None else ""
+        # Noted first: a cancel that comes while the input is on its way must find its turn.
+        self._turns[call] = turn
+        op = ops.UserInput(items=(TextInput(text=prompt),), delivery=Delivery.QUEUE)
+        await self._client.submit(session, Submission(SubmissionId(turn.turn_id), op))
+        following = asyncio.create_task(turn.outcome(cursor), name=f"turn:{turn.turn_id}")
+        self._following[following] = turn
+        following.add_done_callback(self._followed)
+        # The turn is followed whether or not the client still waits for this call.
+        outcome = await asyncio.shield(following)
+        self._turns.pop(call, None)
+        return outcome.result()
+
+    def _followed(self, task: asyncio.Task[TurnOutcome]) -> None:
+        turn = self._following.pop(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error(
+                "session %s: turn %s is not followed any more", turn.session, turn.turn_id, exc_info=error
+            )
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────
+
+    async def _threads(self, arguments: ThreadsArguments) -> list[dict[str, Any]]:
+        wanted = Filter(text=arguments.text)
+        listing = await sessions_listed(self._there.source.broker, wanted, arguments.limit, all=False)
+        return [{"threadId": row["session_id"], **{k: row[k] for k in _LISTED[1:]}} for row in listing.rows]
+
+    async def _tree(self, arguments: TreeArguments) -> dict[str, Any]:
+        tree = await find_tree(self._there.source, arguments.thread_id)
+        try:
+            picture = await TreeReader(self._there.source.broker, tree).picture()
+        except UnknownSession as error:
+            raise ViewError(str(error)) from error
+        agents = [
+            {
+                "agentId": agent.agent_id,
+                "parentAgentId": agent.parent,
+                "threadId": agent.session,
+                "label": agent.summary.get("label"),
+                "status": agent.status,
+                "waitsFor": agent.doing.waits_for or None,
+                "tokens": agent.tokens,
+                "last": agent.doing.last or None,
+            }
+            for agent in picture.agents.values()
+        ]
+        return {"treeId": tree, "agents": agents}
+
+
+class _AtClient:
+    """The person in front of the client that sent a call."""
+
+    def __init__(self, context: ServerRequestContext[Any]) -> None:
+        self._context = context
+        self._told = 0
+
+    @property
+    def can_be_asked(self) -> bool:
+        session = self._context.session
+        able = session.client_capabilities
+        return able is not None and able.elicitation is not None and session.can_send_request
+
+    async def tell(self, line: str) -> None:
+        self._told += 1
+        with suppress(*_GONE):
+            await self._context.session.report_progress(self._told, message=line)
+
+    async def ask(self, message: str, schema: dict[str, Any]) -> Answer | None:
+        try:
+            answer = await self._context.session.elicit_form(message, schema, self._context.request_id)
+        except (*_GONE, ValidationError) as error:
+            log.info("the client did not ask its person: %s", error)
+            return None
+        return answer.action, dict(answer.content or {})
+
+
+def _shown(value: Mapping[str, Any]) -> sdk.CallToolResult:
+    text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    return sdk.CallToolResult(
+        content=[sdk.TextContent(type="text", text=text)], structured_content=dict(value)
+    )

@@ -1,0 +1,167 @@
+"""A turn that a client began, followed to its end.
+
+The turn is the session's: neither a client that leaves nor one that is slow ends it. What an agent asks goes
+to the client's person if the client can ask them, and stands in the fleet's queue meanwhile: the first answer
+counts, from wherever it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.follow import EqCursor
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.mcp_server.requests import Form, form_of, named, shown
+from orchestrator.gateways.mcp_server.tools import TurnOutcome
+from orchestrator.gateways.submit import new_submission_id
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+from orchestrator.views.errors import SetAside
+from orchestrator.views.event import Event
+from orchestrator.views.open_requests import OpenRequests
+from orchestrator.views.questions import Request, call_id_of
+from orchestrator.views.tree import message_summary
+
+log = logging.getLogger("dendro.mcp_server")
+
+TRIES = 3
+"""How often a person is asked again whose answer answers nothing."""
+MOST_PROGRESS = 500
+"""Characters of a line of progress."""
+Answer = tuple[str, dict[str, Any]]
+"""`accept`, `decline` or `cancel`, and what was filled in."""
+
+
+class Person(Protocol):
+    """The client's side of one call."""
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the client shows forms to a person."""
+        ...
+
+    async def tell(self, line: str) -> None:
+        """Tells how the turn goes on."""
+        ...
+
+    async def ask(self, message: str, schema: dict[str, Any]) -> Answer | None:
+        """Shows a form; None if the client could not."""
+        ...
+
+
+class FollowedTurn:
+    """A turn under way."""
+
+    def __init__(self, client: Client, session: SessionId, turn_id: str, person: Person) -> None:
+        self.session = session
+        self.turn_id = turn_id
+        self._client = client
+        self._person = person
+        self._open = OpenRequests(session)
+        self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._error = ""
+        self._began = False
+
+    async def outcome(self, cursor: EqCursor) -> TurnOutcome:
+        """Follows the session from `cursor` until the turn is over."""
+        try:
+            async for event in self._client.follow(self.session, cursor):
+                self._open.receive(event)
+                self._leave_answered()
+                await self._show(event)
+                ended = self._ended(event) if event.id == self.turn_id else await self._set_aside(event)
+                if ended is not None:
+                    return ended
+        finally:
+            for task in self._asking.values():
+                task.cancel()
+            await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        raise AssertionError("a follower ends only when it is cancelled")
+
+    def _ended(self, event: Event) -> TurnOutcome | None:
+        match event.type:
+            case "task_started":
+                self._began = True
+            case "error":
+                self._error = str(event.msg["message"])
+                # Input that is refused begins no turn, and no other event tells of its end.
+                return None if self._began else self._over("failed", self._error)
+            case "task_complete":
+                said = event.msg.get("last_agent_message")
+                if said is None and self._error:
+                    return self._over("failed", self._error)
+                return self._over("completed", said or "")
+            case "turn_aborted":
+                reason = str(event.msg["reason"])
+                return self._over("interrupted", self._error or f"the turn was {reason}")
+        return None
+
+    async def _set_aside(self, event: Event) -> TurnOutcome | None:
+        """The end of a turn that no worker may go on with until a person readmits its session."""
+        if event.type != "error" or event.id:
+            return None
+        head = await self._client.head(self.session)
+        quarantined = head is not None and head.quarantined
+        return self._over("failed", str(SetAside(self.session))) if quarantined else None
+
+    def _over(self, status: Any, text: str) -> TurnOutcome:
+        return TurnOutcome(self.session, self.turn_id, status, text)
+
+    # ── progress ──────────────────────────────────────────────────────────────────────────────
+
+    async def _show(self, event: Event) -> None:
+        if event.type == "stream_error":
+            await self._person.tell(shown(str(event.msg["message"]))[:MOST_PROGRESS])
+        elif event.id == self.turn_id and event.type != "user_message":
+            line = message_summary(event.msg)
+            if line:
+                await self._person.tell(shown(line)[:MOST_PROGRESS])
+        for request in self._open:
+            key = _key(request)
+            if key not in self._asking:
+                self._asking[key] = asyncio.create_task(self._ask(request), name=f"ask:{named(request)}")
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────
+
+    def _leave_answered(self) -> None:
+        """Takes forms back whose requests were answered elsewhere, or withdrawn."""
+        still = {_key(request) for request in self._open}
+        for key in [key for key in self._asking if key not in still]:
+            self._asking.pop(key).cancel()
+
+    async def _ask(self, request: Request) -> None:
+        form = form_of(request) if self._person.can_be_asked else None
+        if form is None or not await self._answered(form):
+            await self._person.tell(f"waits for a person: dendro approvals lists {named(request)}")
+
+    async def _answered(self, form: Form) -> bool:
+        """Whether the client's person has answered."""
+        message = form.message
+        for _ in range(TRIES):
+            answer = await self._person.ask(message, form.schema)
+            match answer:
+                case ("accept", content):
+                    try:
+                        op = form.read(content)
+                    except ValueError as error:
+                        message = f"{shown(str(error))}\n\n{form.message}"
+                        continue
+                case ("decline", _):
+                    op = form.declined
+                case _:
+                    return False
+            try:
+                await self._client.submit(self.session, Submission(SubmissionId(new_submission_id()), op))
+            except BrokerError as error:
+                log.warning("session %s: an answer was not handed in: %s", self.session, error)
+                return False
+            return True
+        return False
+
+
+def _key(request: Request) -> tuple[str, str]:
+    return str(request.get("session_id") or ""), call_id_of(request)

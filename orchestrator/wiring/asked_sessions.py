@@ -1,0 +1,77 @@
+"""Sessions that a program asks for, with settings in the name of a model: never beyond the person's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.mcp_server.door import NotPermitted
+from orchestrator.gateways.mcp_server.tools import RunArguments
+from orchestrator.settings import Settings, SettingsError, SettingsSources, keys_that_loosen, load_settings
+from orchestrator.wiring.open_deployment import new_session
+
+Sources = Callable[[Mapping[str, object]], SettingsSources]
+"""The person's sources with these flags laid over them."""
+
+
+class AskedSessions:
+    """Makes sessions in one folder or below it."""
+
+    def __init__(self, sources: Sources, client: Client, folder: Path) -> None:
+        self._sources = sources
+        self._client = client
+        self._folder = folder.resolve()
+
+    async def create(self, asked: RunArguments) -> SessionId:
+        """A session as a `run` wants it; raises `NotPermitted` for more than the person permits."""
+        # The folder is looked at, and files are read.
+        settings = await asyncio.to_thread(self._settings, asked)
+        return await new_session(settings, self._client)
+
+    def _settings(self, asked: RunArguments) -> Settings:
+        folder = self._in_folder(asked.cwd)
+        wanted = {key: value for key, value in _wanted(asked).items() if value is not None}
+        try:
+            if refused := keys_that_loosen(self._sources({"cwd": str(folder)}), wanted):
+                raise NotPermitted(
+                    f"only a person may set {', '.join(refused)} so: it permits more than this server was "
+                    "started with; start it with it (dendro mcp-server -c KEY=VALUE), or leave it out"
+                )
+            return load_settings(self._sources({"cwd": str(folder), **wanted}))
+        except SettingsError as error:
+            raise NotPermitted(str(error)) from error
+
+    def _in_folder(self, cwd: str | None) -> Path:
+        folder = (self._folder / (cwd or ".")).resolve()
+        if not folder.is_relative_to(self._folder):
+            raise NotPermitted(
+                f"cwd: {cwd} is outside of {self._folder}, the folder that this server was started for; "
+                "start it with -C and a folder above both"
+            )
+        if not folder.is_dir():
+            raise NotPermitted(f"cwd: {cwd} is no folder")
+        return folder
+
+
+def _wanted(asked: RunArguments) -> dict[str, object]:
+    config = _flat(asked.config or {})
+    named = {
+        "model": asked.model,
+        "sandbox_mode": asked.sandbox,
+        "approval_policy": asked.approval_policy,
+    }
+    return {**config, **{key: value for key, value in named.items() if value is not None}}
+
+
+def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """The values of nested tables by their dotted keys."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,1 @@
+"""Tests of `dendro mcp-server`, by the official client."""
