@@ -98,9 +98,10 @@ def _setup() -> tuple[type[Exception], ...]:
 
 
 def _misuse() -> tuple[type[Exception], ...]:
+    from orchestrator.gateways.wires.addresses import BadAddress
     from orchestrator.views.errors import Contradiction
 
-    return (Contradiction,)
+    return (Contradiction, BadAddress)
 
 
 def _failures() -> tuple[type[Exception], ...]:

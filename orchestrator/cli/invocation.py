@@ -41,6 +41,13 @@ class Invocation:
         found = ctx.find_object(cls)
         return found if found is not None else cls()
 
+    @classmethod
+    def given(cls, config: Sequence[str], overrides: Sequence[str], home: Path | None) -> Invocation:
+        """The options as they were written; `--config` takes a file, or sets a key as Codex's clients do."""
+        set_keys = tuple(text for text in config if _sets_a_key(text))
+        files = [Path(text) for text in config if not _sets_a_key(text)]
+        return cls(files[-1] if files else None, (*set_keys, *overrides), home)
+
     def settings(self, flags: Mapping[str, object] | None = None, *, quiet: bool = False) -> Settings:
         """The settings in force; a folder's file and what deserves a second look are said on stderr.
 
@@ -48,16 +55,24 @@ class Invocation:
         """
         from orchestrator.settings import load_settings
 
-        settings = load_settings(self.sources(flags or {}))
+        settings = load_settings(self.sources(flags))
         for line in () if quiet else _warnings(settings):
             typer.echo(f"dendro: {line}", err=True)
         return settings
 
-    def sources(self, flags: Mapping[str, object]) -> SettingsSources:
-        """The sources of the settings in force, with a command's flags."""
+    def sources(self, flags: Mapping[str, object] | None = None) -> SettingsSources:
+        """All that the settings in force are made of."""
         from orchestrator.settings import SettingsSources
+        from orchestrator.settings.overrides import translated
 
-        return SettingsSources.of_process(self.config_file, self.overrides, {**flags, "home": self.home})
+        overrides = translated(self.overrides) if self.overrides else ()
+        return SettingsSources.of_process(self.config_file, overrides, {**(flags or {}), "home": self.home})
+
+
+def _sets_a_key(text: str) -> bool:
+    """Whether it is KEY=VALUE: no folder stands before its first `=`."""
+    key, equals, _ = text.partition("=")
+    return bool(equals) and "/" not in key
 
 
 def warn_if_read_only(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli.app_server import app_server
 from orchestrator.cli.approvals import approvals
 from orchestrator.cli.attach import attach
 from orchestrator.cli.budget import budget
@@ -59,7 +60,8 @@ def _show_version(wanted: bool) -> None:
 def dendro(
     ctx: typer.Context,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="Configuration file in force.")
+        list[str] | None,
+        typer.Option("--config", metavar="FILE", help="Configuration file in force; KEY=VALUE as -c."),
     ] = None,
     override: Annotated[
         list[str] | None,
@@ -85,12 +87,12 @@ def dendro(
     dendro replay 0199a2b4               fold a log again, and compare
     dendro run -c model=gpt-5-mini "hi"  with another setting
     """
-    ctx.obj = Invocation(config, tuple(override or ()), home)
+    ctx.obj = Invocation.given(config or (), override or (), home)
 
 
 app.add_typer(workers)
 for command in (
-    demo, run, review, proto, sessions, search, name, rm,
+    demo, run, review, proto, app_server, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
     replay, verify, export, revoke, trust, worker, upkeep, mcp_server, doctor, model_stub,
 ):  # fmt: skip

@@ -138,13 +138,19 @@ class Companion:
     _abandoned: bool = False
 
     @classmethod
-    def forked(cls, invocation: Invocation) -> Companion:
-        """A worker that waits to be started; this process has no thread yet and no loop."""
-        from workers.turns import run_turns
+    def forked(cls, invocation: Invocation, *, imported: bool = True) -> Companion:
+        """A worker that waits to be started; this process has no thread yet and no loop.
+
+        What it needs is imported here, unless this process has to answer before that is done.
+        """
+        if imported:
+            import workers.turns  # noqa: F401
 
         theirs, ours = os.pipe()
 
         def serve() -> int:
+            from workers.turns import run_turns
+
             # `ps` shows it beside the command that both are forks of.
             Path("/proc/self/comm").write_text(WORKER_NAME)
             return run_turns(invocation.settings(quiet=True), theirs)
@@ -214,9 +220,11 @@ class Companion:
 
 
 @contextmanager
-def companion(invocation: Invocation, wanted: bool = True) -> Iterator[Companion | None]:
+def companion(
+    invocation: Invocation, wanted: bool = True, *, imported: bool = True
+) -> Iterator[Companion | None]:
     """A worker under the same settings, to be started beside this process; or none."""
-    worker = Companion.forked(invocation) if wanted else None
+    worker = Companion.forked(invocation, imported=imported) if wanted else None
     try:
         yield worker
     finally:

@@ -120,7 +120,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     """The app-server's view of a deployment."""
     return Ports(
         found=found,
-        client=lambda principal: found.client(),
+        client=lambda principal: found.client(principal.name),
         create=NewThreads(found, sources).create,
         home=found.settings.home,
         version=VERSION,

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.live import Write
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.app_server.server import AppServer
@@ -48,8 +49,10 @@ class MemoryWire:
 class Peer:
     """The client's side: requests with their answers, and all that came between."""
 
-    def __init__(self, wire: MemoryWire) -> None:
+    def __init__(self, wire: MemoryWire, door: Door) -> None:
         self.wire = wire
+        self.door = door
+        """The server's side of the connection."""
         self.heard: list[dict[str, Any]] = []
         self._ids = itertools.count(1)
 
@@ -115,9 +118,10 @@ class Peer:
 async def connected(server: AppServer, principal: Principal = ANN) -> AsyncIterator[Peer]:
     """A client of a server, until the block ends."""
     wire = MemoryWire(principal)
-    serving = asyncio.create_task(server.serve(wire))
+    connection = server.connection(wire)
+    serving = asyncio.create_task(connection.serve())
     try:
-        yield Peer(wire)
+        yield Peer(wire, connection.door)
     finally:
         wire.incoming.put_nowait(None)
         await serving

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
+from orchestrator.gateways.app_server import ephemeral
 from orchestrator.gateways.app_server.asks import Asks
 from orchestrator.gateways.app_server.errors import RpcError, not_found
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, notification, request
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.app_server.write_threads import thread_json
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.threads import Thread
 from orchestrator.views.turns.records import RequestOpened, RequestResolved
 
 
@@ -38,6 +41,8 @@ class Subscription:
     live: LiveThread
     asks: bool = True
     """Whether its requests are put to this connection."""
+    ephemeral: bool = False
+    """Whether the session is deleted when nobody hears it any more."""
 
 
 @dataclass
@@ -93,11 +98,18 @@ class Door:
 
     def unsubscribe(self, session: SessionId) -> bool:
         """Hears a thread no more; False if it was not heard."""
-        if self.subscriptions.pop(session, None) is None:
+        found = self.subscriptions.pop(session, None)
+        if found is None:
             return False
-        self.threads.leave(session, self)
+        last = self.threads.leave(session, self)
         self.asks.left(session)
+        if last and found.ephemeral:
+            self.threads.begin(self._delete(session))
         return True
+
+    async def _delete(self, session: SessionId) -> None:
+        if await ephemeral.delete(self.ports.found, self.client, session):
+            self.notify("thread/closed", {"threadId": session})
 
     def hear(self, told: Told) -> None:
         """Tells the client an event of a thread that it hears, or keeps it until a response is out."""
@@ -132,6 +144,13 @@ class Door:
     async def answered(self, answer: Answer) -> None:
         """Takes the client's answer to a request of a thread."""
         await self.asks.answer(answer)
+
+    def adopt(self, live: LiveThread, thread: Thread) -> None:
+        """Tells the client of an agent's thread, which it hears from now on."""
+        parent = self.subscriptions.get(thread.spawned.parent if thread.spawned else thread.root)
+        asks = parent.asks if parent is not None else all(each.asks for each in self.subscriptions.values())
+        self.subscriptions[live.session] = Subscription(live, asks)
+        self.notify("thread/started", {"thread": thread_json(thread)})
 
     def lose(self, session: SessionId) -> None:
         """Tells the client that a thread is gone."""

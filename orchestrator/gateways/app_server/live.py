@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
@@ -17,6 +17,7 @@ from orchestrator.gateways.app_server.running_turn import events_of_running_turn
 from orchestrator.gateways.client import GAP_TEXTS, Client
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
+from orchestrator.views.threads import Thread, threads
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.records import Change, ItemDelta
 
@@ -52,6 +53,9 @@ class Listener(Protocol):
     def hear(self, told: Told) -> None:
         """Takes the next event; must not wait."""
 
+    def adopt(self, live: LiveThread, thread: Thread) -> None:
+        """Hears an agent that was made by a session which it hears, from its first event on."""
+
     def lose(self, session: SessionId) -> None:
         """Is told that the session is gone: nothing more will come."""
 
@@ -59,7 +63,14 @@ class Listener(Protocol):
 class LiveThread:
     """A session with those who hear it."""
 
-    def __init__(self, ports: Ports, write: Write, client: Client, session: SessionId) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        write: Write,
+        client: Client,
+        session: SessionId,
+        born: Callable[[LiveThread, SessionId], None],
+    ) -> None:
         self.session = session
         self.projector = Projector(session)
         self.listeners: list[Listener] = []
@@ -67,27 +78,24 @@ class LiveThread:
         """The place in the log up to which listeners have been told."""
         self._ports = ports
         self._write = write
-        self._client = client
+        self.client = client
+        self._born = born
         self._following: asyncio.Task[None] | None = None
         self._cursor = BEGINNING
 
-    async def open(self, *, newborn: bool) -> None:
-        """Begins to follow: from the first event, or from now with the running turn read from the log."""
-        head = await self._client.head(self.session)
-        if head is None:
-            raise UnknownSession(self.session)
-        if not newborn:
-            await self._read(head)
-        self._following = asyncio.create_task(self._follow())
-
-    async def _read(self, head: SessionHead) -> None:
+    async def read(self, head: SessionHead) -> None:
+        """Reads the running turn from the log, so that what follows is understood."""
         for event in await events_of_running_turn(self._ports.found, head):
             self.projector.receive(event)
         self.seq, self._cursor = head.seq, EqCursor.at(head)
 
+    def follow(self) -> None:
+        """Begins to follow: from the first event, or from the place up to which the log was read."""
+        self._following = asyncio.create_task(self._follow())
+
     async def _follow(self) -> None:
         try:
-            async for event in self._client.follow(self.session, self._cursor):
+            async for event in self.client.follow(self.session, self._cursor):
                 self._take(event)
         except UnknownSession:
             for listener in tuple(self.listeners):
@@ -99,16 +107,19 @@ class LiveThread:
         if event.type == "warning" and event.msg.get("message") == GAP_TEXTS["rewound"]:
             # The log begins again: what was told of it never happened.
             self.projector = Projector(self.session)
-        told = Told(self.session, event, tuple(map(self._lines, self.projector.receive(event))))
+        at_ms = event.at_ms or self._ports.now_ms()
+        changes = tuple(self._lines(change, at_ms) for change in self.projector.receive(event))
+        told = Told(self.session, event, changes)
         for listener in tuple(self.listeners):
             listener.hear(told)
+        if event.type == "subagent_lifecycle" and event.msg.get("event") == "created":
+            self._born(self, SessionId(str(event.msg.get("session_id"))))
 
-    def _lines(self, change: Change) -> tuple[Change, tuple[Line, ...]]:
-        written = []
-        for method, params in self._write(self.session, change):
-            now = self._ports.now_ms()
-            written.append(Line(method, params, notification(method, params, now), now, _key(change, method)))
-        return change, tuple(written)
+    def _lines(self, change: Change, at_ms: int) -> tuple[Change, tuple[Line, ...]]:
+        return change, tuple(
+            Line(method, params, notification(method, params, at_ms), at_ms, _key(change, params))
+            for method, params in self._write(self.session, change)
+        )
 
     async def close(self) -> None:
         """Follows no more."""
@@ -117,12 +128,10 @@ class LiveThread:
             await asyncio.gather(self._following, return_exceptions=True)
 
 
-def _key(change: Change, method: str) -> tuple[object, ...] | None:
-    return (
-        (change.turn, change.item, change.kind, change.index, method)
-        if isinstance(change, ItemDelta)
-        else None
-    )
+def _key(change: Change, params: JsonObject) -> tuple[object, ...] | None:
+    if isinstance(change, ItemDelta) and "delta" in params:
+        return change.turn, change.item, change.kind, change.index
+    return None
 
 
 class LiveThreads:
@@ -133,7 +142,7 @@ class LiveThreads:
         self._write = write
         self._live: dict[SessionId, LiveThread] = {}
         self._opening = asyncio.Lock()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def hear(
         self, session: SessionId, client: Client, listener: Listener, *, newborn: bool = False
@@ -142,12 +151,45 @@ class LiveThreads:
         async with self._opening:
             live = self._live.get(session)
             if live is None:
-                live = LiveThread(self._ports, self._write, client, session)
-                await live.open(newborn=newborn)
+                head = await client.head(session)
+                if head is None:
+                    raise UnknownSession(session)
+                live = self._made(session, client)
+                if not newborn:
+                    await live.read(head)
                 self._live[session] = live
+                live.follow()
             if listener not in live.listeners:
                 live.listeners.append(listener)
             return live
+
+    def _made(self, session: SessionId, client: Client) -> LiveThread:
+        return LiveThread(self._ports, self._write, client, session, self._born)
+
+    def _born(self, parent: LiveThread, child: SessionId) -> None:
+        self.begin(self._adopt(parent, child))
+
+    async def _adopt(self, parent: LiveThread, child: SessionId) -> None:
+        """Lets all who hear a session hear an agent below it, before the agent's first event is told."""
+        async with self._opening:
+            head = await parent.client.head(child)
+            if head is None or not parent.listeners:
+                return
+            (thread,) = await threads(self._ports.found.broker, [head])
+            live = self._live.get(child) or self._made(child, parent.client)
+            for listener in parent.listeners:
+                if listener not in live.listeners:
+                    live.listeners.append(listener)
+                    listener.adopt(live, thread)
+            if child not in self._live:
+                self._live[child] = live
+                live.follow()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does some work beside all connections, which does not end with one."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def leave(self, session: SessionId, listener: Listener) -> bool:
         """Removes a listener; whether it was the last one, with whom the following ends."""
@@ -158,9 +200,7 @@ class LiveThreads:
         if live.listeners:
             return False
         del self._live[session]
-        task = asyncio.create_task(live.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self.begin(live.close())
         return True
 
     def of(self, session: SessionId) -> LiveThread | None:
@@ -172,4 +212,6 @@ class LiveThreads:
         for live in tuple(self._live.values()):
             await live.close()
         self._live.clear()
-        await asyncio.gather(*self._closing, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

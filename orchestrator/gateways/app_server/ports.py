@@ -54,5 +54,7 @@ class Ports:
     random_bytes: Callable[[int], bytes]
     offer: Offer
     """The settings in force for new sessions."""
+    unserved_s: float = 5.0
+    """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False
     """Whether a client is asked that says a model reviews its requests: such a client may accept anything."""

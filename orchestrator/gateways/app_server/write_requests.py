@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server.write_items import command_action
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.protocol import ops
 from orchestrator.protocol.mcp import ElicitationAction
@@ -71,7 +72,7 @@ def _command(event: JsonMapping) -> JsonObject:
         "reason": event.get("reason"),
         "command": line,
         "cwd": event.get("cwd"),
-        "commandActions": [{"type": "unknown", "command": line}],
+        "commandActions": [command_action(event["command"])],
         "proposedExecpolicyAmendment": list(prefix) if prefix else None,
         "availableDecisions": ["accept", "acceptForSession", *amend, "decline", "cancel"],
     }

@@ -28,8 +28,10 @@ async def no_tokens(token: str) -> Principal | None:
 class Authentication:
     """Finds out who connects."""
 
-    def __init__(self, look_up: TokenLookUp = no_tokens) -> None:
+    def __init__(self, look_up: TokenLookUp = no_tokens, *, on_loopback: bool = False) -> None:
         self._look_up = look_up
+        self.on_loopback = on_loopback
+        """Whether the machine's user is known on loopback, too: the kernel lists whose a connection is."""
 
     async def principal(self, token: str | None, uid: int | None) -> Principal:
         """The principal; `uid` is that of a peer on a unix socket. Raises `Unauthenticated`."""

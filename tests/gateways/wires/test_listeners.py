@@ -81,6 +81,13 @@ async def test_client_without_a_known_token_is_refused(headers: dict[str, str]) 
     assert refused.value.response.headers["WWW-Authenticate"] == "Bearer"
 
 
+async def test_user_of_this_machine_needs_no_token_on_loopback_where_the_door_says_so() -> None:
+    known = replace(CONFIG, authentication=Authentication(on_loopback=True))
+    async with gateway(config=known) as address, connect(str(address)) as client:
+        await client.send("text")
+        assert await client.recv() == f"{machine_user().name}:text"
+
+
 async def test_page_of_a_foreign_origin_is_refused_before_its_token_counts() -> None:
     async with gateway() as address:
         with pytest.raises(InvalidStatus) as refused:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.broker.requests import queue_number
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.input import Said, input_items
@@ -22,6 +24,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.event import Event
+from orchestrator.views.status import no_worker
 from orchestrator.views.threads import thread
 
 AT_REST = frozenset({"idle", "closed"})
@@ -76,6 +79,7 @@ async def thread_start(door: Door, params: ThreadStartParams) -> Result:
         raise bad_params(str(error)) from None
     subscription = await door.subscribe(born.head.session, newborn=True)
     subscription.asks = asks_of(door, params.approvals_reviewer)
+    subscription.ephemeral = wish.ephemeral
     started = thread_json(thread(born.head))
     door.notify("thread/started", {"thread": started})
     for warning in born.warnings:
@@ -190,11 +194,21 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
         client_user_message_id=params.client_user_message_id,
     )
     if head.status in AT_REST:
-        await door.client.submit(head.session, Submission(turn, said))
+        kept = await door.client.submit(head.session, Submission(turn, said))
+        if kept.holder is None:
+            door.threads.begin(warn_unserved(door, head, kept.sq_id))
         return {"turn": started_turn(turn)}
     told = await _decided(door, head, said, STEER_S, id=turn)
     joined = told.msg["turn_id"] if told is not None and told.type == "input_accepted" else turn
     return {"turn": started_turn(joined)}
+
+
+async def warn_unserved(door: Door, head: SessionHead, sq_id: str) -> None:
+    """Tells the client that no worker has taken its words, if none has after a while."""
+    await asyncio.sleep(door.ports.unserved_s)
+    now = await door.known(head.session)
+    if now is not None and now.holder is None and queue_number(now.cursor) < queue_number(sq_id):
+        door.notify("warning", {"threadId": head.session, "message": no_worker(now.pool)})
 
 
 def started_turn(turn: str) -> dict[str, Any]:
