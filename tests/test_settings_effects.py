@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.broker.connection import connect
+from orchestrator.cli.exec import _as_run
 from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
@@ -43,6 +44,7 @@ MCP, MCP_URL = (f'{M}.command="x"',), (f'{M}.url="http://x/mcp"',)
 PROVIDER = (f'{X}.base_url="http://x/v1"', 'model_provider="x"')
 RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(delta="x")
 KEY_FILE, CERTIFICATE = ('gateway.tls_key="/k.pem"',), ('gateway.tls_certificate="/c.pem"',)
+ASKED = "on-request"
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = HELLO + b"%x\r\n" % (2 << 20) + b":" + b"x" * ((2 << 20) - 1) + b"\r\n"
@@ -255,6 +257,7 @@ EFFECTS: Mapping[str, Effect] = {
     "sandbox.max_memory_bytes": Effect("100000000", lambda s: command(s).limits.memory_bytes, 100_000_000),
     "sandbox.unix_sockets": Effect("true", lambda s: command(s).confinement.unix_sockets, True),
     # Clients and the person
+    "exec.approvals": Effect('"queue"', lambda s: _as_run(s, ()).session_defaults.approval_policy, ASKED),
     "notify": Effect('["/bin/sh", "-c", "touch FOLDER/h/ran"]', at_work.program_ran, True),
     "tui.notifications": Effect("true", lambda s: bool(at_work.called(s)), True),
     "tui.notification_method": Effect(

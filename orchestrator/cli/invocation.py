@@ -23,6 +23,8 @@ DENDRO = (sys.executable, "-P", "-m", "orchestrator.cli.main")
 repository may hold, would be imported in the place of one of ours, outside of any sandbox."""
 SHOWN_KEYS = 12
 GLOBAL_WITH_VALUE = ("-c", "--config", "--home")
+WITH_OVERRIDES = frozenset({"app-server", "exec"})
+"""Commands that Codex's own clients start: `--config` after their name sets a key, as they mean it."""
 
 ID_HELP = "A session id, or its beginning or end: the tree's root, or an agent itself."
 AGENT_HELP = "An agent's number in the tree; 0 is the root."
@@ -121,8 +123,11 @@ def hoisted(arguments: Sequence[str]) -> list[str]:
     rest: list[str] = []
     waiting = iter(arguments[:end])
     for word in waiting:
+        sets = bool(rest) and rest[0] in WITH_OVERRIDES
         if word in GLOBAL_WITH_VALUE:
-            front += [word, *_next(waiting)]
+            front += ["-c" if sets and word == "--config" else word, *_next(waiting)]
+        elif sets and word.startswith("--config="):
+            front += ["-c", word.removeprefix("--config=")]
         elif word.startswith(("--config=", "--home=")):
             front.append(word)
         else:

@@ -19,6 +19,7 @@ from orchestrator.cli.budget import budget
 from orchestrator.cli.cancel import cancel, revoke
 from orchestrator.cli.demo import demo
 from orchestrator.cli.doctor import doctor
+from orchestrator.cli.exec import exec_
 from orchestrator.cli.export import export, import_
 from orchestrator.cli.invocation import Invocation, hoisted
 from orchestrator.cli.logs import logs
@@ -99,6 +100,7 @@ for command in (
     app.command()(command)
 app.command("import")(import_)
 app.add_typer(token)
+app.command("exec")(exec_)
 
 
 def main() -> None:

@@ -173,6 +173,10 @@ class Companion:
         self._abandoned = True
         self._close()
 
+    def kill(self) -> None:
+        """Ends the worker at once, and with it what it runs."""
+        self._process.kill()
+
     def _close(self) -> None:
         if self._pipe >= 0:
             os.close(self._pipe)

@@ -33,6 +33,8 @@ class Birth:
     history: HistoryHead = NO_HISTORY
     source: ForkedFrom | None = None
     """The place in another session's log whose conversation it begins with."""
+    originator: str = ORIGINATOR
+    """The program that the session was made for."""
 
 
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
@@ -42,7 +44,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
         "id": facts.session_id,
         "timestamp": timestamp(birth.at_ms),
         "cwd": settings.cwd,
-        "originator": ORIGINATOR,
+        "originator": birth.originator,
         "cli_version": birth.version,
         "instructions": birth.user_instructions,
     }

@@ -36,6 +36,7 @@ from orchestrator.tables import (
     AgentSettings,
     ChainSettings,
     EnvironmentPolicy,
+    ExecSettings,
     FrontSettings,
     GatewaySettings,
     LogSettings,
@@ -108,6 +109,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         agents=reader.table(AgentSettings),
         front=reader.table(FrontSettings),
         gateway=reader.table(GatewaySettings),
+        exec=reader.table(ExecSettings),
         named=named_keys(sources),
     )
     if settings.redis.cluster and settings.upkeep.url is None:

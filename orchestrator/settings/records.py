@@ -13,6 +13,7 @@ from orchestrator.settings.trust import FolderConfig
 from orchestrator.tables import (
     AgentSettings,
     ChainSettings,
+    ExecSettings,
     FrontSettings,
     GatewaySettings,
     LogSettings,
@@ -73,6 +74,7 @@ class Settings:
     agents: AgentSettings = field(default_factory=AgentSettings)
     front: FrontSettings = field(default_factory=FrontSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    exec: ExecSettings = field(default_factory=ExecSettings)
     mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""

@@ -32,6 +32,7 @@ from orchestrator.tables import (
     AgentSettings,
     ChainSettings,
     EnvironmentPolicy,
+    ExecSettings,
     FrontSettings,
     GatewaySettings,
     LogSettings,
@@ -66,10 +67,20 @@ KEYED_RECORDS: tuple[type[Table], ...] = (
     SandboxSettings,
     WireSettings,
     GatewaySettings,
+    ExecSettings,
     FrontSettings,
 )
 TRUSTED_ONLY: frozenset[type[Table]] = frozenset(
-    {RedisSettings, ChainSettings, WorkerSettings, LogSettings, UpkeepSettings, WireSettings, GatewaySettings}
+    {
+        RedisSettings,
+        ChainSettings,
+        WorkerSettings,
+        LogSettings,
+        UpkeepSettings,
+        WireSettings,
+        GatewaySettings,
+        ExecSettings,
+    }
 )
 """Records of which a folder's file may set nothing while it is not trusted; every field of the others
 says so for itself. Tables with names of the user's own (providers, prices, profiles) are never free."""

@@ -22,6 +22,7 @@ from orchestrator.tables.mcp import McpServerSettings
 from orchestrator.tables.models import ModelPrice, ModelSettings, ProviderSettings
 from orchestrator.tables.service import (
     ChainSettings,
+    ExecSettings,
     FrontSettings,
     LogSettings,
     RedisSettings,
@@ -37,6 +38,7 @@ __all__ = [
     "AgentSettings",
     "ChainSettings",
     "EnvironmentPolicy",
+    "ExecSettings",
     "FrontSettings",
     "GatewaySettings",
     "LogSettings",

@@ -175,6 +175,15 @@ class WireSettings(Table):
     `error`."""
 
 
+class ExecSettings(Table):
+    """Runs of `dendro exec`, which a program starts for one turn each."""
+
+    approvals: Literal["refuse", "queue"] = setting("refuse", "exec.approvals")
+    """The fate of a call that needs a person: it is refused, the model reads so, and the run ends by
+    itself (`approval_policy` is `never`, whatever was asked for); or it waits in the fleet's queue
+    (`dendro approvals`), and the run waits with it."""
+
+
 class FrontSettings(Table):
     """Calling the person: from `dendro run` and `dendro attach`, when they are needed."""
 

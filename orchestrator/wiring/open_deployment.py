@@ -156,8 +156,9 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     return await head_of(found.broker, await client.create(birth))
 
 
-async def new_session(settings: Settings, client: Client) -> SessionId:
-    """A session with these settings, in their working folder."""
+async def new_session(settings: Settings, client: Client, originator: str | None = None) -> SessionId:
+    """A session with these settings, in their working folder; `originator` is the program that wants it."""
     workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, guide(settings))
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
+    birth = replace(birth, originator=originator or birth.originator)
     return await client.create(replace(birth, history=await client.history()))

@@ -90,6 +90,11 @@ def forked_birth(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
     return replace(own, facts=facts, settings=taken, user_instructions=given, git=git, source=source)
 
 
+def kept_settings(settings: Settings, state: State) -> TurnSettings:
+    """The settings of a session that goes on: its own, but for what the command line names."""
+    return taken_settings(state, turn_settings(settings), _named(TURN_KEYS, settings.named))
+
+
 def _named(keys: Mapping[str, tuple[str, ...]], named: frozenset[str]) -> frozenset[str]:
     """The fields whose keys the command line sets; a profile may set each of them."""
     if "profile" in named:

@@ -69,11 +69,11 @@ def set_up(root: Path, config: str) -> Setup:
     (setup.data / "dendro.toml").write_text(config)
     git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
-        subprocess.run([*git, *words], cwd=setup.workspace, check=True, env=_environment(setup))
+        subprocess.run([*git, *words], cwd=setup.workspace, check=True, env=environment(setup))
     return setup
 
 
-def _environment(setup: Setup, base_url: str = "") -> dict[str, str]:
+def environment(setup: Setup, base_url: str = "") -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(setup.home),
@@ -210,7 +210,7 @@ class Scene:
         process = start(
             [*COMMAND, "proto", *arguments],
             cwd=self.setup.workspace,
-            env=_environment(self.setup, self.base_url),
+            env=environment(self.setup, self.base_url),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -161,6 +161,8 @@ def test_an_answer_names_the_call_and_its_agent() -> None:
         (["run", "--home", "/h", "--json"], ["--home", "/h", "run", "--json"]),
         (["run", "--", "-c"], ["run", "--", "-c"]),
         (["run", "-c"], ["-c", "run"]),
+        (["exec", "--config", "a=1", "--config=b=2"], ["-c", "a=1", "-c", "b=2", "exec"]),
+        (["--config", "f", "app-server", "--config", "a=1"], ["--config", "f", "-c", "a=1", "app-server"]),
     ],
 )
 def test_global_options_count_wherever_they_stand(given: list[str], heard: list[str]) -> None:

@@ -1,0 +1,344 @@
+"""`dendro exec`: one turn a process, for the programs that start Codex so (`@openai/codex-sdk`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.cli.invocation import Invocation
+
+if TYPE_CHECKING:
+    from orchestrator.broker.records import SessionHead
+    from orchestrator.cli.processes import Companion
+    from orchestrator.gateways.exec_json.one_turn import OneTurn
+    from orchestrator.protocol.ops import UserInput, UserTurn
+    from orchestrator.settings import Settings
+    from orchestrator.wiring.open_deployment import Opened
+
+RESUME = "resume"
+SCHEMA_BYTES = 1 << 20
+STOP_S = 2.0
+"""The time that a turn gets to end when the process is told to."""
+API_KEY = "CODEX_API_KEY"
+ORIGINATOR = "CODEX_INTERNAL_ORIGINATOR_OVERRIDE"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The wish of the command line."""
+
+    prompt: str
+    thread: str | None
+    """The thread that goes on; None for a new one, empty for the newest of the folder."""
+    images: tuple[Path, ...] = ()
+    schema: Any = None
+    originator: str | None = None
+
+
+def exec_(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[resume THREAD_ID] [PROMPT]", help="Without a prompt, or with `-`: stdin."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--experimental-json", "--json", help="Events of exec-json on stdout.")
+    ] = False,
+    model: Annotated[str | None, typer.Option("--model", "-m", metavar="MODEL")] = None,
+    sandbox: Annotated[
+        str | None, typer.Option("--sandbox", "-s", metavar="MODE", help="As `sandbox_mode`.")
+    ] = None,
+    cd: Annotated[
+        Path | None, typer.Option("--cd", "-C", metavar="DIR", help="Where to work, instead of here.")
+    ] = None,
+    add_dir: Annotated[
+        list[Path] | None, typer.Option("--add-dir", metavar="DIR", help="May be written, too.")
+    ] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option("--image", "-i", metavar="FILE", help="Shown to the model.")
+    ] = None,
+    output_schema: Annotated[
+        Path | None, typer.Option("--output-schema", metavar="FILE", help="JSON Schema of the answer.")
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="With resume: the newest thread here.")] = False,
+    skip_git_repo_check: Annotated[
+        bool, typer.Option("--skip-git-repo-check", help="Work outside of a git repository, too.")
+    ] = False,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
+    ] = False,
+    _thread_source: Annotated[str | None, typer.Option("--thread-source", hidden=True)] = None,
+    _program: Annotated[str | None, typer.Option("--cyber-access-program", hidden=True)] = None,
+) -> None:
+    """Runs one turn, and writes what happens as lines of JSON.
+
+    It is what Codex's TypeScript SDK starts: give the SDK this program as its
+    `codexPathOverride`. The session stays, and `resume` goes on with it.
+    Nobody is asked: what needs a person is refused (`exec.approvals`).
+
+    \b
+    echo "fix the failing test" | dendro exec --experimental-json
+    echo "now the changelog" | dendro exec --json resume 0199a2b4
+    dendro exec --json --config model=gpt-5-mini "what is here?"
+    """
+    if not json:
+        raise Fault(
+            "dendro exec writes events: give --experimental-json; for a person there is dendro run",
+            ExitCode.USAGE,
+        )
+    thread, prompt = _read(words or (), last=last)
+    invocation = _invocation(Invocation.of(ctx))
+    flags = {"model": model, "sandbox_mode": sandbox, "cwd": str(cd) if cd else None}
+    settings = _as_run(invocation.settings(flags, quiet=True), tuple(add_dir or ()))
+    _check_folder(settings, skipped=skip_git_repo_check)
+    order = Order(
+        _prompt(prompt),
+        thread,
+        tuple(one.resolve() for one in image or ()),
+        None if output_schema is None else _schema(output_schema),
+        _originator(settings),
+    )
+    _carry_out(invocation, settings, order, own_worker=not no_worker)
+
+
+def _read(words: Sequence[str], *, last: bool) -> tuple[str | None, str | None]:
+    """The thread and the prompt of the positional words; raises `Fault` for too many of them."""
+    rest = list(words)
+    thread: str | None = None
+    if rest[:1] == [RESUME]:
+        del rest[0]
+        if last:
+            thread = ""
+        elif rest:
+            thread = rest.pop(0)
+        else:
+            raise Fault("resume which thread? give its id, or --last", ExitCode.USAGE)
+    elif last:
+        raise Fault("--last says which thread to resume: write resume --last", ExitCode.USAGE)
+    if len(rest) > 1:
+        raise Fault(f"one prompt, in quotes: {rest[1]!r} is too much", ExitCode.USAGE)
+    return thread, rest[0] if rest else None
+
+
+def _invocation(given: Invocation) -> Invocation:
+    """With the overrides in our words, and the key that the SDK hands over."""
+    from orchestrator.settings import SettingsSources
+    from orchestrator.settings.overrides import translated
+
+    overrides = translated(given.overrides)
+    if SettingsSources.of_process().environ.get(API_KEY):
+        overrides = (f'model_providers.openai.env_key="{API_KEY}"', *overrides)
+    return replace(given, overrides=overrides)
+
+
+def _as_run(settings: Settings, add_dirs: tuple[Path, ...]) -> Settings:
+    """The settings of a run that has nobody to ask, unless the fleet's queue is to be asked."""
+    defaults = settings.session_defaults
+    named = set(settings.named)
+    update: dict[str, Any] = {}
+    if add_dirs:
+        roots = (*defaults.sandbox.writable_roots, *(one.resolve() for one in add_dirs))
+        update["sandbox"] = defaults.sandbox.model_copy(update={"writable_roots": roots})
+        named.add("sandbox_mode")
+    if settings.exec.approvals == "refuse":
+        update["approval_policy"] = "never"
+        named.add("approval_policy")
+    defaults = defaults.model_copy(update=update)
+    return replace(settings, session_defaults=defaults, named=frozenset(named))
+
+
+def _check_folder(settings: Settings, *, skipped: bool) -> None:
+    from orchestrator.settings.repository import in_work_tree
+
+    folder = settings.session_defaults.cwd
+    if not folder.is_dir():
+        raise Fault(f"no folder {folder}")
+    if not skipped and not in_work_tree(folder, settings.host.environ):
+        raise Fault(
+            f"{folder} is in no git repository, where changes could be seen and taken back; "
+            "to work there all the same: --skip-git-repo-check"
+        )
+
+
+def _prompt(given: str | None) -> str:
+    from orchestrator.protocol.bounds import TEXT_BYTES
+
+    text = given
+    if given is None or given == "-":
+        data = sys.stdin.buffer.read(TEXT_BYTES + 1)
+        if len(data) > TEXT_BYTES:
+            raise Fault(
+                f"the prompt has more than {TEXT_BYTES:,} bytes: give the text in a file, and name it"
+            )
+        text = data.decode("utf-8", "replace")
+    if text is None or not text.strip():
+        raise Fault("the prompt is empty: give one as an argument or on stdin", ExitCode.USAGE)
+    return text
+
+
+def _schema(file: Path) -> Any:
+    import orjson
+
+    with file.open("rb") as stream:
+        content = stream.read(SCHEMA_BYTES + 1)
+    try:
+        schema = orjson.loads(content) if len(content) <= SCHEMA_BYTES else None
+    except orjson.JSONDecodeError as error:
+        raise Fault(f"{file} is no JSON Schema: {error}") from error
+    if not isinstance(schema, dict):
+        raise Fault(f"{file} is no JSON Schema: a JSON object of at most {SCHEMA_BYTES:,} bytes is one")
+    return schema
+
+
+def _originator(settings: Settings) -> str | None:
+    """The name of the program that started us; None for one that cannot be a name."""
+    name = settings.host.environ.get(ORIGINATOR, "")
+    return name if 0 < len(name) <= 64 and name.isascii() and name.isprintable() else None
+
+
+# ── the run ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _carry_out(invocation: Invocation, settings: Settings, order: Order, *, own_worker: bool) -> None:
+    """Ends the process: with an exit code, or by the signal that stopped the turn."""
+    import os
+    import signal
+
+    import uvloop
+
+    from orchestrator.cli.processes import companion
+
+    stopped: list[int] = []
+    with companion(invocation, wanted=own_worker) as worker:
+        if worker is not None and order.thread is None:
+            worker.start()
+        try:
+            code = uvloop.run(_run(settings, order, worker, stopped))
+        except BrokenPipeError:
+            # The program has gone. What runs goes on with whoever serves the pool.
+            code = ExitCode.FAILED
+        if worker is not None and (stopped or code is ExitCode.FAILED):
+            worker.dismiss()
+    for number in stopped:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    raise typer.Exit(code)
+
+
+async def _run(settings: Settings, order: Order, worker: Companion | None, stopped: list[int]) -> ExitCode:
+    from orchestrator.broker.follow import BEGINNING, EqCursor
+    from orchestrator.cli.invocation import opened, print_on_stderr
+    from orchestrator.cli.terminal import write_json
+    from orchestrator.gateways.app_server.running_turn import events_of_running_turn
+    from orchestrator.gateways.exec_json.one_turn import OneTurn, Run
+    from orchestrator.gateways.exec_json.writer import ExecWriter
+    from orchestrator.wiring.one_turn import resumed_turn
+    from orchestrator.wiring.open_deployment import new_session
+
+    async with opened(settings, insists=True) as found:
+        client = found.client()
+        op: UserInput | UserTurn = _input(order)
+        if order.thread is None:
+            session = await new_session(settings, client, order.originator)
+            cursor, used = BEGINNING, None
+        else:
+            head = await _to_resume(found, order.thread)
+            if worker is not None:
+                worker.start()
+            op, used = await resumed_turn(found, head, _input(order))
+            session, cursor = head.session, EqCursor.at(head)
+        run = Run(client, session, write_json, print_on_stderr, settings.exec.approvals == "queue")
+        turn = OneTurn(run, ExecWriter(used))
+        if order.thread is not None:
+            turn.know(await events_of_running_turn(found, head))
+        await turn.open(_without_effect(settings))
+        holding = turn.hold(op, cursor)
+        if worker is not None:
+            holding = worker.outliving(holding, f"go on with: dendro exec --json resume {session}")
+        return await _until_stopped(turn, holding, worker, stopped)
+
+
+def _without_effect(settings: Settings) -> tuple[str, ...]:
+    """The keys of the command line that nothing obeys; those of files are told on stderr."""
+    from orchestrator.cli.invocation import print_on_stderr
+
+    told = tuple(warning for warning in settings.warnings if warning.startswith("-c: "))
+    for warning in settings.warnings:
+        if warning not in told:
+            print_on_stderr(f"warning: {warning}")
+    return told
+
+
+def _input(order: Order) -> UserInput:
+    from orchestrator.protocol.inputs import InputItem, LocalImageInput, TextInput
+    from orchestrator.protocol.ops import UserInput
+
+    items: list[InputItem] = [TextInput(text=order.prompt)]
+    items += [LocalImageInput(path=str(image)) for image in order.images]
+    return UserInput(items=tuple(items), final_output_json_schema=order.schema)
+
+
+async def _to_resume(found: Opened, thread: str) -> SessionHead:
+    """The thread that goes on; raises `Fault` if there is none."""
+    from orchestrator.gateways.resume import to_resume
+    from orchestrator.views.errors import SetAside, ViewError
+    from orchestrator.wiring.one_turn import newest_in
+
+    folder = str(found.settings.session_defaults.cwd.resolve())
+    wanted = thread or await newest_in(found.broker, folder)
+    if wanted is None:
+        raise Fault(f"no thread was begun in {folder}: begin one without resume")
+    try:
+        return await to_resume(found, wanted)
+    except SetAside:
+        raise
+    except ViewError as error:
+        raise Fault(f"no rollout found for thread id {thread}: {error}") from error
+
+
+async def _until_stopped(
+    turn: OneTurn, holding: Any, worker: Companion | None, stopped: list[int]
+) -> ExitCode:
+    """The exit code of the turn; after a signal, of a turn that was interrupted or left."""
+    import asyncio
+    import signal
+
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+
+    def stop(number: int) -> None:
+        stopped[:] = [number]
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    running, waiting = asyncio.create_task(holding), asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done() and not await _interrupted(turn) and worker is not None:
+            # Its supervisor sees the end of the worker, and kills the command.
+            worker.kill()
+        if not running.done():
+            return ExitCode.FAILED
+        return ExitCode.DONE if running.result() else ExitCode.FAILED
+    finally:
+        for task in (running, waiting):
+            task.cancel()
+        await asyncio.gather(running, waiting, return_exceptions=True)
+
+
+async def _interrupted(turn: OneTurn) -> bool:
+    """Whether the turn ended when it was asked to."""
+    import asyncio
+
+    try:
+        async with asyncio.timeout(STOP_S):
+            await turn.interrupt()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,233 @@
+"""The lines of exec-json: what happens in one turn, in the words that Codex's TypeScript SDK reads.
+
+Nothing is made of events here: the projector has done so, for this door as for all others.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias, assert_never
+
+from orchestrator.core.ids import SessionId
+from orchestrator.protocol.usage import TokenUsage
+from orchestrator.views.turns import records as r
+
+Line: TypeAlias = dict[str, Any]
+STATUSES: Mapping[r.ItemStatus, str] = {
+    r.ItemStatus.IN_PROGRESS: "in_progress",
+    r.ItemStatus.COMPLETED: "completed",
+    r.ItemStatus.FAILED: "failed",
+    r.ItemStatus.DECLINED: "declined",
+    r.ItemStatus.INTERRUPTED: "failed",
+}
+TOOLS: Mapping[r.CollabTool, str] = {
+    r.CollabTool.SPAWN: "spawn_agent",
+    r.CollabTool.SEND_INPUT: "send_input",
+    r.CollabTool.INTERRUPT: "interrupt_agent",
+    r.CollabTool.WAIT: "wait",
+    r.CollabTool.CLOSE: "close_agent",
+    r.CollabTool.LIST: "list_agents",
+}
+DENDRO = "dendro"
+"""The server as which calls of Dendro's own tools are shown."""
+INTERRUPTED = "the turn was interrupted"
+
+
+class ExecWriter:
+    """The lines of one run. Items are numbered in the order in which they appear."""
+
+    def __init__(self, used: TokenUsage | None = None) -> None:
+        self._numbers: dict[str, str] = {}
+        self._used = used or TokenUsage()
+        """The tokens of the whole thread: a run that goes on with one begins with what it has used."""
+        self._begun = False
+        self._todo: Line | None = None
+
+    def opened(self, thread: SessionId, warnings: tuple[str, ...]) -> Iterator[Line]:
+        """The first lines: which thread it is, and what of the command line has no effect."""
+        yield {"type": "thread.started", "thread_id": thread}
+        for number, warning in enumerate(warnings):
+            yield self._warning(f"-c {number}", warning)
+
+    def joined(self) -> Iterator[Line]:
+        """The begin of a turn that ran before this process came."""
+        yield from self._begin()
+
+    def refused(self, message: str) -> Iterator[Line]:
+        """The end of a turn that never began."""
+        yield from self._begin()
+        yield {"type": "error", "message": message}
+        yield {"type": "turn.failed", "error": {"message": message}}
+
+    def receive(self, change: r.Change) -> Iterator[Line]:
+        """The lines that follow from a change of the turn."""
+        match change:
+            case r.TurnStarted():
+                yield from self._begin()
+            case r.ItemStarted(_, item):
+                if (body := _shown(item)) is not None and not isinstance(item, WHOLE_ONLY):
+                    yield self._item("item.started", item.id, body)
+            case r.ItemCompleted(_, item):
+                if (body := _shown(item)) is not None and not _is_empty(item):
+                    yield self._item("item.completed", item.id, body)
+            case r.PlanUpdated():
+                yield self._planned(change)
+            case r.TokenUsageUpdated(_, total):
+                self._used = total
+            case r.TurnError(_, fault):
+                yield {"type": "error", "message": fault.message}
+            case r.Warned(message):
+                yield self._warning(f"warning {len(self._numbers)}", message)
+            case r.TurnCompleted(turn):
+                yield from self._end(turn)
+            case (
+                r.ItemDelta()
+                | r.DiffUpdated()
+                | r.RequestOpened()
+                | r.RequestResolved()
+                | r.StatusChanged()
+                | r.NameChanged()
+                | r.TurnsDropped()
+            ):
+                pass
+            case _:
+                assert_never(change)
+
+    def _begin(self) -> Iterator[Line]:
+        if not self._begun:
+            self._begun = True
+            yield {"type": "turn.started"}
+
+    def _item(self, kind: str, id: str, body: Line) -> Line:
+        """The line of an item; a search has the id of its call, and takes a number all the same."""
+        return {"type": kind, "item": {"id": self._number(id), **body}}
+
+    def _number(self, id: str) -> str:
+        return self._numbers.setdefault(id, f"item_{len(self._numbers)}")
+
+    def _warning(self, id: str, message: str) -> Line:
+        return self._item("item.completed", id, {"type": "error", "message": message})
+
+    def _planned(self, plan: r.PlanUpdated) -> Line:
+        first = self._todo is None
+        steps = [{"text": step, "completed": status == "completed"} for step, status in plan.steps]
+        self._todo = {"type": "todo_list", "items": steps}
+        return self._item("item.started" if first else "item.updated", TODO, self._todo)
+
+    def _end(self, turn: r.Turn) -> Iterator[Line]:
+        if self._todo is not None:
+            yield self._item("item.completed", TODO, self._todo)
+        if turn.status is r.TurnStatus.COMPLETED:
+            yield {"type": "turn.completed", "usage": self._usage()}
+            return
+        message = turn.fault.message if turn.fault is not None else INTERRUPTED
+        yield {"type": "turn.failed", "error": {"message": message}}
+
+    def _usage(self) -> Line:
+        used = self._used
+        return {
+            "input_tokens": used.input_tokens,
+            "cached_input_tokens": used.cached_input_tokens,
+            # No provider's figures that are kept tell of tokens that were written to a cache.
+            "cache_write_input_tokens": 0,
+            "output_tokens": used.output_tokens,
+            "reasoning_output_tokens": used.reasoning_output_tokens,
+        }
+
+
+TODO = "todo_list"
+WHOLE_ONLY = (r.AgentMessage, r.Reasoning)
+"""Items that are told when they are complete: their text streams, and these lines have no deltas."""
+
+
+def _is_empty(item: r.ThreadItem) -> bool:
+    """Whether the reasoning of an item is not shown, and so nothing is left to tell."""
+    return isinstance(item, r.Reasoning) and not _thought(item)
+
+
+def _thought(item: r.Reasoning) -> str:
+    return "\n".join(item.summary or item.content)
+
+
+def _shown(item: r.ThreadItem) -> Line | None:
+    """An item's fields but its id; None for a kind that these lines do not have."""
+    match item:
+        case r.AgentMessage():
+            return {"type": "agent_message", "text": item.text}
+        case r.Reasoning():
+            return {"type": "reasoning", "text": _thought(item)}
+        case r.CommandExecution():
+            return _command(item)
+        case r.FileChange():
+            changes = [{"path": one.path, "kind": str(one.kind)} for one in item.changes]
+            return {"type": "file_change", "changes": changes, "status": STATUSES[item.status]}
+        case r.McpToolCall():
+            return _tool(item.server, item.tool, item.arguments, item.status, item.result, item.error)
+        case r.DynamicToolCall():
+            return _dynamic(item)
+        case r.CollabToolCall():
+            return _collab(item)
+        case r.WebSearch():
+            action = dict(item.action or {})
+            return {"id": item.id, "type": "web_search", "query": item.query, "action": action}
+        case (
+            r.UserMessage()
+            | r.Plan()
+            | r.ImageView()
+            | r.EnteredReview()
+            | r.ExitedReview()
+            | r.ContextCompaction()
+        ):
+            return None
+        case _:
+            assert_never(item)
+
+
+def _command(item: r.CommandExecution) -> Line:
+    return {
+        "type": "command_execution",
+        "command": shlex.join(item.command),
+        "aggregated_output": item.output or "",
+        "exit_code": item.exit_code,
+        "status": STATUSES[item.status],
+    }
+
+
+def _tool(
+    server: str, tool: str, arguments: Any, status: r.ItemStatus, result: Any, error: str | None
+) -> Line:
+    return {
+        "type": "mcp_tool_call",
+        "server": server,
+        "tool": tool,
+        "arguments": arguments,
+        "result": result,
+        "error": None if error is None else {"message": error},
+        "status": STATUSES[status],
+    }
+
+
+def _dynamic(item: r.DynamicToolCall) -> Line:
+    """A call of one of our own tools, in the words for calls of others' tools."""
+    server, text = item.namespace or DENDRO, item.output
+    if item.success is False:
+        return _tool(server, item.tool, item.arguments, item.status, None, text or "")
+    content = {"content": [{"type": "text", "text": text}], "structured_content": None}
+    return _tool(server, item.tool, item.arguments, item.status, None if text is None else content, None)
+
+
+def _collab(item: r.CollabToolCall) -> Line:
+    states = {
+        session: {"status": str(state.status), "message": state.message}
+        for session, state in item.states.items()
+    }
+    return {
+        "type": "collab_tool_call",
+        "tool": TOOLS[item.tool],
+        "sender_thread_id": item.sender,
+        "receiver_thread_ids": list(item.receivers),
+        "prompt": item.prompt,
+        "agents_states": states,
+        "status": STATUSES[item.status],
+    }
