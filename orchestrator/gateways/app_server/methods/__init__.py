@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from orchestrator.gateways.app_server.method import Method
-from orchestrator.gateways.app_server.methods import catalogue, config, handshake, resume, running, threads
+from orchestrator.gateways.app_server.methods import (
+    catalogue,
+    changes,
+    config,
+    handshake,
+    resume,
+    running,
+    threads,
+)
 
 TABLES: tuple[Mapping[str, Method], ...] = (
     handshake.METHODS,
@@ -17,6 +25,7 @@ TABLES: tuple[Mapping[str, Method], ...] = (
     config.METHODS,
     threads.METHODS,
     resume.METHODS,
+    changes.METHODS,
 )
 METHODS: Mapping[str, Method] = {name: method for table in TABLES for name, method in table.items()}
 _REMEDIES: Mapping[str, str] = {

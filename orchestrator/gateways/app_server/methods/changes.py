@@ -1,0 +1,255 @@
+"""Methods that change a thread beside its turns: settings, rollback, deletion, a command, a review."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from orchestrator.broker.errors import SessionHeld
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.errors import RpcError, bad_params
+from orchestrator.gateways.app_server.input import Said, input_items
+from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.methods.running import (
+    CollaborationParams,
+    Policy,
+    ThreadParams,
+    TurnStartParams,
+    started_turn,
+)
+from orchestrator.gateways.app_server.methods.threads import MOST_TEXT, head_to_read, thread_of
+from orchestrator.gateways.app_server.running_turn import AT_REST
+from orchestrator.gateways.app_server.write_settings import settings_json
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.protocol import ops
+from orchestrator.protocol.review import ReviewRequest
+from orchestrator.protocol.scalars import Delivery
+from orchestrator.protocol.submission import Submission
+from orchestrator.views.thread_log import ThreadLog
+from orchestrator.views.thread_pages import end_of
+from orchestrator.views.thread_settings import settings_of
+
+DECIDED_S = 5.0
+"""A worker decides within milliseconds."""
+MOST_COMMAND = 64 << 10
+REST_S = 2.0
+"""A worker lets go of a thread within milliseconds of its turn's end."""
+POLL_S = 0.05
+
+
+# ── settings ──────────────────────────────────────────────────────────────────────────────────
+
+
+class SettingsUpdate(Params):
+    """Settings of the turns to come; what is left out stays."""
+
+    thread_id: str
+    cwd: str | None = None
+    model: str | None = None
+    effort: str | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    approval_policy: Policy | None = None
+    sandbox_policy: dict[str, Any] | None = None
+    collaboration_mode: CollaborationParams | None = None
+    personality: Literal["none", "friendly", "pragmatic"] | None = None
+
+    def override(self) -> ops.OverrideTurnContext | None:
+        """The change, as a turn would bring it; None if there is none. Raises `RpcError`."""
+        given = {name: getattr(self, name) for name in SettingsUpdate.model_fields}
+        try:
+            return TurnStartParams.model_construct(**given, input=()).override()
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise bad_params(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+async def settings_update(door: Door, params: SettingsUpdate) -> Result:
+    """Changes a thread's settings, for its next turn on, and tells them."""
+    head = await door.head(params.thread_id)
+    override = params.override()
+    settings = await settings_of(door.ports.found, head)
+    if override is not None:
+        await door.client.submit(head.session, Submission(door.new_turn_id(), override))
+        wire = override.model_dump(mode="json", include=override.model_fields_set)
+        settings = settings.changed(wire)
+    told = {"threadId": head.session, "threadSettings": settings_json(settings)}
+    door.notify("thread/settings/updated", told)
+    return {}
+
+
+# ── going back ────────────────────────────────────────────────────────────────────────────────
+
+
+class Revert(Params):
+    """The turn before which a thread is to go on."""
+
+    thread_id: str
+    before_turn_id: str
+
+
+async def revert(door: Door, params: Revert) -> Result:
+    """Takes the conversation back to before a turn; files stay as they are."""
+    head = await door.head(params.thread_id)
+    said = await _said_since(door, head, params.before_turn_id)
+    await _decided(door, head, ops.ThreadRollback(num_turns=said), "thread_rolled_back")
+    now = await door.head(params.thread_id)
+    if head.session not in door.subscriptions:
+        door.notify("thread/reverted", {"threadId": head.session})
+    return {
+        "thread": await thread_of(door, now),
+        "turnsBackwardsCursor": str(end_of(now, "turns")),
+        "itemsBackwardsCursor": str(end_of(now, "items")),
+    }
+
+
+async def _said_since(door: Door, head: SessionHead, turn: str) -> int:
+    """The messages of people from a turn's first on; raises `RpcError`."""
+    said = 0
+    log = await ThreadLog.of(door.ports.found, head)
+    async for stretch in log.back():
+        said += stretch.said
+        if stretch.turn == turn:
+            if said:
+                return said
+            raise RpcError(f"nobody spoke in turn {turn}, or since: there is nothing to take back")
+    raise RpcError(f"turn not found: {turn[:100]}")
+
+
+async def _decided(door: Door, head: SessionHead, op: ops.Op, event: str) -> None:
+    """Submits an op, and waits until the session has done it; raises `RpcError`."""
+    try:
+        told = await submit_op(
+            door.client,
+            head.session,
+            op,
+            lambda seen, own: seen.id == own and seen.type == event,
+            DECIDED_S,
+        )
+    except OpRefused as error:
+        raise RpcError(str(error)) from None
+    if told.answer is None:
+        raise RpcError(unread(head.pool))
+
+
+# ── the end of a thread ───────────────────────────────────────────────────────────────────────
+
+
+async def delete(door: Door, params: ThreadParams) -> Result:
+    """Deletes a thread with its agents, for good; one that is at work is refused."""
+    head = await head_to_read(door, params.thread_id)
+    if head.agent_id != ROOT:
+        raise RpcError("an agent goes with its tree: delete the thread that made it")
+    try:
+        await door.ports.found.broker.delete_tree(await _at_rest(door, head))
+    except SessionHeld as error:
+        raise RpcError(f"{error}: interrupt it, and delete it then") from None
+    door.unsubscribe(head.session)
+    door.notify("thread/deleted", {"threadId": head.session})
+    return {}
+
+
+async def _at_rest(door: Door, root: SessionHead) -> list[SessionHead]:
+    """All sessions of a tree, once a worker has let go of them; raises `RpcError` if they are at work."""
+    clock = asyncio.get_running_loop()
+    until = clock.time() + REST_S
+    while True:
+        members = await _members(door, root)
+        busy = next((one for one in members if not _quiet(one)), None)
+        if busy is None:
+            return members
+        if busy.status not in AT_REST or clock.time() > until:
+            raise RpcError(f"thread {busy.session} is at work: interrupt it, and delete the thread then")
+        # A release is no event, so it has to be looked for.
+        await asyncio.sleep(POLL_S)
+
+
+async def _members(door: Door, root: SessionHead) -> list[SessionHead]:
+    """All sessions of a tree; pruned ones are in no registry, so the shard is read."""
+    broker = door.ports.found.broker
+    shard = broker.keys.shard_of(root.session)
+    return [head async for page in broker.heads_of_shard(shard) for head in page if head.tree == root.tree]
+
+
+def _quiet(head: SessionHead) -> bool:
+    return head.holder is None and head.sq_tip == head.cursor and head.status in AT_REST
+
+
+# ── turns of another kind ─────────────────────────────────────────────────────────────────────
+
+
+class ShellCommand(Params):
+    """A command line that a person typed."""
+
+    thread_id: str
+    command: Annotated[str, Field(min_length=1, max_length=MOST_COMMAND)]
+
+
+async def shell_command(door: Door, params: ShellCommand) -> Result:
+    """Runs a person's command line in the thread's folder, as a turn of its own."""
+    head = await door.head(params.thread_id)
+    op = ops.RunUserShellCommand(command=params.command)
+    await door.client.submit(head.session, Submission(door.new_turn_id(), op))
+    return {}
+
+
+class ReviewStart(Params):
+    """The subject of a review."""
+
+    thread_id: str
+    target: dict[str, Any]
+    delivery: Literal["inline"] | None = None
+
+
+async def review_start(door: Door, params: ReviewStart) -> Result:
+    """Begins a review in the thread itself."""
+    head = await door.head(params.thread_id)
+    try:
+        request = ReviewRequest.model_validate({"target": params.target})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise bad_params(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    turn = door.new_turn_id()
+    await door.client.submit(head.session, Submission(turn, ops.Review(review_request=request)))
+    return {"turn": started_turn(turn), "reviewThreadId": head.session}
+
+
+class QueueAdd(Params):
+    """Words for a thread's next turn, behind the one that runs."""
+
+    thread_id: str
+    input: tuple[Said, ...]
+    client_user_message_id: Annotated[str, Field(max_length=MOST_TEXT)]
+
+
+async def queue_add(door: Door, params: QueueAdd) -> Result:
+    """Hands in words that wait behind the running turn, and are a turn of their own."""
+    head = await door.head(params.thread_id)
+    turn = door.new_turn_id()
+    said = ops.UserInput(
+        items=input_items(params.input),
+        delivery=Delivery.QUEUE,
+        client_user_message_id=params.client_user_message_id,
+    )
+    await door.client.submit(head.session, Submission(turn, said))
+    queued = {
+        "id": turn,
+        "clientUserMessageId": params.client_user_message_id,
+        "input": [one.model_dump(mode="json", by_alias=True, exclude_unset=True) for one in params.input],
+    }
+    return {"queuedSubmission": queued}
+
+
+METHODS: Mapping[str, Method] = {
+    "thread/settings/update": Method(SettingsUpdate, settings_update, Scope.SUBMIT),
+    "thread/revert": Method(Revert, revert, Scope.SUBMIT, waits=True),
+    "thread/delete": Method(ThreadParams, delete, Scope.ADMIN),
+    "thread/shellCommand": Method(ShellCommand, shell_command, Scope.SUBMIT),
+    "review/start": Method(ReviewStart, review_start, Scope.SUBMIT),
+    "thread/queue/add": Method(QueueAdd, queue_add, Scope.SUBMIT),
+}

@@ -1,0 +1,131 @@
+"""Changes of threads over the app-server: settings, rollback, deletion, commands of people, reviews."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.server import AppServer
+from orchestrator.gateways.principals import Principal, Scope
+from tests.doors.peer import Peer, connected
+from tests.doors.schema import assert_valid
+from tests.doors.test_app_server_threads import NOBODY, other, peer, read, talked
+from tests.doors.test_app_server_turns import HELLO, begun, said, server
+from tests.runtime.connections import Gate
+from tests.runtime.harness import Harness
+
+__all__ = ["other", "peer", "server"]
+pytestmark = pytest.mark.realredis
+
+
+async def test_client_changes_settings_that_hold_for_the_next_turn(peer: Peer, harness: Harness) -> None:
+    thread = await begun(peer)
+    change = {"threadId": thread, "effort": "high", "model": "m2"}
+    assert await peer.call("thread/settings/update", change) == {}
+    told = await peer.until("thread/settings/updated")
+    assert_valid("ThreadSettingsUpdatedNotification", told)
+    assert (told["threadSettings"]["effort"], told["threadSettings"]["model"]) == ("high", "m2")
+    harness.models.will(HELLO)
+    await said(peer, thread)
+    await peer.until("turn/completed")
+    assert harness.models.prompts[-1].model == "m2"
+    resumed = await read(peer, "thread/resume", "ThreadResumeResponse", threadId=thread)
+    assert (resumed["model"], resumed["reasoningEffort"]) == ("m2", "high")
+
+
+@pytest.mark.parametrize("change", [{"effort": "?"}, {"sandboxPolicy": {"type": "externalSandbox"}}])
+async def test_client_with_a_setting_that_there_is_not_is_told_so(peer: Peer, change: dict[str, Any]) -> None:
+    thread = await begun(peer)
+    code, _ = await peer.refused("thread/settings/update", {"threadId": thread, **change})
+    assert code == Code.BAD_PARAMS
+
+
+async def test_turns_that_a_client_takes_back_are_in_no_list_any_more(peer: Peer, harness: Harness) -> None:
+    thread = await talked(peer, harness, "one", "banana", "three")
+    listed = await peer.call("thread/turns/list", {"threadId": thread})
+    last, second, first = [turn["id"] for turn in listed["data"]]
+    found = await read(peer, "thread/revert", "ThreadRevertResponse", threadId=thread, beforeTurnId=second)
+    assert found["thread"]["id"] == thread
+    rest = await peer.call("thread/turns/list", {"threadId": thread, "cursor": found["turnsBackwardsCursor"]})
+    assert [turn["id"] for turn in rest["data"]] == [first]
+    assert "thread/reverted" in peer.methods()
+    harness.models.will(HELLO)
+    await said(peer, thread, "four")
+    await peer.until("turn/completed")
+    assert "banana" not in str(harness.models.prompts[-1].input)
+    code, text = await peer.refused("thread/revert", {"threadId": thread, "beforeTurnId": last})
+    assert (code, text) == (Code.REFUSED, f"turn not found: {last}")
+
+
+async def test_thread_that_a_client_deletes_is_gone_for_everybody(
+    peer: Peer, other: Peer, harness: Harness
+) -> None:
+    thread = await talked(peer, harness, "one")
+    assert await peer.call("thread/delete", {"threadId": thread}) == {}
+    assert await peer.until("thread/deleted") == {"threadId": thread}
+    code, text = await other.refused("thread/read", {"threadId": thread})
+    assert (code, text) == (Code.REFUSED, f"no rollout found for thread id {thread}")
+    assert (await other.call("thread/list"))["data"] == []
+
+
+async def test_thread_at_work_is_not_deleted(peer: Peer, harness: Harness) -> None:
+    thread, gate = await begun(peer), Gate()
+    harness.models.will([gate, *HELLO])
+    await said(peer, thread)
+    await peer.until("turn/started")
+    code, text = await peer.refused("thread/delete", {"threadId": thread})
+    assert (code, "is at work: interrupt it" in text) == (Code.REFUSED, True)
+    gate.open()
+    await peer.until("turn/completed")
+
+
+async def test_principal_that_only_submits_deletes_nothing(server: AppServer, peer: Peer) -> None:
+    thread = await begun(peer)
+    async with connected(server, Principal("bob", scope=Scope.APPROVE)) as bob:
+        await bob.greet()
+        code, text = await bob.refused("thread/delete", {"threadId": thread})
+    assert (code, "needs the scope admin" in text) == (Code.REFUSED, True)
+
+
+async def test_words_that_a_client_queues_are_a_turn_behind_the_running_one(
+    peer: Peer, harness: Harness
+) -> None:
+    thread, gate = await begun(peer), Gate()
+    harness.models.will([gate, *HELLO], HELLO)
+    first = await said(peer, thread, "one")
+    await peer.until("turn/started")
+    words = {"input": [{"type": "text", "text": "two"}], "clientUserMessageId": "c-1"}
+    queued = await read(peer, "thread/queue/add", "ThreadQueueAddResponse", threadId=thread, **words)
+    assert queued["queuedSubmission"]["clientUserMessageId"] == "c-1"
+    gate.open()
+    assert (await peer.until("turn/completed"))["turn"]["id"] == first
+    assert (await peer.until("turn/completed"))["turn"]["id"] == queued["queuedSubmission"]["id"]
+
+
+async def test_client_has_changes_reviewed_in_the_thread(peer: Peer, harness: Harness) -> None:
+    thread = await begun(peer)
+    about = {"target": {"type": "custom", "instructions": "look at it"}}
+    begun_review = await read(peer, "review/start", "ReviewStartResponse", threadId=thread, **about)
+    assert begun_review["reviewThreadId"] == thread
+    done = await peer.until("turn/completed")
+    assert done["turn"]["id"] == begun_review["turn"]["id"]
+    code, _ = await peer.refused("review/start", {"threadId": thread, "target": {"type": "no"}})
+    assert code == Code.BAD_PARAMS
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("thread/settings/update", {}),
+        ("thread/revert", {"beforeTurnId": "t"}),
+        ("thread/shellCommand", {"command": "true"}),
+        ("review/start", {"target": {"type": "uncommittedChanges"}}),
+    ],
+)
+async def test_client_that_changes_a_thread_that_there_is_not_is_told_so(
+    peer: Peer, method: str, params: dict[str, Any]
+) -> None:
+    refused = await peer.refused(method, {"threadId": NOBODY, **params})
+    assert refused == (Code.REFUSED, f"thread not found: {NOBODY}")
