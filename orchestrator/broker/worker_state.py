@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -27,6 +27,16 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """A worker's work for one pool, over the last minute."""
+
+    claims_per_s: float = 0.0
+    turns_per_s: float = 0.0
+    """Model requests that were answered, or given up."""
+    tokens_per_min: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerState:
     """A worker's last heartbeat; one of an older version says nothing of its machine."""
 
@@ -36,13 +46,21 @@ class WorkerState:
     room: int
     """Sessions that it may run."""
     draining: bool = False
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    """By pool."""
     facts: MachineFacts | None = None
 
 
 def encoded(state: WorkerState) -> bytes:
     """The state as the broker keeps it: one JSON object without levels."""
-    facts = {} if state.facts is None else asdict(state.facts)
-    own = {"pools": state.pools, "held": state.held, "room": state.room, "draining": state.draining}
+    facts: dict[str, Any] = {} if state.facts is None else asdict(state.facts)
+    own: dict[str, Any] = {
+        "pools": state.pools,
+        "held": state.held,
+        "room": state.room,
+        "draining": state.draining,
+    }
+    own["paces"] = {pool: asdict(pace) for pool, pace in state.paces.items()}
     return orjson.dumps({**own, **facts})
 
 
@@ -56,5 +74,6 @@ def decoded(payload: bytes) -> WorkerState:
         held=found.get("held", 0),
         room=found.get("room", 0),
         draining=found.get("draining", False),
+        paces={pool: Pace(**pace) for pool, pace in found.get("paces", {}).items()},
         facts=MachineFacts(**facts) if facts else None,
     )

@@ -32,6 +32,7 @@ from orchestrator.cli.review import review
 from orchestrator.cli.run import run
 from orchestrator.cli.send import interrupt, send
 from orchestrator.cli.sessions import name, search, sessions
+from orchestrator.cli.stats import stats
 from orchestrator.cli.token import token
 from orchestrator.cli.tree import tree
 from orchestrator.cli.trust import trust
@@ -95,7 +96,7 @@ app.add_typer(workers)
 for command in (
     demo, run, review, proto, app_server, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
-    replay, verify, export, revoke, trust, worker, upkeep, mcp_server, doctor, model_stub,
+    replay, verify, export, revoke, trust, stats, worker, upkeep, mcp_server, doctor, model_stub,
 ):  # fmt: skip
     app.command()(command)
 app.command("import")(import_)

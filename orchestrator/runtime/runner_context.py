@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.broker.records import Claim, Claimed
+from orchestrator.broker.tree_records import Settlement
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
@@ -34,6 +35,8 @@ class RunnerConfig:
     """Whether sessions of the pool are due while this worker has no room."""
     adopt: Callable[[Sequence[SessionId]], None] = lambda sessions: None
     """Asks the worker to end cancelled sessions that are due in pools which no worker may serve."""
+    settled: Callable[[str, Sequence[Settlement]], None] = lambda pool, settlements: None
+    """Hears of the model requests of a pool's session that a commit has settled."""
     confirm_effects: Callable[[Claim, int], Awaitable[bool]] | None = None
     """Under `effects = wait`: whether replicas have the log of a claim's session up to an entry."""
 

@@ -18,6 +18,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.runtime.jobs import Bench, JobServer
 from orchestrator.runtime.loader import BrokenLog, Cache
 from orchestrator.runtime.log import log
+from orchestrator.runtime.pace import Paces
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.reaper import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report
@@ -67,7 +68,13 @@ class Worker:
         self._jobs: JobServer | None = None
         if config.bench is not None:
             self._jobs = JobServer(ports, config.bench, (config.name, config.pools), self._has_turn)
-        self._runner_config = replace(config.runner, others_wait=lambda: self._backlog, adopt=self.adopt)
+        self._paces = Paces(ports.monotonic)
+        self._runner_config = replace(
+            config.runner,
+            others_wait=lambda: self._backlog,
+            adopt=self.adopt,
+            settled=self._paces.settled,
+        )
 
     async def run(self) -> None:
         """Claims and runs sessions until `drain`, then waits for those it holds."""
@@ -208,6 +215,7 @@ class Worker:
             self._take(claimed, sent_at, adopted=True)
 
     def _take(self, claimed: Claimed, sent_at: float, *, adopted: bool = False) -> None:
+        self._paces.claimed(claimed.claim.pool)
         if self._ports.observer is not None:
             self._ports.observer.claimed(claimed)
         runner = Runner(self._ports, self._runner_config, claimed, self._cache)
@@ -297,6 +305,7 @@ class Worker:
             held=len(self._runners),
             room=self._config.runner.worker.concurrency,
             draining=self._draining.is_set(),
+            paces=self._paces.take(),
             facts=self._config.facts(),
         )
 

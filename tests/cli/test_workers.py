@@ -1,4 +1,4 @@
-"""`dendro workers`: who is there, and one that is sent home."""
+"""`dendro workers` and `dendro stats`: who is there and what there is to do; one that is sent home."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def test_person_sees_a_worker_and_sends_it_home(machine: Machine) -> None:
         (row,) = json.loads(user.run("workers", "--json").stdout)
         assert (row["status"], row["pid"], row["remarks"]) == ("serving", process.pid, [])
         assert row["worker"] in user.run("workers").stdout
+        told = json.loads(user.run("stats", "--json").stdout)
+        pool = next(pool for pool in told["pools"] if pool["parked"])
+        assert (pool["parked"], pool["due"], pool["held"], pool["workers"]) == ({"idle": 1}, 0, 0, 1)
+        assert (told["workers"], told["sessions"], told["open_requests"]) == (1, 1, 0)
+        assert pool["pool"] in row["pools"]
+        assert "1 idle" in user.run("stats").stdout
         drained = user.run("workers", "drain", row["worker"][:-1], "--wait")
         assert (drained.returncode, drained.stdout) == (0, ""), drained.stderr
         assert process.wait(20) == 0

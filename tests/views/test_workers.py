@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.broker.records import Heard
-from orchestrator.broker.worker_state import MachineFacts, WorkerState, decoded, encoded
+from orchestrator.broker.worker_state import MachineFacts, Pace, WorkerState, decoded, encoded
 from orchestrator.views.errors import ViewError
 from orchestrator.views.workers import SILENT_MS, SeenWorker, named_worker, seen_workers
 
@@ -21,7 +21,10 @@ def seen(*states: WorkerState, ago_ms: int = 0) -> list[SeenWorker]:
     return seen_workers(heard, NOW)
 
 
-@pytest.mark.parametrize("state", [STATE, replace(STATE, draining=True), replace(STATE, facts=None)])
+@pytest.mark.parametrize(
+    "state",
+    [STATE, replace(STATE, draining=True, paces={"gpu": Pace(1.5, 2, 3)}), replace(STATE, facts=None)],
+)
 def test_state_of_a_worker_is_read_as_it_was_sent(state: WorkerState) -> None:
     assert decoded(encoded(state)) == state
 
