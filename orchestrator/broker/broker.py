@@ -29,6 +29,7 @@ from orchestrator.broker.errors import (
     Unavailable,
     UnknownSession,
 )
+from orchestrator.broker.fleet_index import FleetIndex
 from orchestrator.broker.history import History
 from orchestrator.broker.jobs import Jobs
 from orchestrator.broker.notices import Listener
@@ -59,6 +60,7 @@ from orchestrator.broker.replies import (
     refused,
     unexpected,
 )
+from orchestrator.broker.request_feed import RequestFeed
 from orchestrator.broker.requests import holder
 from orchestrator.broker.secrets import Secrets
 from orchestrator.broker.storage import StorageCalls
@@ -71,12 +73,16 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens):
+class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens, FleetIndex):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         super().__init__(connection, config, monotonic)
         self._listener = Listener(connection, self.keys)
+
+    def request_feed(self, namespace: str | None = None) -> RequestFeed:
+        """A feed of the requests to people in a namespace; of all of them if it is None."""
+        return RequestFeed(self, Listener(self._connection, self.keys), namespace)
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""

@@ -146,6 +146,8 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         keys.timer(session),
         keys.approvals(shard),
         keys.sessions(shard),
+        keys.index(shard),
+        keys.asked(shard),
     ]
     for pool in shape.pools:
         found += keys.pool(shard, pool)
@@ -163,6 +165,8 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
         yield "status", request.status
     if request.meta is not None:
         yield "meta", request.meta
+    if request.name is not None:
+        yield "name", request.name
     if request.min_core is not None:
         yield "min_core", request.min_core
 

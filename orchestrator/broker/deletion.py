@@ -91,6 +91,7 @@ class Deletion(Reader):
                     raise unexpected("delete", code)
         for listed in order.listed:
             self._places.pop(listed.session, None)
+            self._namespaces.pop(listed.session, None)
 
     async def _gone(self, sessions: Sequence[SessionId]) -> list[_Listed]:
         """Sessions that the registry names and nobody saw; raises `SessionHeld` if one of them lives."""
@@ -105,6 +106,7 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
     pools = list(dict.fromkeys(listed.pool for listed in order.listed if listed.pool is not None))
     names = [keys.sessions(shard), keys.timers(shard), keys.approvals(shard)]
     names += [keys.agents(tree), keys.blobs(tree), keys.tree(tree), keys.secrets(tree)]
+    names += [keys.index(shard), keys.asked(shard)]
     for pool in pools:
         names += [keys.due(shard, pool), keys.leases(shard, pool)]
     for listed in order.listed:

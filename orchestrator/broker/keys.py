@@ -30,7 +30,9 @@ a tree live in one slot and a script may touch them together.
     {s}:timers              zset    commit raise_limits; fire    timers_due        its members
     {s}:confirmed           string  confirmed                    nobody            the deployment
     {s}:approvals           hash    commit                       approval queue    until decided
-    {s}:sessions            zset    create commit                listings          the sessions
+    {s}:asked               stream  commit delete                doors, people     the last 1,024 changes
+    {s}:sessions            zset    create commit                upkeep, search    the sessions
+    {s}:index               zset    create commit enlist         listings          what is listed
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
@@ -62,7 +64,9 @@ The fields of a session's hash, by who writes them:
     eq                                               all that append events: the last one's number
     sq sq_total sq_done regular interrupts           all that enqueue, and commit: the queue's end, the
                                                      bytes ever enqueued and consumed, inbox depths
-    status meta min_core                             birth, and commit: for listings; what may fold the log
+    status meta name min_core                        birth, and commit: for listings; what may fold the log
+    namespace source who ephemeral                   birth: where it is listed, who may see it, who made it
+    recency shelved                                  birth commit enlist: its place in the fleet's index
     snapshot_seq                                     snapshot restore
     sealed_seq manifest                              seal
     archived                                         archive restore
@@ -160,6 +164,13 @@ class Keys:
 
     def sessions(self, shard: int) -> str:
         return self.of_shard(shard, "sessions")
+
+    def index(self, shard: int) -> str:
+        """The roots that lists show; `_index.lua` says how its members are made."""
+        return self.of_shard(shard, "index")
+
+    def asked(self, shard: int) -> str:
+        return self.of_shard(shard, "asked")
 
     def workers(self) -> tuple[str, str, str]:
         """The hash of states, the zset of last heartbeats, the hash of workers that are to drain."""

@@ -42,6 +42,14 @@ class Listener:
         notified = dict.fromkeys(map(_session, found.get(control, ())))
         return Notices(tuple(named), tuple(notified), later, named, jobs in found)
 
+    async def read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
+        """Entries behind the cursors of some streams; waits for the first of them."""
+        return await self._read(cursors, timeout_s)
+
+    async def tips(self, streams: list[str]) -> dict[str, str]:
+        """Cursors behind what the streams hold now."""
+        return await _tips(self._connection, streams)
+
     async def _read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
         if not self._connection.clustered:
             return await _xread(self._connection, cursors, timeout_s)

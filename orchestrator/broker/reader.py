@@ -79,6 +79,7 @@ class Reader:
         self._connection = connection
         self._clock = RedisClock(monotonic)
         self._places: dict[SessionId, Place] = {}
+        self._namespaces: dict[SessionId, str] = {}
         self._witnesses = [Witness(monotonic, config.watch_s) for _ in range(config.shards)]
         """A witness for each shard: the shards of a cluster may be on different servers."""
 
@@ -99,6 +100,19 @@ class Reader:
         if tree is None:
             raise UnknownSession(session)
         return self._keep(Place(session, TreeId(tree.decode()), pool.decode()))
+
+    async def namespace(self, session: SessionId) -> str:
+        """The namespace of a session; asked once, kept afterwards."""
+        if session not in self._namespaces:
+            tree, named = await self._connection.command(
+                "HMGET", self.keys.session(session), "tree", "namespace"
+            )
+            if tree is None:
+                raise UnknownSession(session)
+            if len(self._namespaces) >= _PLACES_KEPT:
+                self._namespaces.clear()
+            self._namespaces[session] = (named or b"").decode()
+        return self._namespaces[session]
 
     def _keep(self, place: Place) -> Place:
         if len(self._places) >= _PLACES_KEPT:
@@ -247,13 +261,17 @@ class Reader:
 
     async def approvals(self, session: SessionId | None = None) -> tuple[OpenApproval, ...]:
         """Open approvals of the fleet, or of one session, oldest first."""
-        shards: Sequence[int] = range(self.config.shards)
-        if session is not None:
-            shards = [self.keys.shard_of(session)]
+        shards = range(self.config.shards) if session is None else [self.keys.shard_of(session)]
+        opened = await self.approvals_of(shards)
+        return tuple(asked for asked in opened if session is None or asked.session == session)
+
+    async def approvals_of(self, shards: Sequence[int]) -> tuple[OpenApproval, ...]:
+        """Open approvals of some shards, oldest first."""
+        if not shards:
+            return ()
         found = await self._connection.commands([("HGETALL", self.keys.approvals(s)) for s in shards])
         opened = [_approval(f, value) for page in found for f, value in page.items()]
-        kept = (a for a in opened if session is None or a.session == session)
-        return tuple(sorted(kept, key=lambda a: (a.opened_ms, a.session, a.key)))
+        return tuple(sorted(opened, key=lambda a: (a.opened_ms, a.session, a.key)))
 
     async def count_open_requests(self) -> int:
         """The number of requests in the fleet that wait for a person."""

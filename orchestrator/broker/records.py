@@ -106,12 +106,33 @@ class Claimed:
     """The id of the session's last commit; empty before the first."""
 
 
+Source = Literal["cli", "exec", "agent"]
+"""The program that a session began by: people talk in it, it runs a prompt, or another session made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Where lists show a tree, and who may see it; its agents have the same namespace."""
+
+    namespace: str = ""
+    """Empty for the machine's user; clients of another one do not see the tree."""
+    source: Source = "cli"
+    who: str = ""
+    """The principal that created it."""
+    ephemeral: bool = False
+    """In no list."""
+
+
+UNLABELLED = Labels()
+
+
 @dataclass(frozen=True, slots=True)
 class NewTree:
     """A root session with what its tree starts with."""
 
     root: NewSession
     summary: Mapping[str, bytes] = field(default_factory=dict)
+    labels: Labels = UNLABELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +192,8 @@ class CommitRequest:
     approvals_close: tuple[str, ...] = ()
     status: str | None = None
     meta: bytes | None = None
+    name: str | None = None
+    """The session's new name for people; lists show it at once."""
     min_core: int | None = None
     tree: TreePart = NO_TREE_PART
     budget: BudgetPart = NO_BUDGET_PART
@@ -320,6 +343,13 @@ class SessionHead:
     quarantined: bool
     archived: bool
     created_ms: int
+    name: str = ""
+    """Its name for people, as soon as it has one; empty in what an earlier version named."""
+    labels: Labels = UNLABELLED
+    recency_ms: int = 0
+    """Its last use, by which lists are ordered; 0: it is not in the fleet's index."""
+    shelved: bool = False
+    """Whether people have put it away from their lists."""
 
 
 @dataclass(frozen=True, slots=True)

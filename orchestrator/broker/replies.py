@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.broker.errors import BrokerError, Corrupt, SessionArchived, UnknownSession
@@ -11,8 +11,10 @@ from orchestrator.broker.records import (
     Claimed,
     Committed,
     Fenced,
+    Labels,
     Refused,
     SessionHead,
+    Source,
     SqEntry,
     StoredEntry,
     StoredEvent,
@@ -44,7 +46,18 @@ HEAD_FIELDS = (
     "quarantined",
     "archived",
     "created_ms",
+    "name",
+    "namespace",
+    "source",
+    "who",
+    "ephemeral",
+    "recency",
+    "shelved",
 )
+
+
+_TEXTS = frozenset({"tree", "pool", "parent", "owner", "status", "name", "namespace", "source", "who"})
+_OTHERS = frozenset({"head", "meta", "manifest", "quarantined", "archived", "ephemeral", "shelved"})
 
 
 def code_of(reply: Sequence[Any], session: SessionId | str) -> str:
@@ -179,11 +192,9 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
     if values[0] is None:
         return None
     field = {name: value or b"" for name, value in zip(HEAD_FIELDS, values, strict=True)}
-    text = {name: field[name].decode() for name in ("tree", "pool", "parent", "owner", "status")}
+    text = {name: field[name].decode() for name in _TEXTS}
     count = {
-        name: int(field[name] or 0)
-        for name in HEAD_FIELDS
-        if name not in text and name not in ("head", "meta", "manifest", "quarantined", "archived")
+        name: int(field[name] or 0) for name in HEAD_FIELDS if name not in _TEXTS and name not in _OTHERS
     }
     return SessionHead(
         session=session,
@@ -210,4 +221,14 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         quarantined=field["quarantined"] == b"1",
         archived=field["archived"] == b"1",
         created_ms=count["created_ms"],
+        name=text["name"],
+        labels=_labels(text, ephemeral=field["ephemeral"] == b"1"),
+        recency_ms=count["recency"],
+        shelved=field["shelved"] == b"1",
     )
+
+
+def _labels(text: Mapping[str, str], *, ephemeral: bool) -> Labels:
+    """The labels of a session; a root of an earlier version has none."""
+    source: Source = "exec" if text["source"] == "exec" else "agent" if text["parent"] else "cli"
+    return Labels(text["namespace"], source, text["who"], ephemeral)

@@ -6,6 +6,7 @@ Nothing here talks to Redis.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,12 @@ from orchestrator.broker.arguments import Argument
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.records import BrokerConfig, Claim, NewTree, Place, Submit
+from orchestrator.broker.records import UNLABELLED, BrokerConfig, Claim, Labels, NewTree, Place, Submit
 from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.ids import SessionId
 from orchestrator.core.secrets import secret_name
 
+_NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 MAX_SUBMISSION_BYTES = 8 << 20
 SECRETS: Mapping[str, Argument] = {"most": 64, "ttl_ms": 86_400_000}
 """How many answers with texts that stand apart a tree may have, and for how long after the last of them."""
@@ -41,7 +43,16 @@ def holder(claim: Claim) -> dict[str, Argument]:
     return {"worker": claim.worker, "claim": claim.claim_id, "epoch": claim.epoch}
 
 
-def session_digest(born: NewSession) -> str:
+def checked_namespace(namespace: str) -> str:
+    """The name, which stands in keys of an index; raises `ValueError` for one that could be read as two."""
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise ValueError(
+            f"namespace: at most 63 of a-z, 0-9, '.', '_' and '-', a letter or digit first; not {namespace!r}"
+        )
+    return namespace
+
+
+def session_digest(born: NewSession, labels: Labels = UNLABELLED) -> str:
     """The digest by which two requests to create a session are the same request.
 
     A client that asks again seals the same entries under other salts: the first seals stand.
@@ -52,6 +63,9 @@ def session_digest(born: NewSession) -> str:
         parts.append(event.payload)
     for submission in born.submissions:
         parts += [submission.client.encode(), submission.submission.encode(), submission.payload]
+    if labels != UNLABELLED:
+        parts += [labels.namespace.encode(), labels.source.encode(), labels.who.encode()]
+        parts.append(b"1" if labels.ephemeral else b"0")
     return payload_digest(*parts)
 
 
@@ -65,7 +79,9 @@ def birth_keys(keys: Keys, session: SessionId) -> list[str]:
     ]
 
 
-def birth(born: NewSession, pool_index: int, core_version: int) -> dict[str, Any]:
+def birth(
+    born: NewSession, pool_index: int, core_version: int, labels: Labels = UNLABELLED
+) -> dict[str, Any]:
     """A new session as the scripts take it.
 
     `core_version` is its maker's: an older worker might fold another state of what the session is born
@@ -81,7 +97,7 @@ def birth(born: NewSession, pool_index: int, core_version: int) -> dict[str, Any
         "pool": pool_index,
         "agent_id": born.agent_id,
         "parent": born.parent or "",
-        "digest": session_digest(born),
+        "digest": session_digest(born, labels),
         "status": born.status,
         "meta": born.meta,
         "min_core": core_version,
@@ -101,11 +117,16 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
             keys.sessions(shard),
             *keys.pool(shard, root.pool),
             *birth_keys(keys, root.session),
+            keys.index(shard),
         ],
         pool_name=root.pool,
         **eq_limits(config),
-        born=birth(root, 0, config.core_version),
+        born=birth(root, 0, config.core_version, tree.labels),
         summary=tree.summary.items(),
+        namespace=checked_namespace(tree.labels.namespace),
+        source=tree.labels.source,
+        who=tree.labels.who,
+        ephemeral="1" if tree.labels.ephemeral else "",
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import SessionArchived, Unavailable
+from orchestrator.broker.errors import SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.follow import (
     BEGINNING,
     CaughtUp,
@@ -27,7 +27,7 @@ from orchestrator.broker.follow import (
     Replayed,
     follow,
 )
-from orchestrator.broker.records import NewTree, SessionHead, Submit, Submitted
+from orchestrator.broker.records import Labels, NewTree, SessionHead, Source, Submit, Submitted
 from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth, first_entries
@@ -80,10 +80,14 @@ class ClientPorts:
 class Client:
     """A process's client for its sessions."""
 
-    def __init__(self, ports: ClientPorts, client_id: str, who: str = "") -> None:
+    def __init__(
+        self, ports: ClientPorts, client_id: str, who: str = "", namespace: str | None = None
+    ) -> None:
+        """`namespace`: the only one whose sessions there are for this client; None: it sees every session."""
         self._ports = ports
         self.client_id = client_id
         self.who = who
+        self.namespace = namespace
         self._proof_key = b""
 
     def keeps(self, op: Op) -> bool:
@@ -98,8 +102,10 @@ class Client:
         head: HistoryHead = await self._insist(lambda: self._ports.broker.history_head(self.who, noise))
         return head
 
-    async def create(self, birth: Birth) -> SessionId:
-        """Creates a root session; safe to repeat with the same birth.
+    async def create(self, birth: Birth, *, source: Source = "cli", ephemeral: bool = False) -> SessionId:
+        """Creates a root session in the client's namespace; safe to repeat with the same birth.
+
+        Lists show it by its `source`, or not at all if it is `ephemeral`.
 
         Raises `MalformedSubmission` for settings that are larger than an operation may set them.
         """
@@ -107,7 +113,8 @@ class Client:
         session, tree = SessionId(birth.facts.session_id), TreeId(birth.facts.tree_id)
         blobs: dict[str, bytes] = {}
         root = self._born(birth, session, tree, blobs)
-        new = NewTree(root, summary=first_limits(birth.facts.tree_rules))
+        labels = Labels(self.namespace or "", source, self.who, ephemeral)
+        new = NewTree(root, first_limits(birth.facts.tree_rules), labels)
         if blobs:
             await self._insist(lambda: self._ports.texts.store(tree, blobs))
         await self._insist(lambda: self._ports.broker.create(new))
@@ -130,6 +137,7 @@ class Client:
         and `MalformedSubmission` for a field that holds more than it may.
         """
         check_bounds(submission)
+        await self._check_visible(session)
         request = self._request(session, submission)
         restore = self._ports.restore
         for _ in range(RESTORES):
@@ -170,10 +178,21 @@ class Client:
     async def head(self, session: SessionId) -> SessionHead | None:
         """The head of a session, without reading its log; None if there is none."""
         head: SessionHead | None = await self._insist(lambda: self._ports.broker.head(session))
-        return head
+        return head if head is None or self._sees(head.labels.namespace) else None
+
+    def _sees(self, namespace: str) -> bool:
+        return self.namespace is None or namespace == self.namespace
+
+    async def _check_visible(self, session: SessionId) -> None:
+        """Raises `UnknownSession` for one of another namespace: nobody learns that it exists."""
+        if self.namespace is None:
+            return
+        if not self._sees(await self._insist(lambda: self._ports.broker.namespace(session))):
+            raise UnknownSession(session)
 
     async def follow(self, session: SessionId, cursor: EqCursor = BEGINNING) -> AsyncIterator[Event]:
         """The session's events after `cursor`, for ever; a gap is reported by a `warning`, never skipped."""
+        await self._check_visible(session)
         at = cursor
         while True:
             try:

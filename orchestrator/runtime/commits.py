@@ -91,6 +91,7 @@ class Writing:
             budget=step.budget or BudgetPart(),
             status=step.position.state.status,
             meta=meta,
+            name=_new_name(step),
             # With the claim's first entries: from here on an older worker might fold another state.
             min_core=self._ports.broker.config.core_version if self._cursor is None else None,
             release=release,
@@ -137,3 +138,10 @@ class Writing:
                 log.warning(
                     "session %s: %d deltas were not shown: %s", self._claim.session, len(events), error
                 )
+
+
+def _new_name(step: Step) -> str | None:
+    """The name that the step gives the session; None if it gives none."""
+    before, now = step.base.state, step.position.state
+    # The same mapping, unless a fact has changed something in it: this is asked of every step.
+    return now.name if now.meta is not before.meta and now.name != before.name else None

@@ -175,6 +175,7 @@ def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
 async def _end_of_a_session(broker: Broker) -> None:
     born = new_session(submissions=(NewSubmission("client", "s0", b"op"),))
     await broker.create(NewTree(born))
+    await broker.enlist(born.session, shelve=True)
     held = await claimed(broker, born.session, "w1", "e1")
     done = await broker.commit(step(held, held.claim, "k1", cursor="1-0"))
     assert isinstance(done, Committed)
@@ -310,6 +311,7 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "put_blob",
         "fire",
         "delete",
+        "enlist",
         "raise_limits",
         "keep_secret",
         "offer_job",

@@ -39,6 +39,11 @@ local function fields_of(key, names)
   return found
 end
 
+-- A request to people was opened ('1') or is over ('0'): those who wait for it look at the shard's approvals.
+local function notify_asked(asked, session, key, opened)
+  redis.call('XADD', asked, 'MAXLEN', '~', 1024, '*', 's', session, 'k', key, 'o', opened)
+end
+
 -- Arguments are one flat list, read by what a script's head says that it takes. All are read before the
 -- first write, so a caller of another version fails here and not half-way.
 local read_position = 0

@@ -49,7 +49,8 @@ local function remember(seen, seen_at, id, n, digest, now)
   redis.call('ZADD', seen_at, text(now), id)
 end
 
-local function write_birth(b, agents, sessions, limits, now)
+-- labels: {namespace, source, who, ephemeral}: for lists, and for who may see it.
+local function write_birth(b, agents, sessions, limits, labels, now)
   local box = {
     key = b.key, sq = b.sq, seq = text(#b.entries), n = 0, total = 0, regular = 0, interrupts = 0,
   }
@@ -57,7 +58,8 @@ local function write_birth(b, agents, sessions, limits, now)
   redis.call('HSET', b.key,
     'tree', b.tree, 'pool', b.pool.name, 'agent_id', b.agent_id, 'parent', b.parent, 'created', b.digest,
     'created_ms', text(now), 'status', b.status, 'meta', b.meta, 'min_core', b.min_core, 'seq', text(#b.entries), 'head', head,
-    'eq', text(#b.events), 'cursor', '0', 'epoch', '0', 'owner', '', 'claim', '', 'tries', '0')
+    'eq', text(#b.events), 'cursor', '0', 'epoch', '0', 'owner', '', 'claim', '', 'tries', '0',
+    'namespace', labels.namespace, 'source', labels.source, 'who', labels.who, 'ephemeral', labels.ephemeral)
   append_entries(b.rollout, b.entries, 0, '0')
   append_events(b.eq, b.events, 0, limits.eq_keep, limits.eq_ttl_ms, now)
   for _, s in ipairs(b.submissions) do

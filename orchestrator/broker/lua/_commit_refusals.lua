@@ -3,7 +3,7 @@
 
 -- Pools, targets and children by the keys that are theirs; the session itself is target 0 of pool 0.
 local function place_others()
-  local next_key = 15
+  local next_key = 17
   for i, name in ipairs(pools) do
     pools[i] = fixed_pool(name, next_key)
     next_key = next_key + 4
@@ -24,6 +24,7 @@ local function any_misfit()
   local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
     or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash')
     or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'hash') or misfit(KEYS[13], 'hash') or misfit(KEYS[14], 'zset')
+    or misfit(KEYS[15], 'zset') or misfit(KEYS[16], 'stream')
   if bad then return bad end
   bad = #secrets_drop > 0 and misfit(KEYS[#KEYS], 'hash')
   if bad then return bad end

@@ -56,8 +56,11 @@ local function write_mail(own, now)
 end
 
 local function write_children(now)
+  if #children == 0 then return end
+  local own = fields_of(KEYS[1], {'namespace', 'who'})
+  local labels = {namespace = own.namespace or '', source = 'agent', who = own.who or '', ephemeral = ''}
   for _, child in ipairs(children) do
-    write_birth(child, KEYS[6], KEYS[14], limits, now)
+    write_birth(child, KEYS[6], KEYS[14], limits, labels, now)
     -- A reservation that was forgotten holds from here on.
     if num(child.agent_id) > num(redis.call('HGET', KEYS[6], 'last_agent')) then
       redis.call('HSET', KEYS[6], 'last_agent', child.agent_id)
@@ -98,9 +101,12 @@ local function write_budget(own, budget, now)
 end
 
 local function write_approvals(now)
-  for _, key in ipairs(approvals_close) do redis.call('HDEL', KEYS[13], session .. ':' .. key) end
+  for _, key in ipairs(approvals_close) do
+    if redis.call('HDEL', KEYS[13], session .. ':' .. key) == 1 then notify_asked(KEYS[16], session, key, '0') end
+  end
   for _, approval in ipairs(approvals_open) do
     redis.call('HSET', KEYS[13], session .. ':' .. approval.key, text(now) .. ':' .. approval.payload)
+    notify_asked(KEYS[16], session, approval.key, '1')
   end
 end
 
@@ -108,8 +114,11 @@ local function drop_secrets()
   for _, name in ipairs(secrets_drop) do redis.call('HDEL', KEYS[#KEYS], name) end
 end
 
-local function write_standing(outcome, now)
+local function write_standing(outcome, agent_id, now)
   redis.call('ZADD', KEYS[14], text(now), session)
+  -- It was used if something came in, or it came to rest: the steps between change no list.
+  local used = outcome.cursor > outcome.old_cursor or outcome.released
+  if used and agent_id == '0' then index_used(KEYS[15], session, KEYS[1], now) end
   if outcome.released then redis.call('ZREM', KEYS[8], session) end
   if outcome.yields then make_due(session, pools[0], KEYS[6]) end
 end

@@ -1,4 +1,4 @@
--- uses: base wake queue birth tree budget
+-- uses: base wake queue birth tree budget index
 -- takes: session pool_name tree worker claim epoch commit_id expect_seq expect_head expect_commit
 -- takes: cursor_arg release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
@@ -26,7 +26,8 @@
 --       7 due zset   8 leases zset   9 ready stream   10 clock string   of the session's pool
 --      11 timers     zset    the shard's deadlines        12 timer  hash    id -> generation:payload
 --      13 approvals  hash    the fleet's open approvals   14 sessions zset  by last change
---      15… four keys (as 7-10) for each further pool, then for each target of mail or events its
+--      15 index     zset    the fleet's index             16 asked    stream  who was asked, and whose request ended
+--      17… four keys (as 7-10) for each further pool, then for each target of mail or events its
 --          session hash, sq stream and eq stream, then for each child the six keys of a birth, and the last, if
 --          secrets are dropped, their hash
 
@@ -60,6 +61,6 @@ write_tree(outcome, drawn, now)
 local woken = write_budget(own, budget, now)
 write_approvals(now)
 drop_secrets()
-write_standing(outcome, now)
+write_standing(outcome, own.agent_id, now)
 return {'OK', outcome.seq, outcome.head, outcome.tip, outcome.eq, outcome.released and 1 or 0, outcome.tree_seq, now, pokes,
   woken, outcome.depths, budget and accounts(budget.kept) or {}}

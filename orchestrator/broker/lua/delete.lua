@@ -1,4 +1,4 @@
--- uses: base
+-- uses: base index
 -- takes: tree owed_too? whole? pools(name) sessions(session pool# epoch sq) blobs#
 -- delete(…)
 --   -> OK now | HELD session worker|'' | UNLISTED {session, …} | BLOBS | CORRUPT key why
@@ -21,11 +21,11 @@
 -- sessions 156 and 285 ms.
 --
 -- KEYS  1 sessions zset   2 timers zset   3 approvals hash   4 agents hash   5 blobs set   6 tree stream
---       7 secrets hash
---       8… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
+--       7 secrets hash   8 index zset    9 asked stream
+--      10… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
 --          which are deleted whatever they are, then each blob
 
-local next_key = 8
+local next_key = 10
 for i, name in ipairs(pools) do
   pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
@@ -40,7 +40,7 @@ if #KEYS ~= next_key - 1 + blobs then error('MISCALL there are ' .. #KEYS .. ' k
 
 local function any_misfit()
   local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'hash')
-    or misfit(KEYS[4], 'hash') or misfit(KEYS[5], 'set')
+    or misfit(KEYS[4], 'hash') or misfit(KEYS[5], 'set') or misfit(KEYS[8], 'zset') or misfit(KEYS[9], 'stream')
   if bad then return bad end
   for _, pool in ipairs(pools) do
     bad = misfit(pool.due, 'zset') or misfit(pool.leases, 'zset')
@@ -80,11 +80,16 @@ end
 
 -- 3. Everything goes.
 for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
-  if listed[string.match(field, '^[^:]*')] then redis.call('HDEL', KEYS[3], field) end
+  local asker, key = string.match(field, '^([^:]*):(.*)$')
+  if listed[asker] then
+    redis.call('HDEL', KEYS[3], field)
+    notify_asked(KEYS[9], asker, key, '0')
+  end
 end
 for i, row in ipairs(sessions) do
   if row.due then redis.call('ZREM', row.pool.due, row.session) end
   redis.call('ZREM', KEYS[1], row.session)
+  index_remove(KEYS[8], fields_of(row.key, INDEXED), row.session)
   for _, timer in ipairs(redis.call('HKEYS', row.timer)) do redis.call('ZREM', KEYS[2], row.session .. ':' .. timer) end
   local k = first_session + 8 * (i - 1)
   redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7])

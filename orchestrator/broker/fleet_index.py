@@ -1,0 +1,147 @@
+"""The fleet's index: the roots that lists show, page by page, and what people put away.
+
+Each shard has one sorted set, kept by the scripts that change a session (`_index.lua`), whose members are
+read in their order. A reader merges the shards: a page costs one read of each, whatever there is beside it.
+A place in a list is that of a session by the order's time, so it holds while others change; one that is used
+meanwhile goes to the front, as in every list by last use.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from orchestrator.broker.connection import call
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import SessionHead, Source
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.core.ids import SessionId
+
+MOST_LISTED: Final = 1_000
+"""Sessions of one page."""
+_DIGITS: Final = 15
+_BEHIND: Final = b"\xff"
+"""Sorts behind every member of a prefix."""
+
+Order = Literal["recency", "creation"]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlace:
+    """A place in a list: behind this session, whose time by the list's order was this."""
+
+    at_ms: int
+    session: SessionId
+
+    @classmethod
+    def parse(cls, text: str) -> IndexPlace:
+        """Reads what `str` gives; raises ValueError for anything else."""
+        at, _, session = text.partition("/")
+        if not (at.isdigit() and len(at) <= _DIGITS and len(session) == 36):
+            raise ValueError(f"not a place in a list of sessions: {text!r}")
+        return cls(int(at), SessionId(session))
+
+    def __str__(self) -> str:
+        return f"{self.at_ms}/{self.session}"
+
+    @property
+    def key(self) -> bytes:
+        """The end of the member: what the members of one list are ordered by."""
+        return f"{self.at_ms:0{_DIGITS}d}/{self.session}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The list that is wanted: the roots of a namespace that began by one of these programs."""
+
+    namespace: str = ""
+    sources: tuple[Source, ...] = ("cli",)
+    shelved: bool = False
+    """Those that people have put away, and no others."""
+    order: Order = "recency"
+    descending: bool = True
+
+    def prefixes(self) -> Iterator[bytes]:
+        shelf, order = "a" if self.shelved else "l", self.order[0]
+        for source in dict.fromkeys(self.sources):
+            yield f"{self.namespace}/{shelf}/{source}/{order}/".encode()
+
+
+class FleetIndex(Reader):
+    """The part of the broker that lists sessions."""
+
+    async def listed(
+        self, wanted: Listed, after: IndexPlace | None = None, limit: int = 50
+    ) -> tuple[IndexPlace, ...]:
+        """A page of a list, from its beginning or from behind a place."""
+        limit = min(limit, MOST_LISTED)
+        shards, prefixes = range(self.config.shards), list(wanted.prefixes())
+        rows = [
+            self._read(wanted, self.keys.index(shard), prefix, after, limit)
+            for prefix in prefixes
+            for shard in shards
+        ]
+        pages = await self._connection.commands(rows) if rows else []
+        # Each page is in the list's order already: its keys stand behind a prefix of one length.
+        ends = [
+            [member[len(prefixes[place // len(shards)]) :] for member in page]
+            for place, page in enumerate(pages)
+        ]
+        merged = heapq.merge(*ends, reverse=wanted.descending)
+        return tuple(_place(end) for end, _ in zip(merged, range(limit), strict=False))
+
+    def _read(
+        self, wanted: Listed, key: str, prefix: bytes, after: IndexPlace | None, limit: int
+    ) -> Sequence[str | bytes | int]:
+        low, high = b"[" + prefix, b"(" + prefix + _BEHIND
+        if wanted.descending:
+            high = high if after is None else b"(" + prefix + after.key
+            return ("ZREVRANGEBYLEX", key, high, low, "LIMIT", 0, limit)
+        low = low if after is None else b"(" + prefix + after.key
+        return ("ZRANGEBYLEX", key, low, high, "LIMIT", 0, limit)
+
+    async def listed_heads(
+        self, wanted: Listed, after: IndexPlace | None = None, limit: int = 50
+    ) -> tuple[tuple[IndexPlace, SessionHead], ...]:
+        """The same with the sessions' heads; one that was deleted meanwhile is left out."""
+        places = await self.listed(wanted, after, limit)
+        heads = {head.session: head for head in await self.heads([place.session for place in places])}
+        return tuple((place, heads[place.session]) for place in places if place.session in heads)
+
+    async def count_listed(self, wanted: Listed) -> int:
+        """How many sessions the list has."""
+        rows = [
+            ("ZLEXCOUNT", self.keys.index(shard), b"[" + prefix, b"(" + prefix + _BEHIND)
+            for prefix in wanted.prefixes()
+            for shard in range(self.config.shards)
+        ]
+        return sum(await self._connection.commands(rows)) if rows else 0
+
+    async def enlist(self, session: SessionId, *, shelve: bool | None = None) -> bool:
+        """Brings a root into the index if an earlier version made it; `shelve` puts it away, or back.
+
+        Its log and its work are not touched. False for an agent, which its tree lists. Raises
+        `UnknownSession`.
+        """
+        shard = self.keys.shard_of(session)
+        keys = [self.keys.session(session), self.keys.index(shard), self.keys.sessions(shard)]
+        wanted = "" if shelve is None else str(int(shelve))
+        reply = await self._connection.run(call("enlist", keys, session=session, shelve=wanted))
+        match code_of(reply, session):
+            case "OK":
+                self._clock.note(reply[1])
+                return True
+            case "AGENT":
+                return False
+            case "UNKNOWN":
+                raise UnknownSession(session)
+            case code:
+                raise unexpected("enlist", code)
+
+
+def _place(end: bytes) -> IndexPlace:
+    at, _, session = end.decode().partition("/")
+    return IndexPlace(int(at), SessionId(session))

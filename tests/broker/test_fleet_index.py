@@ -1,0 +1,156 @@
+"""The fleet's index: pages of roots in order, kept by what changes them, seen by their namespace alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.fleet_index import IndexPlace, Listed
+from orchestrator.broker.records import Claimed, Committed, Labels, NewTree
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from tests.broker.actors import claimed, created, new_session, session_id, step, submitted
+
+
+async def labelled(broker: Broker, shard: int = 3, **labels: Any) -> SessionId:
+    born = new_session(session_id(shard))
+    await broker.create(NewTree(born, labels=Labels(**labels)))
+    return born.session
+
+
+async def ids(broker: Broker, wanted: Listed, after: IndexPlace | None = None) -> list[SessionId]:
+    return [place.session for place in await broker.listed(wanted, after)]
+
+
+async def used(broker: Broker, session: SessionId) -> Committed:
+    """A submission comes in, and a worker takes it and parks."""
+    await submitted(broker, session)
+    held = await claimed(broker, session)
+    done = await broker.commit(step(held, held.claim, "k", cursor=held.sq_tip, release="park"))
+    assert isinstance(done, Committed)
+    return done
+
+
+async def test_pages_of_all_shards_follow_each_other_in_both_directions(broker: Broker) -> None:
+    made = [await labelled(broker, shard=number % 5) for number in range(12)]
+    for descending in (True, False):
+        wanted = Listed(order="creation", descending=descending)
+        whole = await broker.listed(wanted, limit=100)
+        assert {place.session for place in whole} == set(made)
+        times = [(place.at_ms, place.session) for place in whole]
+        assert times == sorted(times, reverse=descending)
+        pages: list[IndexPlace] = []
+        after: IndexPlace | None = None
+        while page := await broker.listed(wanted, after, 5):
+            pages += page
+            after = IndexPlace.parse(str(page[-1]))
+        assert pages == list(whole)
+    assert await broker.count_listed(Listed()) == 12
+
+
+async def test_session_that_is_used_goes_to_the_front_and_no_other_is_seen_twice(broker: Broker) -> None:
+    made = [await labelled(broker) for _ in range(4)]
+    first = await broker.listed(Listed(), limit=2)
+    rest = [session for session in made if session not in {place.session for place in first}]
+    done = await used(broker, rest[0])
+    assert (await broker.listed(Listed(), limit=1))[0] == IndexPlace(done.now_ms, rest[0])
+    assert await ids(broker, Listed(), first[-1]) == [rest[1]]
+    assert await broker.count_listed(Listed()) == 4
+    head = await broker.head(rest[0])
+    assert head is not None
+    assert head.recency_ms == done.now_ms
+
+
+async def test_step_that_takes_nothing_in_and_keeps_its_claim_changes_no_list(broker: Broker) -> None:
+    session = await labelled(broker)
+    before = await broker.listed(Listed())
+    await submitted(broker, session)
+    held = await claimed(broker, session)
+    assert isinstance(await broker.commit(step(held, held.claim, "k")), Committed)
+    assert await broker.listed(Listed()) == before
+
+
+async def test_lists_are_of_one_namespace_and_of_the_sources_that_are_asked_for(broker: Broker) -> None:
+    plain = await labelled(broker)
+    theirs = await labelled(broker, namespace="team-a")
+    ran = await labelled(broker, source="exec")
+    await labelled(broker, ephemeral=True)
+    assert await ids(broker, Listed()) == [plain]
+    assert await ids(broker, Listed(namespace="team-a")) == [theirs]
+    assert await ids(broker, Listed(namespace="team")) == []
+    assert set(await ids(broker, Listed(sources=("cli", "exec")))) == {plain, ran}
+    assert await ids(broker, Listed(sources=())) == []
+
+
+async def test_agents_are_in_no_list_and_have_their_root_s_namespace(broker: Broker) -> None:
+    root = await labelled(broker, namespace="team-a", who="ann")
+    await submitted(broker, root)
+    held = await claimed(broker, root)
+    born = new_session(tree=TreeId(root), parent=root, agent_id=AgentId(1))
+    assert isinstance(await broker.commit(step(held, held.claim, "k", children=(born,))), Committed)
+    head = await broker.head(born.session)
+    assert head is not None
+    assert head.labels == Labels("team-a", "agent", "ann")
+    assert await broker.namespace(born.session) == "team-a"
+    assert await ids(broker, Listed(namespace="team-a", sources=("cli", "agent"))) == [root]
+
+
+async def test_session_that_was_put_away_is_in_a_list_of_its_own_until_it_is_put_back(broker: Broker) -> None:
+    session, other = await labelled(broker), await labelled(broker)
+    for _ in range(2):
+        assert await broker.enlist(session, shelve=True)
+        assert await ids(broker, Listed()) == [other]
+        assert await ids(broker, Listed(shelved=True)) == [session]
+    await used(broker, session)
+    assert await ids(broker, Listed(shelved=True, order="creation")) == [session]
+    assert await broker.enlist(session, shelve=False)
+    assert set(await ids(broker, Listed())) == {session, other}
+    assert await broker.count_listed(Listed(shelved=True)) == 0
+    with pytest.raises(UnknownSession):
+        await broker.enlist(session_id(), shelve=True)
+
+
+async def test_session_of_an_earlier_version_gets_into_the_index_by_upkeep_or_its_next_use(
+    broker: Broker,
+) -> None:
+    old, used_one = await created(broker), await created(broker)
+    for session in (old, used_one):
+        await broker.command("HDEL", broker.keys.session(session), "recency", "namespace", "source")
+    await broker.command("DEL", broker.keys.index(3))
+    changed = dict(await broker.changed())
+    assert await broker.enlist(old)
+    assert await broker.listed(Listed()) == (IndexPlace(changed[old], old),)
+    await used(broker, used_one)
+    assert set(await ids(broker, Listed())) == {old, used_one}
+    assert set(await ids(broker, Listed(order="creation"))) == {old, used_one}
+
+
+async def test_deleted_session_leaves_the_index(broker: Broker) -> None:
+    session, other = await labelled(broker), await labelled(broker)
+    await broker.delete_session(session)
+    for wanted in (Listed(), Listed(order="creation")):
+        assert await ids(broker, wanted) == [other]
+    assert await broker.command("ZCARD", broker.keys.index(3)) == 2
+
+
+async def test_name_is_in_the_head_with_the_commit_that_gives_it(broker: Broker) -> None:
+    session = await labelled(broker)
+    await submitted(broker, session)
+    held: Claimed = await claimed(broker, session)
+    assert isinstance(await broker.commit(step(held, held.claim, "k", name="the parser")), Committed)
+    ((_, head),) = await broker.listed_heads(Listed())
+    assert head.name == "the parser"
+
+
+@pytest.mark.parametrize("name", ["Team", "a/b", "-a", "a" * 64, "a\n", "ä"])
+async def test_namespace_that_could_be_read_as_two_is_refused(broker: Broker, name: str) -> None:
+    with pytest.raises(ValueError, match="namespace"):
+        await labelled(broker, namespace=name)
+
+
+@pytest.mark.parametrize("text", ["", "1", "x/" + "a" * 36, "1/short", "9" * 16 + "/" + "a" * 36])
+def test_place_that_no_list_gave_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="place"):
+        IndexPlace.parse(text)

@@ -1,0 +1,54 @@
+"""A client of one namespace sees no session of another, and lists show what a session is at once."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.fleet_index import Listed
+from orchestrator.gateways.client import Client
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+from orchestrator.runtime.runner import Ended
+from tests.runtime.harness import Harness
+
+pytestmark = pytest.mark.realredis
+NAMED = Submission(SubmissionId("n"), ops.SetThreadName(name="the parser"))
+
+
+def of_namespace(harness: Harness, namespace: str | None) -> Client:
+    return Client(harness.client._ports, f"client of {namespace}", "bob", namespace)
+
+
+async def test_session_of_another_namespace_is_unknown_to_a_client(harness: Harness) -> None:
+    harness.client = of_namespace(harness, "ours")
+    session = await harness.session()
+    for namespace in ("theirs", ""):
+        other = of_namespace(harness, namespace)
+        assert await other.head(session) is None
+        with pytest.raises(UnknownSession):
+            await other.submit(session, NAMED)
+        with pytest.raises(UnknownSession):
+            await anext(cast(Any, other.follow(session)))
+    for seeing in ("ours", None):
+        head = await of_namespace(harness, seeing).head(session)
+        assert head is not None
+        assert (head.labels.namespace, head.labels.source, head.labels.who) == ("ours", "cli", "bob")
+
+
+async def test_session_that_nobody_made_is_unknown_to_a_client_of_a_namespace(harness: Harness) -> None:
+    session = await harness.session()
+    await harness.broker.delete_session(session)
+    with pytest.raises(UnknownSession):
+        await of_namespace(harness, "").submit(session, NAMED)
+
+
+async def test_name_is_listed_while_the_session_is_still_at_work(harness: Harness) -> None:
+    session = await harness.session()
+    await harness.client.submit(session, NAMED)
+    assert await harness.run(session) is Ended.PARKED
+    ((_, head),) = await harness.broker.listed_heads(Listed())
+    assert (head.session, head.name) == (session, "the parser")
