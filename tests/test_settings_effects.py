@@ -358,6 +358,14 @@ SEEN_FROM_OUTSIDE = {
         "tests/mcp/test_bad_servers.py",
         "test_a_call_that_is_not_answered_in_time_fails_and_the_next_has_a_new_server",
     ),
+    "worker.tracing": (
+        "tests/telemetry/test_tracing.py",
+        "test_worker_sends_its_traces_where_the_standard_variables_say",
+    ),
+    "worker.trace_contents": (
+        "tests/telemetry/test_tracing.py",
+        "test_worker_sends_its_traces_where_the_standard_variables_say",
+    ),
     **dict.fromkeys(
         ("worker.metrics_port", "worker.metrics_host"),
         (

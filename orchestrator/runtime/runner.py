@@ -435,9 +435,11 @@ class Runner:
     def _observe(self, step: Step, took_s: float) -> None:
         if self._ports.observer is not None:
             settled = step.budget.settlements if step.budget is not None else ()
-            entries, after = step.taken or (), step.position.state
+            entries, at = step.taken or (), step.position
             self._ports.observer.committed(
-                CommittedStep(self.claim, step.base.state, after, entries, settled, step.at_ms, took_s)
+                CommittedStep(
+                    self.claim, step.base.state, at.state, entries, settled, at.seq, step.at_ms, took_s
+                )
             )
 
     def _committed(self, step: Step, answer: Committed) -> None:

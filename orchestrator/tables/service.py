@@ -119,6 +119,14 @@ class WorkerSettings(Table):
     """Address of that port. Nobody is asked who they are there: another address than loopback shows every
     host that reaches it how much work there is, which models are asked and what they cost."""
 
+    tracing: bool = setting(False, "worker.tracing")
+    """Whether the worker sends traces by OpenTelemetry ([tracing](tracing.md)), which needs the extra `otel`.
+    The standard variables (`OTEL_EXPORTER_OTLP_ENDPOINT` and the like) say where they go."""
+
+    trace_contents: bool = setting(False, "worker.trace_contents")
+    """Whether traces hold what people say, what agents answer, and what tools are given and give back, 4,096
+    characters each. Without it they hold none of it."""
+
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if not self.renew_s < self.trust_s < self.lease_s:

@@ -27,6 +27,8 @@ class CommittedStep:
     after: State
     entries: Sequence[Entry]
     settlements: Sequence[Settlement]
+    seq: int
+    """The log's last entry behind the step."""
     at_ms: int
     """The moment that the step's entries say."""
     took_s: float

@@ -33,7 +33,7 @@ on they are `other`. A session's id, a person's name or a model's text is never 
 within one worker: what was begun by a worker that is lost is counted, and its duration is not.
 On a worker all of it costs some 25 µs a turn, less than a hundredth of what a turn costs; without the
 setting, nothing. [ops/prometheus](../ops/prometheus) has a configuration and alerts, and
-[ops/grafana](../ops/grafana/dendro.json) a dashboard.
+[ops/grafana](../ops/grafana/dendro.json) a dashboard; [tracing](tracing.md) is the view of single sessions.
 """
 SECTIONS: tuple[tuple[str, str, tuple[Metric, ...]], ...] = (
     (

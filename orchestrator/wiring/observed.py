@@ -14,8 +14,9 @@ from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
 from orchestrator.tables import WorkerSettings
-from orchestrator.telemetry.observer import Observer
+from orchestrator.telemetry.observer import Observer, Observers
 from orchestrator.tools.exec.supervisor import Supervisor
+from orchestrator.wiring.deployment import worker_name
 
 
 @dataclass(slots=True)
@@ -52,19 +53,25 @@ async def observed(
     async with AsyncExitStack() as stack:
         watch = Watch(ports)
         # A worker that serves no pool ends cancelled agents beside another process, and is none to watch.
+        observers: list[Observer] = []
         if settings.worker.metrics_port is not None and pools:
-            await _count(settings.worker, watch, supervisor, pools, say, stack)
+            observers += await _counting(settings.worker, watch, pools, say, stack)
+        if settings.worker.tracing and pools:
+            observers += await _tracing(settings, ports, say, stack)
+        if observers:
+            observer = observers[0] if len(observers) == 1 else Observers(*observers)
+            watch.ports = replace(ports, observer=observer)
+            supervisor.killed = observer.killed
         yield watch
 
 
-async def _count(
+async def _counting(
     worker: WorkerSettings,
     watch: Watch,
-    supervisor: Supervisor,
     pools: tuple[str, ...],
     say: Callable[[str], None],
     stack: AsyncExitStack,
-) -> None:
+) -> list[Observer]:
     from orchestrator.telemetry import catalogue
     from orchestrator.telemetry.fleet import FleetMetrics
     from orchestrator.telemetry.health import Health
@@ -82,11 +89,21 @@ async def _count(
         )
     except PortTaken as error:
         say(f"{error}: this worker goes on without; give it another worker.metrics_port, or 0 for a free one")
-        return
+        return []
     say(f"metrics at {url}/metrics")
-    _observe(watch, WorkMetrics(metrics, time.monotonic), supervisor)
+    return [WorkMetrics(metrics, time.monotonic)]
 
 
-def _observe(watch: Watch, observer: Observer, supervisor: Supervisor) -> None:
-    watch.ports = replace(watch.ports, observer=observer)
-    supervisor.killed = observer.killed
+async def _tracing(
+    settings: Settings, ports: Ports, say: Callable[[str], None], stack: AsyncExitStack
+) -> list[Observer]:
+    try:
+        from orchestrator.telemetry.tracing import exported
+    except ImportError as error:
+        extra = "pip install 'dendro-orchestrator[otel]'"
+        say(f"no traces: {error}; worker.tracing needs an extra ({extra}): this worker goes on without")
+        return []
+    host, contents = settings.host, settings.worker.trace_contents
+    tracing = exported(host.environ, ports.version, worker_name(), ports.broker, contents=contents)
+    stack.push_async_callback(tracing.aclose)
+    return [tracing]

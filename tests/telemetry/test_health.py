@@ -134,4 +134,4 @@ async def test_worker_whose_port_is_taken_says_so_and_serves_without(
 
 def settings_with(tmp_path: Path, *overrides: str) -> SettingsSources:
     environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    return SettingsSources(tmp_path, environ, overrides=overrides)
+    return SettingsSources(tmp_path, environ, overrides=("redis.prefix=health:", *overrides))

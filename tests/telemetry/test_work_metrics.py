@@ -139,7 +139,7 @@ def test_worker_counts_errors_by_the_kinds_that_it_knows(info: object, label: st
     work = WorkMetrics(metrics, time.monotonic)
     entry = e.Entry(e.EVENT_MSG, {"type": "error", "message": "x", "codex_error_info": info})
     work.claimed(claimed())
-    work.committed(CommittedStep(CLAIM, State(), State(), (entry,), (), 0, 0.001))
+    work.committed(CommittedStep(CLAIM, State(), State(), (entry,), (), 0, 0, 0.001))
     assert figures(metrics.page())["dendro_errors_total", label] == 1
 
 
@@ -201,7 +201,7 @@ def test_call_that_its_task_ended_is_not_counted_when_its_id_comes_again() -> No
         TaskEnded("failed"),
         CallMoved(CallId("c1"), Phase.DONE),
     ):
-        work.committed(CommittedStep(CLAIM, State(), State(), (e.fact(fact),), (), 0, 0.001))
+        work.committed(CommittedStep(CLAIM, State(), State(), (e.fact(fact),), (), 0, 0, 0.001))
     found = figures(metrics.page())
     assert found["dendro_tasks_ended_total", "other", "failed"] == 1
     assert not [key for key in found if key[0] == "dendro_tool_call_seconds_count"]

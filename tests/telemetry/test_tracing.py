@@ -1,0 +1,319 @@
+"""Traces: one for each tree, the same whichever workers tell of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from orchestrator.core.settings import SessionFacts
+from orchestrator.model.errors import RetryableModelError
+from orchestrator.runtime.runner import Ended
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.telemetry.listener import _Server
+from orchestrator.telemetry.spans import SessionSpans, span_id, trace_id
+from orchestrator.wiring.worker import running_worker
+from tests.broker.actors import holder_died
+from tests.runtime.connections import Gate
+from tests.runtime.harness import Harness
+from tests.runtime.players import calls, ends, message
+from tests.servers import RedisServer
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
+
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from orchestrator.telemetry import tracing as tracing_module
+from orchestrator.telemetry.tracing import Tracing
+
+
+def traced(harness: Harness, *, contents: bool = False) -> InMemorySpanExporter:
+    """The exporter of the harness's next worker."""
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(SimpleSpanProcessor(exporter), harness.broker, time.monotonic, contents=contents)
+    harness.ports = replace(harness.ports, observer=tracing)
+    return exporter
+
+
+@asynccontextmanager
+async def working(harness: Harness) -> AsyncIterator[None]:
+    worker = harness.worker()
+    running = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.drain()
+        await running
+
+
+def by_name(*exporters: InMemorySpanExporter) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for exporter in exporters:
+        for span in exporter.get_finished_spans():
+            found.setdefault(span.name, []).append(span)
+    return found
+
+
+async def test_turn_is_one_trace_of_a_task_with_its_turns_requests_and_calls(harness: Harness) -> None:
+    exporter = traced(harness)
+    harness.models.will([calls("c1"), ends("r1")], [message("done"), ends("r2")])
+    session = await harness.session()
+    task_id = await harness.say(session)
+    async with working(harness):
+        await harness.until(session, "task_complete")
+    spans = by_name(exporter)
+    assert {name: len(found) for name, found in spans.items()} == {
+        "invoke_agent": 1,
+        "turn": 2,
+        "chat gpt-5": 2,
+        "execute_tool shell": 1,
+        "claim": 1,
+    }
+    assert {span.context.trace_id for found in spans.values() for span in found} == {trace_id(session)}
+    (task,), (call,) = spans["invoke_agent"], spans["execute_tool shell"]
+    turns, chats = spans["turn"], spans["chat gpt-5"]
+    assert task.context.span_id == span_id(session, "task", task_id)
+    assert task.parent is None
+    assert [turn.parent.span_id for turn in turns] == [task.context.span_id] * 2
+    assert [chat.parent.span_id for chat in chats] == [turn.context.span_id for turn in turns]
+    assert call.parent.span_id == turns[0].context.span_id
+    assert dict(task.attributes) == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "gpt-5",
+        "gen_ai.conversation.id": session,
+        "gen_ai.agent.id": "0",
+        "dendro.task.kind": "user",
+        "dendro.task.id": task_id,
+        "dendro.task.outcome": "completed",
+    }
+    assert chats[0].attributes["gen_ai.response.id"] == "r1"
+    assert chats[0].attributes["gen_ai.usage.input_tokens"] == 10
+    assert chats[0].kind.name == "CLIENT"
+    assert call.attributes["gen_ai.tool.call.id"] == "c1"
+    assert task.start_time <= turns[0].start_time <= chats[0].start_time <= chats[0].end_time
+    assert call.end_time <= turns[1].start_time <= task.end_time
+
+
+async def test_turn_that_two_workers_shared_is_one_trace(harness: Harness) -> None:
+    lost_worker = traced(harness)
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()], [message("done"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    task_id = await harness.say(session)
+    # A worker's loop reports claims; a runner alone does not.
+    worker = harness.worker("lost")
+    running = asyncio.create_task(worker.run())
+    await harness.tools.began("c1").wait()
+    (runner,) = worker._runners.values()
+    runner.lose()
+    worker.drain()
+    await running
+    await holder_died(harness.broker, session)
+    next_worker = traced(harness)
+    async with working(harness):
+        await harness.until(session, "task_complete")
+    first, second = by_name(lost_worker), by_name(next_worker)
+    assert {name: len(found) for name, found in first.items()} == {"chat gpt-5": 1, "claim": 1}
+    assert {name: len(found) for name, found in second.items()} == {
+        "invoke_agent": 1,
+        "turn": 2,
+        "chat gpt-5": 1,
+        "execute_tool shell": 1,
+        "claim": 1,
+    }
+    (task,), (call,), (chat,) = second["invoke_agent"], second["execute_tool shell"], first["chat gpt-5"]
+    assert task.context.span_id == span_id(session, "task", task_id)
+    assert chat.parent.span_id == second["turn"][0].context.span_id == call.parent.span_id
+    assert chat.context.trace_id == task.context.trace_id
+    # The task and its call began under the worker that was lost.
+    assert task.start_time <= chat.start_time <= chat.end_time <= second["claim"][0].start_time
+    assert call.start_time <= second["claim"][0].start_time
+    assert "dendro.begin_unknown" not in task.attributes
+
+
+async def test_session_that_waited_for_a_person_goes_on_in_its_trace(harness: Harness) -> None:
+    exporter = traced(harness)
+    harness.models.will([calls("c1", ask=True), ends()], [message("done"), ends()])
+    session = await harness.session("untrusted")
+    await harness.say(session)
+    async with working(harness):
+        await harness.until(session, "exec_approval_request")
+    assert "invoke_agent" not in by_name(exporter)
+    async with working(harness):
+        await harness.approve(session, "c1")
+        await harness.until(session, "task_complete")
+    spans = by_name(exporter)
+    assert len(spans["claim"]) >= 2
+    assert len(spans["invoke_agent"]) == 1
+    (call,) = spans["execute_tool shell"]
+    assert call.start_time <= spans["claim"][1].start_time
+
+
+async def test_request_that_is_sent_again_is_an_error_of_the_same_turn(harness: Harness) -> None:
+    exporter = traced(harness)
+    harness.models.will([RetryableModelError("cut", delay_s=0.0)], [message("done"), ends()])
+    session = await harness.session()
+    await harness.say(session)
+    async with working(harness):
+        await harness.until(session, "task_complete")
+    spans = by_name(exporter)
+    failed, done = spans["chat gpt-5"]
+    (turn,) = spans["turn"]
+    assert failed.attributes["error.type"] == "retry"
+    assert not failed.status.is_ok
+    assert done.status.is_unset
+    assert failed.parent.span_id == done.parent.span_id == turn.context.span_id
+
+
+SECRET = "the words of a person"
+
+
+async def test_traces_hold_no_contents_unless_a_person_wants_them(harness: Harness) -> None:
+    for contents in (False, True):
+        exporter = traced(harness, contents=contents)
+        harness.models.will([calls("c1", note=SECRET), ends()], [message(SECRET), ends()])
+        session = await harness.session()
+        harness.tools.outputs["c1"] = SECRET
+        await harness.say(session, SECRET)
+        async with working(harness):
+            await harness.until(session, "task_complete")
+        told = [span.to_json() for span in exporter.get_finished_spans()]
+        assert any(SECRET in span for span in told) is contents
+    spans = by_name(exporter)
+    (task,), (call,) = spans["invoke_agent"], spans["execute_tool shell"]
+    assert task.attributes["gen_ai.input.messages"] == task.attributes["gen_ai.output.messages"] == SECRET
+    assert SECRET in call.attributes["gen_ai.tool.call.arguments"]
+    assert SECRET in call.attributes["gen_ai.tool.call.result"]
+
+
+async def test_name_of_a_tool_that_a_model_made_up_is_no_content(harness: Harness) -> None:
+    exporter = traced(harness)
+    harness.models.will([calls("c1", f"tool {SECRET}"), ends()], [message("x"), ends()])
+    session = await harness.session()
+    await harness.say(session)
+    async with working(harness):
+        await harness.until(session, "task_complete")
+    assert "execute_tool other" in by_name(exporter)
+    assert not any(SECRET in span.to_json() for span in exporter.get_finished_spans())
+
+
+async def test_task_whose_beginning_is_gone_begins_with_the_claim(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()], [message("done"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
+    runner = harness.runner(await harness.claimed(session, "lost"))
+    task = asyncio.create_task(runner.run())
+    await harness.tools.began("c1").wait()
+    runner.lose()
+    assert await task is Ended.LOST
+    await holder_died(harness.broker, session)
+
+    class Empty:
+        """A log whose older part is in the archive alone."""
+
+        async def read_rollout(self, *_: object) -> tuple[()]:
+            return ()
+
+    exporter = InMemorySpanExporter()
+    tracing = Tracing(SimpleSpanProcessor(exporter), Empty(), time.monotonic)  # type: ignore[arg-type]
+    harness.ports = replace(harness.ports, observer=tracing)
+    async with working(harness):
+        await harness.until(session, "task_complete")
+    (told,) = by_name(exporter)["invoke_agent"]
+    assert told.attributes["dendro.begin_unknown"] is True
+
+
+def test_tasks_of_an_agent_hang_under_what_made_it() -> None:
+    child = SessionFacts(parent_session="p", born_in="t1")  # type: ignore[arg-type]
+    helper = replace(child, helper_call="c9")  # type: ignore[arg-type]
+    assert SessionSpans(child)._origin() == span_id("p", "task", "t1")
+    assert SessionSpans(helper)._origin() == span_id("p", "call", "t1", "c9")
+    assert SessionSpans(SessionFacts())._origin() is None
+
+
+def test_ids_tell_all_sessions_and_keys_apart() -> None:
+    ids = {
+        span_id(s, *k)
+        for s in ("a", "ab")
+        for k in (("task", "b"), ("taskb",), ("task", "b", ""), ("turn", "b"))
+    }
+    assert len(ids) == 8
+    assert trace_id("a") != trace_id("b")
+    assert span_id("\ud800") == span_id("\ud800")
+
+
+async def test_worker_sends_its_traces_where_the_standard_variables_say(
+    redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[tuple[str, bytes]] = []
+
+    async def collector(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            part = await receive()
+            body += part.get("body", b"")
+            if not part.get("more_body"):
+                break
+        requests.append((scope["path"], body))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    server = _Server(uvicorn.Config(collector, port=0, lifespan="off", log_config=None, ws="none"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    overrides = ("worker.tracing=true", "worker.trace_contents=true", "redis.prefix=traces:")
+    settings = load_settings(SettingsSources(tmp_path, environ, overrides=overrides))
+    async with running_worker(settings, redis_server.url) as worker:
+        observer = worker._ports.observer
+        assert isinstance(observer, Tracing)
+        assert observer._contents
+        observer._tell("t", next(_some_span()))
+        running = asyncio.create_task(worker.run())
+        worker.drain()
+        await running
+    server.should_exit = True
+    await serving
+    ((path, body),) = requests
+    assert path == "/v1/traces"
+    assert b"dendro-worker" in body
+    assert b"execute_tool other" in body
+
+
+async def test_worker_that_leaves_does_not_wait_for_a_collector_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracing_module, "CLOSE_S", 0.05)
+    given_up = threading.Event()
+
+    class Patient:
+        """A processor that tries until it is told to give up."""
+
+        def shutdown(self) -> None:
+            assert given_up.wait(20)
+
+    processor: Any = Patient()
+    tracing = Tracing(processor, None, time.monotonic, give_up=given_up.set)  # type: ignore[arg-type]
+    await tracing.aclose()
+    assert given_up.is_set()
+
+
+def _some_span() -> Any:
+    spans = SessionSpans(SessionFacts(session_id="s"))  # type: ignore[arg-type]
+    spans.begin_unseen("t1", 0)
+    spans._move_call("c1", None, 1)
+    return spans._end_call("c1", 2)
