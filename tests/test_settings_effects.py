@@ -33,6 +33,7 @@ from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
 from orchestrator.wiring.gateway import gateway_tls, http_rules, listener_config
+from orchestrator.wiring.sign_in import credential_store
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
 from workers.upkeep import queue_server, upkeep_queue
@@ -273,6 +274,8 @@ EFFECTS: Mapping[str, Effect] = {
         '"Ask Ann."', lambda s: said_of_model(s).rpartition("| ")[2], "Ask Ann.",
         (*PROVIDER, f'{X}.env_key="NO"'),
     ),
+    f"{X}.auth": Effect('"login"', lambda s: "key of the sign-in" in said_of_model(s), True, PROVIDER),
+    "auth.store": Effect('"file"', lambda s: credential_store(s)._place, "file"),
     f"{X}.wire_api": Effect(
         '"chat"', lambda s: str(request(s).url), "http://x/v1/chat/completions", PROVIDER
     ),

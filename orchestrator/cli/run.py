@@ -126,7 +126,7 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
     if not _begins(wish) and wish.origin.resume is None and not _is_conversation(wish):
         raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
     provider = settings.model.providers[settings.model.provider]
-    keyless = provider.env_key is not None and provider.api_key is None
+    keyless = provider.auth == "env" and provider.env_key is not None and provider.api_key is None
     if own_worker and keyless and provider.base_url == OPENAI:
         remedy = provider.env_key_instructions or f"export {provider.env_key}=…"
         raise Fault(f"{provider.env_key} is not set: {remedy}, or run `dendro demo`", ExitCode.USAGE)

@@ -69,7 +69,9 @@ def judge_model(settings: Settings) -> Iterator[Finding]:
     if unusable := _unusable(settings):
         yield Finding("model", "warn", model, unusable)
         return
-    if provider.env_key is None:
+    if provider.auth == "login":
+        yield Finding("model", "ok", f"{model}, key of the sign-in")
+    elif provider.env_key is None:
         yield Finding("model", "ok", f"{model}, no key needed")
     elif provider.api_key is not None:
         yield Finding("model", "ok", f"{model}, key from {provider.env_key}")

@@ -47,7 +47,7 @@ from orchestrator.model.refusals import (
 )
 from orchestrator.model.request import Prompt, session_headers
 from orchestrator.model.sse import SseEventTooLarge, SseParser
-from orchestrator.tables import ProviderSettings
+from orchestrator.tables import ProviderSettings, Secret
 
 BACKOFF_BASE_S = 0.2
 MAX_BACKOFF_S = 30.0
@@ -114,6 +114,12 @@ class ModelClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def use_key(self, key: Secret) -> None:
+        """Sends this key with the requests to come; those that are under way keep theirs."""
+        if key != self.provider.api_key:
+            self.provider = self.provider.model_copy(update={"api_key": key})
+            self._headers = self._fixed_headers()
 
     async def aclose(self) -> None:
         """Closes every connection; a stream that is still open ends with an error."""

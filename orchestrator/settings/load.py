@@ -34,6 +34,7 @@ from orchestrator.settings.sources import (
 from orchestrator.settings.values import TableReader
 from orchestrator.tables import (
     AgentSettings,
+    AuthSettings,
     ChainSettings,
     EnvironmentPolicy,
     ExecSettings,
@@ -109,6 +110,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         agents=reader.table(AgentSettings),
         front=reader.table(FrontSettings),
         gateway=reader.table(GatewaySettings),
+        auth=reader.table(AuthSettings),
         exec=reader.table(ExecSettings),
         named=named_keys(sources),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from orchestrator.settings.trust import FolderConfig
 from orchestrator.tables import (
     AgentSettings,
+    AuthSettings,
     ChainSettings,
     ExecSettings,
     FrontSettings,
@@ -74,6 +75,7 @@ class Settings:
     agents: AgentSettings = field(default_factory=AgentSettings)
     front: FrontSettings = field(default_factory=FrontSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
     exec: ExecSettings = field(default_factory=ExecSettings)
     mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None

@@ -30,6 +30,7 @@ from orchestrator.settings.layers import (
 from orchestrator.settings.trust import FolderConfig, TrustList
 from orchestrator.tables import (
     AgentSettings,
+    AuthSettings,
     ChainSettings,
     EnvironmentPolicy,
     ExecSettings,
@@ -67,6 +68,7 @@ KEYED_RECORDS: tuple[type[Table], ...] = (
     SandboxSettings,
     WireSettings,
     GatewaySettings,
+    AuthSettings,
     ExecSettings,
     FrontSettings,
 )
@@ -79,6 +81,7 @@ TRUSTED_ONLY: frozenset[type[Table]] = frozenset(
         UpkeepSettings,
         WireSettings,
         GatewaySettings,
+        AuthSettings,
         ExecSettings,
     }
 )

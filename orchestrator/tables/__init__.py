@@ -5,9 +5,10 @@ from: `orchestrator.settings` fills the tables from file, environment and flags,
 `docs/configuration.md` from them, so a field without its text is a bug.
 
 - `base`: what all tables have in common, and the mark of a field that can be set
-- `sessions`, `commands`, `models`, `mcp`, `service`, `gateway`: the tables
+- `sessions`, `commands`, `models`, `mcp`, `service`, `gateway`, `auth`: the tables
 """
 
+from orchestrator.tables.auth import AuthSettings
 from orchestrator.tables.base import Secret, Setting, Table, limits_of, settings_of
 from orchestrator.tables.commands import (
     SANDBOX_MODES,
@@ -36,6 +37,7 @@ __all__ = [
     "APPROVAL_POLICIES",
     "SANDBOX_MODES",
     "AgentSettings",
+    "AuthSettings",
     "ChainSettings",
     "EnvironmentPolicy",
     "ExecSettings",

@@ -31,6 +31,10 @@ class ProviderSettings(Table):
     env_key_instructions: str = setting("")
     """The text for a person when that variable is empty."""
 
+    auth: Literal["env", "login"] = setting("env")
+    """`"env"`: the key of the variable `env_key`. `"login"`: that of the sign-in which the worker's user made
+    through a door (`account/login/start`), whatever the environment holds."""
+
     wire_api: Literal["responses", "chat"] = setting("responses")
     """Protocol: the Responses API (`POST {base_url}/responses`), or chat completions (`POST
     {base_url}/chat/completions`), which most servers of open models speak."""

@@ -22,6 +22,7 @@ from orchestrator.settings.overrides import of_object
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.sessions import VERSION, guide, new_birth
+from orchestrator.wiring.sign_in import credential_store
 
 OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
 """Keys of new sessions that are the gateway's."""
@@ -127,6 +128,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         now_ms=lambda: time.time_ns() // 1_000_000,
         random_bytes=os.urandom,
         offer=offer(found.settings),
+        credentials=credential_store(found.settings),
     )
 
 

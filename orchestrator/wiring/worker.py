@@ -52,6 +52,7 @@ from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.observed import observed
 from orchestrator.wiring.sessions import VERSION, guide
+from orchestrator.wiring.sign_in import signed_in
 
 
 def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
@@ -95,7 +96,7 @@ async def running_worker(
     """
     tools = tool_config(settings, url, probe())
     supervisor = await Supervisor.start(SupervisorConfig(tools.support, tools.sandbox.mechanism))
-    models = ModelClients(settings.model.providers)
+    models = ModelClients(settings.model.providers, signed_in=signed_in(settings))
     outage = Outage(say, time.monotonic)
     quiet = OutageFilter(outage)
     log.addFilter(quiet)

@@ -11,6 +11,7 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal
+from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.rollouts.source import LogSource
 
@@ -54,6 +55,8 @@ class Ports:
     random_bytes: Callable[[int], bytes]
     offer: Offer
     """The settings in force for new sessions."""
+    credentials: CredentialStore | None = None
+    """Where the machine's user keeps a sign-in at model providers; None where nobody may sign in."""
     unserved_s: float = 5.0
     """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from orchestrator.gateways.app_server.method import Method
 from orchestrator.gateways.app_server.methods import (
+    account,
     catalogue,
     changes,
     config,
@@ -26,6 +27,7 @@ TABLES: tuple[Mapping[str, Method], ...] = (
     threads.METHODS,
     resume.METHODS,
     changes.METHODS,
+    account.METHODS,
 )
 METHODS: Mapping[str, Method] = {name: method for table in TABLES for name, method in table.items()}
 _REMEDIES: Mapping[str, str] = {
@@ -40,7 +42,7 @@ _REMEDIES: Mapping[str, str] = {
     "remoteControl/": "this server is reached directly: dendro serve --listen",
     "environment/": "a session runs in its pool: dendro worker --pool",
     "feedback/": "nothing is sent anywhere: dendro export writes a session to a file",
-    "account/": "keys of providers stand in the configuration (model_providers)",
+    "account/": "keys stand in the configuration (model_providers), or come by account/login/start",
     "project/": "sessions are found by folder, name and tree: thread/list",
     "threadSection/": "sessions are found by folder, name and tree: thread/list",
     "rollout/": "logs are sealed and archived by dendro upkeep",

@@ -57,16 +57,6 @@ async def initialize(door: Door, params: InitializeParams) -> Result:
     }
 
 
-class AccountReadParams(Params):
-    """The account of the client; there is no token to refresh."""
-
-
-async def account_read(door: Door, params: AccountReadParams) -> Result:
-    """No account: keys of providers are the deployment's, and a client needs none of its own."""
-    return {"account": None, "userId": None, "requiresOpenaiAuth": False, "workspaceRouting": None}
-
-
 METHODS: Mapping[str, Method] = {
-    "account/read": Method(AccountReadParams, account_read),
     "initialize": Method(InitializeParams, initialize, before_initialize=True),
 }

@@ -1,0 +1,132 @@
+"""Methods of the account: a key of the machine's user, kept where nobody else reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
+
+from orchestrator.gateways.app_server.errors import RpcError, bad_params
+from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
+from orchestrator.gateways.app_server.offer import is_owner
+from orchestrator.gateways.principals import Scope
+from orchestrator.model.credentials import ApiKey, Credential, CredentialError, CredentialStore, patiently
+from orchestrator.tables import Secret
+
+if TYPE_CHECKING:
+    from orchestrator.gateways.app_server.door import Door
+
+MOST_KEY = 4_096
+T = TypeVar("T")
+
+
+class AccountRead(Params):
+    """The account; tokens are refreshed when they are needed."""
+
+
+async def account_read(door: Door, _: AccountRead) -> Result:
+    """The sign-in of the machine's user, for that user alone; no client needs one of its own."""
+    kept = await _kept(door)
+    return {
+        "account": None if kept is None else _account(kept),
+        "userId": None,
+        "requiresOpenaiAuth": False,
+        "workspaceRouting": None,
+    }
+
+
+async def _kept(door: Door) -> Credential | None:
+    store = door.ports.credentials
+    return await _asked(store.read) if store is not None and is_owner(door.principal) else None
+
+
+def _account(kept: Credential) -> dict[str, Any]:
+    if isinstance(kept, ApiKey):
+        return {"type": "apiKey"}
+    return {"type": "chatgpt", "email": kept.email, "planType": "unknown"}
+
+
+async def _asked(ask: Callable[[], T]) -> T:
+    """The store's answer; raises `RpcError` for one that does not come or is a refusal."""
+    try:
+        return await patiently(ask)
+    except CredentialError as error:
+        raise RpcError(str(error)) from None
+
+
+def _own_store(door: Door) -> CredentialStore:
+    """The store of the machine's user; raises `RpcError` for everybody else."""
+    store = door.ports.credentials
+    if store is None or not is_owner(door.principal):
+        raise RpcError(
+            "keys of providers are the deployment's here: whoever runs the workers signs in, on their machine"
+        )
+    return store
+
+
+class LoginStart(Params):
+    """A sign-in; its kind decides what else there is."""
+
+    type: Literal["apiKey", "chatgpt", "chatgptDeviceCode", "chatgptAuthTokens", "amazonBedrock"]
+    api_key: Annotated[str, Field(min_length=1, max_length=MOST_KEY)] | None = None
+
+
+async def login_start(door: Door, params: LoginStart) -> Result:
+    """Keeps a key for the providers with `auth = "login"`."""
+    store = _own_store(door)
+    if params.type == "chatgpt":
+        raise RpcError(
+            "there is no issuer to sign in at: no setting auth.issuer is served yet; sign in with a key "
+            '(account/login/start {type: "apiKey"}), or give the provider\'s table an env_key'
+        )
+    if params.type != "apiKey":
+        raise RpcError(f"a sign-in by {params.type} is not offered: sign in with a key (apiKey)")
+    key = params.api_key or ""
+    # It becomes a header: a line break in it would be another one.
+    if not key.isascii() or not key.isprintable() or " " in key or not key:
+        raise bad_params("apiKey: a key of printable ASCII characters, without spaces, is expected")
+    await _asked(lambda: store.write(ApiKey(Secret(key))))
+    door.notify("account/login/completed", {"loginId": None, "success": True, "error": None})
+    door.notify("account/updated", {"authMode": "apikey", "planType": None})
+    return {"type": "apiKey"}
+
+
+class LoginCancel(Params):
+    """A sign-in that is to end."""
+
+    login_id: str
+
+
+async def login_cancel(door: Door, params: LoginCancel) -> Result:
+    """No sign-in waits for a browser, so none is found."""
+    _own_store(door)
+    return {"status": "notFound"}
+
+
+async def logout(door: Door, _: NoParams) -> Result:
+    """Forgets the sign-in, wherever it is kept."""
+    store = _own_store(door)
+    await _asked(store.forget)
+    door.notify("account/updated", {"authMode": None, "planType": None})
+    return {}
+
+
+async def rate_limits(door: Door, _: NoParams) -> Result:
+    """No limits of an account: a provider's are kept by its workers, and reached in silence."""
+    return {"rateLimits": {"limitId": None, "primary": None, "secondary": None, "credits": None}}
+
+
+async def usage(door: Door, _: NoParams) -> Result:
+    """No account's usage: `dendro stats` and the budget of a tree tell of tokens."""
+    return {"summary": {}, "dailyUsageBuckets": None, "threadUsage": None}
+
+
+METHODS: Mapping[str, Method] = {
+    "account/read": Method(AccountRead, account_read),
+    "account/login/start": Method(LoginStart, login_start, Scope.ADMIN),
+    "account/login/cancel": Method(LoginCancel, login_cancel, Scope.ADMIN),
+    "account/logout": Method(NoParams, logout, Scope.ADMIN),
+    "account/rateLimits/read": Method(NoParams, rate_limits),
+    "account/usage/read": Method(NoParams, usage),
+}
