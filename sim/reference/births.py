@@ -43,7 +43,7 @@ def birth(given: Given, pools: Sequence[Pool], keys: Sequence[bytes], first: int
         given.word(),
         given.number(),
         given.rows(3),
-        given.rows(3),
+        given.rows(4),
         given.rows(6),
         keys[first : first + 6],
     )
@@ -59,16 +59,40 @@ def append_entries(
 def append_events(
     sight: Sight, eq: bytes, events: Sequence[Sequence[bytes]], n: int, keep: int, ttl_ms: int
 ) -> None:
-    """Rows are payload, seq and hash8, and of an event of the tree its number."""
+    """Rows are payload, seq, hash8 and time (0: that of the call), and of an event of the tree its number."""
     if not events:
         return
     stream = sight.stream(eq)
     for number, row in enumerate(events, n + 1):
-        stream.add(number, dict(zip((b"p", b"s", b"h", b"x"), row, strict=False)), keep)
+        entry = dict(zip((b"p", b"s", b"h", b"t", b"x"), row, strict=False))
+        if entry[b"t"] == b"0":
+            entry[b"t"] = written(sight.now)
+        stream.add(number, entry, keep)
     stream.expires_us = sight.now_us + ttl_ms * 1000
 
 
-def new_session(sight: Sight, it: Birth, agents: bytes, sessions: bytes, keep: int, ttl_ms: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Where lists show a session, and who may see it."""
+
+    namespace: bytes
+    source: bytes
+    who: bytes
+    ephemeral: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The keys and bounds that all births of a call share."""
+
+    agents: bytes
+    sessions: bytes
+    keep: int
+    ttl_ms: int
+
+
+def new_session(sight: Sight, it: Birth, around: Around, labels: Labels) -> None:
+    agents, sessions, keep, ttl_ms = around.agents, around.sessions, around.keep, around.ttl_ms
     key, rollout, eq, sq, seen, seen_at = it.keys
     head = it.entries[-1][2] if it.entries else NO_HEAD
     session: Fields = sight.hash(key)
@@ -88,6 +112,8 @@ def new_session(sight: Sight, it: Birth, agents: bytes, sessions: bytes, keep: i
     }
     session |= dict.fromkeys((b"cursor", b"epoch", b"tries", b"sq", b"sq_total"), b"0")
     session |= {b"owner": b"", b"claim": b"", b"regular": b"0", b"interrupts": b"0"}
+    session |= {b"namespace": labels.namespace, b"source": labels.source}
+    session |= {b"who": labels.who, b"ephemeral": labels.ephemeral}
     append_entries(sight, rollout, it.entries, 0, b"0")
     append_events(sight, eq, it.events, 0, keep, ttl_ms)
     for client, submission, digest, kind, payload, sender in it.submissions:

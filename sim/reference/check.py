@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.reference import commit as commits
-from sim.reference import histories, providers, sessions, trees
+from sim.reference import histories, lists, providers, sessions, trees
 from sim.reference.given import Given
 from sim.reference.sight import Sight
 from sim.store import Store
@@ -14,6 +14,7 @@ from sim.store import Store
 Statement = Callable[[Sight, Sequence[bytes], Given], list[Any]]
 STATEMENTS: Mapping[str, Statement] = {
     "commit": commits.commit,
+    "enlist": lists.enlist,
     "add_to_history": histories.add_to_history,
     **{f.__name__: f for f in (providers.admit, providers.settle)},
     **{f.__name__: f for f in (trees.reserve, trees.registry, trees.raise_limits)},

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.reference.births import Birth, append_entries, append_events, birth, new_session
+from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
 from sim.reference.budgets import Budget, used_by, wakes
 from sim.reference.given import Given, number, written
+from sim.reference.lists import is_told_of_request, is_used
 from sim.reference.queues import (
     Entry,
     Pool,
@@ -88,7 +89,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
     step = Step(
         session, tree, who, commit_id, base, cursor, release, taken, keep, ttl_ms, most, [pool], [own]
     )
-    step.fields, step.entries, step.events = given.rows(2), given.rows(3), given.rows(3)
+    step.fields, step.entries, step.events = given.rows(2), given.rows(3), given.rows(4)
     step.timers_clear, step.timers_set = given.rows(1), given.rows(4)
     step.approvals_open, step.approvals_close = given.rows(2), given.rows(1)
     if given.number() == 1:
@@ -97,7 +98,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
 
 
 def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
-    at = 14
+    at = 16
     for (name,) in given.rows(1):
         step.pools.append(Pool.at(name, keys, at))
         at += 4
@@ -278,6 +279,8 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
     for (name,) in step.dropped:
         sight.hash(keys[-1]).pop(name, None)
     _placed(sight, keys, step, released)
+    if (advances or released) and own[b"agent_id"] == b"0":
+        is_used(sight, keys[14], step.session, own)
     accounts = judged.budget.accounts() if judged.budget is not None else []
     told = [number(own, b"eq"), int(released), final, sight.now, pokes, woken, stamp]
     return [b"OK", seq, own[b"head"], tip, *told, accounts]
@@ -338,8 +341,10 @@ def _counted(sight: Sight, keys: Sequence[bytes], step: Step, tree: Fields) -> N
             agent = one.hash_[b"agent_id"]
             tree[b"m:" + agent] = written(number(one.hash_, b"regular"))
             tree[b"i:" + agent] = written(number(one.hash_, b"interrupts"))
+    around, own = Around(keys[5], keys[13], step.keep, step.ttl_ms), step.targets[0].hash_
+    labels = Labels(own.get(b"namespace", b""), b"agent", own.get(b"who", b""))
     for child in step.children:
-        new_session(sight, child, keys[5], keys[13], step.keep, step.ttl_ms)
+        new_session(sight, child, around, labels)
         if int(child.agent_id) > number(tree, b"last_agent"):
             tree[b"last_agent"] = child.agent_id
 
@@ -415,7 +420,7 @@ def _with_told(step: Step, own: Fields) -> list[Sequence[bytes]]:
             rows.append(step.events[at - 1])
         while left and (left[0][2] <= at or at == len(step.events)):
             payload, n, _ = left.pop(0)
-            rows.append((payload, own[b"seq"], hash8(own[b"head"]), written(n)))
+            rows.append((payload, own[b"seq"], hash8(own[b"head"]), b"0", written(n)))
     return rows
 
 
@@ -445,6 +450,8 @@ def _timers_and_approvals(sight: Sight, keys: Sequence[bytes], step: Step) -> No
     for name, generation, at_ms, payload in step.timers_set:
         deadlines[prefix + name], timers[name] = int(at_ms), generation + b":" + payload
     for (name,) in step.approvals_close:
-        approvals.pop(prefix + name, None)
+        if approvals.pop(prefix + name, None) is not None:
+            is_told_of_request(sight, keys[15], step.session, name, opened=False)
     for name, payload in step.approvals_open:
         approvals[prefix + name] = written(sight.now) + b":" + payload
+        is_told_of_request(sight, keys[15], step.session, name, opened=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.reference.births import append_events, birth, is_remembered, new_session
+from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
 from sim.reference.given import Given, number, written
+from sim.reference.lists import is_told_of_request, is_used
 from sim.reference.queues import (
     Entry,
     Pool,
@@ -46,12 +47,14 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     pool = Pool.at(given.word(), keys, 2)
     keep, ttl_ms = given.number(), given.number()
     it, summary = birth(given, [pool], keys, 6), given.rows(2)
+    labels = Labels(*given.words(4))
     known = sight.hash(keys[6]).get(b"created")
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
     tree = sight.hash(agents)
     tree[b"root"], tree[b"wall_from"] = it.session, written(sight.now)
-    new_session(sight, it, agents, sessions, keep, ttl_ms)
+    new_session(sight, it, Around(agents, sessions, keep, ttl_ms), labels)
+    is_used(sight, keys[12], it.session, sight.hash(keys[6]))
     tree.update((name, value) for name, value in summary)
     return [b"OK", sight.now]
 
@@ -193,7 +196,7 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         n = number(session, b"eq") + 1
         session |= {b"quarantined": b"1", b"owner": b"", b"claim": b"", b"eq": written(n)}
         leases.pop(name, None)
-        row = (event, session[b"seq"], hash8(session[b"head"]))
+        row = (event, session[b"seq"], hash8(session[b"head"]), b"0")
         append_events(sight, eq, [row], n - 1, keep, ttl_ms)
         return [b"QUARANTINED"]
     session |= {b"owner": worker, b"claim": identity, b"tries": written(tries)}
@@ -287,7 +290,7 @@ def emit(sight: Sight, keys: Keys, given: Given) -> Reply:
     n, tip = number(session, b"eq"), number(session, b"sq")
     if any(int(row[1]) != number(session, b"seq") for row in events):
         return [b"OK", n, tip, sight.now]
-    append_events(sight, keys[1], events, n, keep, ttl_ms)
+    append_events(sight, keys[1], [[*row, b"0"] for row in events], n, keep, ttl_ms)
     session[b"eq"] = written(n + len(events))
     return [b"OK", n + len(events), tip, sight.now]
 
@@ -357,7 +360,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
     pools = [row[0] for row in given.rows(1)]
     listed, blobs = given.rows(4), given.number()
-    first, of_pools = 7 + 2 * len(pools), keys[7 : 7 + 2 * len(pools)]
+    first, of_pools = 9 + 2 * len(pools), keys[9 : 9 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
         session = sight.hash(keys[first + 8 * at])
@@ -385,8 +388,13 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
         if member.partition(b":")[0] in names:
             del sight.zset(keys[1])[member]
     for field in list(sight.hash(keys[2])):
-        if field.partition(b":")[0] in names:
+        asker, _, key = field.partition(b":")
+        if asker in names:
             del sight.hash(keys[2])[field]
+            is_told_of_request(sight, keys[8], asker, key, opened=False)
+    for member in list(sight.zset(keys[7])):
+        if member.rpartition(b"/")[2] in names:
+            del sight.zset(keys[7])[member]
     for zset in (sight.zset(keys[0]), *map(sight.zset, of_pools[::2])):
         for name in names & zset.keys():
             del zset[name]

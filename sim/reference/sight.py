@@ -24,8 +24,8 @@ HASHES = frozenset(
         b"secrets",
     )
 )
-ZSETS = frozenset((b"seen_at", b"due", b"leases", b"timers", b"sessions", b"heard", b"waiting"))
-STREAMS = frozenset((b"rollout", b"eq", b"sq", b"tree", b"ready", b"history"))
+ZSETS = frozenset((b"seen_at", b"due", b"leases", b"timers", b"sessions", b"index", b"heard", b"waiting"))
+STREAMS = frozenset((b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"history"))
 HINT = -1
 """The number of an entry whose id is the server's own."""
 

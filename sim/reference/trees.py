@@ -84,7 +84,7 @@ def is_told(
 ) -> None:
     """Events of the tree join a session's own."""
     n, place = number(session, b"eq"), hash8(session[b"head"])
-    rows = [(payload, session[b"seq"], place, written(at)) for payload, at in told]
+    rows = [(payload, session[b"seq"], place, b"0", written(at)) for payload, at in told]
     append_events(sight, eq, rows, n, keep, ttl_ms)
     session[b"eq"] = written(n + len(rows))
 

@@ -1,0 +1,58 @@
+"""The fleet's index of roots, and the notices of requests to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.reference.given import Given, number, written
+from sim.reference.sight import HINT, Fields, Sight
+
+NOTICES = 1024
+
+
+def _members(name: bytes, session: Fields) -> dict[bytes, float]:
+    """The two places of a session that is listed: by its last use, and by its creation."""
+    shelf = b"a" if session.get(b"shelved") == b"1" else b"l"
+    list_ = b"%s/%s/%s" % (session.get(b"namespace", b""), shelf, session.get(b"source", b"cli"))
+    used, made = number(session, b"recency"), number(session, b"created_ms")
+    return {b"%s/r/%015d/%s" % (list_, used, name): 0, b"%s/c/%015d/%s" % (list_, made, name): 0}
+
+
+def is_used(sight: Sight, index: bytes, name: bytes, session: Fields) -> None:
+    """A root that lists show is at the front of them, and nowhere else."""
+    if session.get(b"agent_id") != b"0" or session.get(b"ephemeral") == b"1":
+        return
+    places = sight.zset(index)
+    if b"recency" in session:
+        for member in _members(name, session):
+            places.pop(member, None)
+    session[b"recency"] = written(max(sight.now, number(session, b"recency")))
+    places |= _members(name, session)
+
+
+def is_told_of_request(sight: Sight, asked: bytes, session: bytes, key: bytes, *, opened: bool) -> None:
+    entry = {b"s": session, b"k": key, b"o": b"1" if opened else b"0"}
+    sight.stream(asked).add(HINT, entry, NOTICES)
+
+
+def enlist(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
+    name, shelve = given.words(2)
+    session = sight.hash(keys[0])
+    if b"agent_id" not in session:
+        return [b"UNKNOWN"]
+    if session[b"agent_id"] != b"0":
+        return [b"AGENT"]
+    changes = bool(shelve) and shelve != session.get(b"shelved", b"0")
+    if session.get(b"ephemeral") == b"1" or (b"recency" in session and not changes):
+        return [b"OK", sight.now]
+    places = sight.zset(keys[1])
+    if b"recency" in session:
+        for member in _members(name, session):
+            places.pop(member, None)
+    if changes:
+        session[b"shelved"] = shelve
+    changed = sight.zset(keys[2]).get(name, number(session, b"created_ms"))
+    session[b"recency"] = session.get(b"recency") or written(changed)
+    places |= _members(name, session)
+    return [b"OK", sight.now]
