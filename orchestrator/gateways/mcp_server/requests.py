@@ -120,7 +120,9 @@ def _plan(request: Request) -> Form:
                 return plan_op(request, str(content["feedback"]))
         raise ValueError("decision: approved, rejected, or revise with feedback")
 
-    text = "\n\n".join(str(proposal[name]) for name in ("title", "summary", "plan") if proposal.get(name))
+    steps = "\n".join(f"{n}. {step['step']}" for n, step in enumerate(proposal["plan"]["plan"], 1))
+    parts = (proposal["title"], proposal["summary"], proposal["plan"].get("explanation"), steps)
+    text = "\n\n".join(str(part) for part in parts if part)
     message = shown(f"Approve this plan?\n\n{text}")
     return Form(message, _object(fields, "decision"), read, plan_op(request, ""))
 
