@@ -82,7 +82,7 @@ async def thread_start(door: Door, params: ThreadStartParams) -> Result:
     subscription.ephemeral = wish.ephemeral
     started = thread_json(thread(born.head))
     door.notify("thread/started", {"thread": started})
-    for warning in born.warnings:
+    for warning in () if wish.ephemeral else born.warnings:
         door.notify("configWarning", {"summary": warning, "details": None})
     return {"thread": started, **session_json(born.settings)}
 
