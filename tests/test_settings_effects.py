@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from orchestrator.cli.exec import _as_run
 from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
+from orchestrator.gateways.app_server.ports import NewThread
 from orchestrator.gateways.wires.addresses import BadAddress
 from orchestrator.gateways.wires.authentication import Authentication
 from orchestrator.mcp.http import _headers, _transport
@@ -33,6 +36,7 @@ from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
 from orchestrator.wiring.gateway import gateway_tls, http_rules, listener_config
+from orchestrator.wiring.new_threads import NewThreads, door_ports
 from orchestrator.wiring.sign_in import credential_store
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
@@ -50,6 +54,19 @@ KEYED = ('chain.secret="s"', 'chain.key_id="k"')
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = HELLO + b"%x\r\n" % (2 << 20) + b":" + b"x" * ((2 << 20) - 1) + b"\r\n"
 MILLION = Usage(2_000_000, 1_000_000, 1_000_000, 0, 3_000_000)
+
+
+NOWHERE = SettingsSources(Path("/tmp"), {"HOME": "/tmp"})
+
+
+def _found(settings: Settings) -> Any:
+    return SimpleNamespace(settings=settings)
+
+
+def folder_of_a_thread(settings: Settings) -> Path:
+    """The working folder of a session whose client names none."""
+    made, _ = NewThreads(_found(settings), NOWHERE)._settings(NewThread())
+    return made.session_defaults.cwd
 
 
 @dataclass(frozen=True)
@@ -337,6 +354,8 @@ EFFECTS: Mapping[str, Effect] = {
     "gateway.max_connections": Effect(
         "5", lambda s: listener_config(s, Authentication()).most_connections, 5
     ),
+    "gateway.cwd": Effect('"/var"', folder_of_a_thread, Path("/var")),
+    "gateway.auto_review": Effect('"ask"', lambda s: door_ports(_found(s), NOWHERE).asks_auto_review, True),
     "gateway.tls_certificate": Effect('"/c.pem"', refuses_certificate, True, KEY_FILE, costly=True),
     "gateway.tls_key": Effect('"/k.pem"', refuses_certificate, True, CERTIFICATE, costly=True),
     # Prices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -30,6 +30,14 @@ class GatewaySettings(Table):
 
     max_connections: int = setting(4096, "gateway.max_connections", at_least=1, at_most=100_000)
     """Connections that each address serves at once; a further one is closed."""
+
+    cwd: Path | None = setting(None, "gateway.cwd", shown_default="the folder that it was started in")
+    """Working folder of a new session whose client of the app-server protocol names none."""
+
+    auto_review: Literal["queue", "ask"] = setting("queue", "gateway.auto_review")
+    """The way of a request for approval whose client says that a model reviews it
+    (`approvalsReviewer: auto_review`, the default of Codex's Python SDK, whose handler accepts anything): it
+    waits for people (`dendro approvals`), or that client is asked."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

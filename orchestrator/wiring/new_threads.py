@@ -60,7 +60,7 @@ class NewThreads:
         settings, warnings = await asyncio.to_thread(self._settings, wish)
         birth = await asyncio.to_thread(_birth, settings)
         birth = replace(birth, history=await client.history())
-        session = await client.create(birth)
+        session = await client.create(birth, ephemeral=wish.ephemeral)
         return Born(await head_of(self.found.broker, session), birth.settings, warnings)
 
     def _settings(self, wish: NewThread) -> tuple[Settings, tuple[str, ...]]:
@@ -87,8 +87,9 @@ class NewThreads:
         flags: dict[str, object] = {**ours.flags, "home": str(ours.home), **wish.settings}
         file = None if ours.config_file is None else ours.cwd / ours.config_file
         folder = ours.session_cwd
-        if wish.cwd is not None:
-            folder = _folder(wish.cwd)
+        chosen = wish.cwd if wish.cwd is not None else self.found.settings.gateway.cwd
+        if chosen is not None:
+            folder = _folder(str(chosen))
             flags["cwd"] = str(folder)
         said = (*ours.overrides, *overrides)
         return replace(ours, cwd=folder, config_file=file, flags=flags, overrides=said)
@@ -121,7 +122,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     """The app-server's view of a deployment."""
     return Ports(
         found=found,
-        client=lambda principal: found.client(principal.name),
+        client=lambda principal: found.client(principal.name, principal.namespace),
         create=NewThreads(found, sources).create,
         home=found.settings.home,
         version=VERSION,
@@ -129,6 +130,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         random_bytes=os.urandom,
         offer=offer(found.settings),
         credentials=credential_store(found.settings),
+        asks_auto_review=found.settings.gateway.auto_review == "ask",
     )
 
 

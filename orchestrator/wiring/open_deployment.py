@@ -86,7 +86,7 @@ class Opened:
             found[digest] = None if content is None else content.decode("utf-8", "surrogatepass")
         return {digest: text for digest, text in found.items() if text is not None}
 
-    def client(self, who: str = "") -> Client:
+    def client(self, who: str = "", namespace: str | None = None) -> Client:
         """A new client, in the name of this process's user, or of another one that a door knows."""
         ports = ClientPorts(
             self.broker,
@@ -97,7 +97,7 @@ class Opened:
             keeps_history=self.settings.session_defaults.history != "none",
             insists=self.insists,
         )
-        return Client(ports, str(uuid.uuid4()), who or user_name())
+        return Client(ports, str(uuid.uuid4()), who or user_name(), namespace)
 
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
@@ -56,14 +57,14 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
 
     async def create(client: Client, principal: Principal, wish: NewThread) -> Born:
         policy = str(wish.settings.get("approval_policy", "never"))
-        session = await harness.session(policy)
+        session = await harness.session(policy, client=client)
         head = await harness.broker.head(session)
         assert head is not None
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
         return Born(head, settings)
 
     def client(principal: Principal) -> Client:
-        return Client(person, f"door-{time.monotonic_ns()}", principal.name)
+        return Client(person, f"door-{time.monotonic_ns()}", principal.name, principal.namespace)
 
     ports = Ports(
         found=cast(Any, Source(harness.broker, person.texts)),
@@ -365,6 +366,29 @@ async def test_a_client_that_leaves_ends_nothing(harness: Harness, server: AppSe
         await leaving.until("item/agentMessage/delta")
     gate.open()
     await harness.until(SessionId(thread), "task_complete")
+
+
+async def test_a_principal_of_another_namespace_sees_nothing_of_a_thread(
+    harness: Harness, server: AppServer, peer: Peer
+) -> None:
+    gate = Gate()
+    harness.models.will([TextDelta("Hel"), gate, message("Hello.")])
+    thread = await begun(peer)
+    await said(peer, thread)
+    await peer.until("item/agentMessage/delta")
+    unknown = (Code.REFUSED, f"thread not found: {thread}")
+    async with connected(server, Principal("eve", namespace="elsewhere")) as eve:
+        await eve.greet()
+        with pytest.raises(UnknownSession):
+            await heard_by(eve, thread)
+        speak = {"threadId": thread, "input": [{"type": "text", "text": "go"}]}
+        assert await eve.refused("turn/start", speak) == unknown
+        assert await eve.refused("turn/steer", {**speak, "expectedTurnId": "x"}) == unknown
+        assert await eve.refused("turn/interrupt", {"threadId": thread, "turnId": "x"}) == unknown
+        assert await eve.refused("thread/compact/start", {"threadId": thread}) == unknown
+        assert await eve.call("thread/unsubscribe", {"threadId": thread}) == {"status": "notLoaded"}
+    gate.open()
+    await peer.until("turn/completed")
 
 
 async def test_a_client_that_names_an_unknown_thread_is_told_so(peer: Peer) -> None:

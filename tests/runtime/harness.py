@@ -75,7 +75,12 @@ class Harness:
     cursors: dict[SessionId, EqCursor] = field(default_factory=dict)
 
     async def session(
-        self, policy: str = "never", path: Path | None = None, shard: int = 1, **facts: Any
+        self,
+        policy: str = "never",
+        path: Path | None = None,
+        shard: int = 1,
+        client: Client | None = None,
+        **facts: Any,
     ) -> SessionId:
         """A new session of the harness's pool."""
         session = new_session_id(int(time.time() * 1000), shard, secrets.randbits(62))
@@ -83,7 +88,7 @@ class Harness:
             session, TreeId(session), AgentId(0), POOL, rollout_path=str(path) if path else None, **facts
         )
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
-        return await self.client.create(Birth(given, settings, "0", int(time.time() * 1000)))
+        return await (client or self.client).create(Birth(given, settings, "0", int(time.time() * 1000)))
 
     async def submit(self, session: SessionId, op: Any, id: str | None = None) -> str:
         """Submits an op; answers its id."""

@@ -149,11 +149,12 @@ class LiveThreads:
     ) -> LiveThread:
         """Adds a listener, and follows the session if nobody did; raises `UnknownSession`."""
         async with self._opening:
+            # Somebody else may hear a session that this client may not see.
+            head = await client.head(session)
+            if head is None:
+                raise UnknownSession(session)
             live = self._live.get(session)
             if live is None:
-                head = await client.head(session)
-                if head is None:
-                    raise UnknownSession(session)
                 live = self._made(session, client)
                 if not newborn:
                     await live.read(head)
