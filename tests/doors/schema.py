@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import orjson
 
-FILE = Path(__file__).parents[1] / "transcripts" / "schema" / "app-server-v2.json"
+FILE = Path(__file__).parent / "recordings" / "schema" / "app-server-v2.json"
 
 
 @cache
