@@ -41,7 +41,7 @@ async def test_planning_session_outlives_every_process_and_its_plan_reaches_the_
     answers = [{"items": [{"text": text}]} for text in ("went", "summary", "and on")]
     model = [proposes("c1", "Draft"), proposes("c2", "Login"), *answers]
     async with scene(tmp_path, CONFIG, model) as place:
-        async with place.proto() as first:
+        async with place.proto(preloaded=False) as first:
             await first.until([event("session_configured", "")])
             await first.say(submission("p1", {"type": "plan", "plan_request": {"goal": "Add login"}}))
             await first.until([event("entered_plan_mode", "p1"), event("plan_approval_request", "p1")])

@@ -58,7 +58,7 @@ async def test_page_shows_what_a_model_does_and_reads(tmp_path: Path) -> None:
 async def test_process_is_gone_with_its_worker_and_the_model_is_told(tmp_path: Path) -> None:
     model = [*turns(starts("sleep 617.5")), *turns(typed("x", "c2"))]
     async with scene(tmp_path, CONFIG, model) as place:
-        async with place.proto() as first:
+        async with place.proto(preloaded=False) as first:
             await first.until([event("session_configured", "")])
             await first.say(says("s1", "go"))
             await first.until([event("task_complete", last_agent_message="done")])

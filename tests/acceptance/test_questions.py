@@ -43,13 +43,18 @@ def says(id: str, text: str) -> bytes:
 
 
 def kill_all(home: Path) -> None:
-    """Kills every process of Dendro that works on this home, and leaves its Redis."""
-    mark = f"DENDRO_HOME={home}".encode()
+    """Kills every process of Dendro that works on this home, and leaves its Redis.
+
+    Not those of a preloaded command, whose environment /proc does not show.
+    """
+    mark, killed = f"DENDRO_HOME={home}".encode(), 0
     for pid in _processes():
         with suppress(OSError):
             marked = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if marked and "redis" not in Path(f"/proc/{pid}/comm").read_text():
                 os.kill(pid, signal.SIGKILL)
+                killed += 1
+    assert killed >= 2, "a command and its worker"
 
 
 def _processes() -> Iterator[int]:
@@ -80,7 +85,7 @@ async def test_question_outlives_every_process_and_its_answer_reaches_the_model(
             assert asked["questions"][0]["options"] == OPTIONS
             session = first.events[0]["msg"]["session_id"]
             kill_all(place.setup.data)
-        async with place.proto("--resume", session, preloaded=False) as second:
+        async with place.proto("--resume", session) as second:
             again = event("ask_user_question_request", callId="c1")
             await second.until([event("session_configured", ""), again])
             await second.say(answers("a1", "c1", "A"))

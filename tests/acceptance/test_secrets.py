@@ -107,7 +107,7 @@ async def test_secret_outlives_the_worker_that_read_it(tmp_path: Path) -> None:
     slow: Message = {"items": [{"call": "shell", "args": {"command": ["sleep", "60"]}, "call_id": "c2"}]}
     model = [ASKS, slow, {"items": [{"text": "done"}]}]
     async with scene(tmp_path, CONFIG, model) as place:
-        async with place.proto() as first:
+        async with place.proto(preloaded=False) as first:
             await asked(first)
             session = first.events[0]["msg"]["session_id"]
             await first.say(answers("a1", "c1"))
