@@ -20,6 +20,7 @@ import sys
 import termios
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import orchestrator
@@ -102,11 +103,12 @@ def _run() -> None:
 
 
 def import_all() -> None:
-    """Imports the whole product."""
+    """Imports the whole product, but for what an optional library is missing for."""
     for package in (orchestrator, workers):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
+                with suppress(ModuleNotFoundError):
+                    importlib.import_module(module.name)
     gc.collect()
     gc.freeze()
 
