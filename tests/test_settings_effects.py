@@ -5,11 +5,13 @@ A new setting without an entry fails here, and so does one whose value ends in i
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,8 +21,9 @@ from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
 from orchestrator.gateways.app_server.ports import NewThread
+from orchestrator.gateways.tokens import PrincipalLookUp
 from orchestrator.gateways.wires.addresses import BadAddress
-from orchestrator.gateways.wires.authentication import Authentication
+from orchestrator.gateways.wires.authentication import Authentication, Unauthenticated
 from orchestrator.mcp.http import _headers, _transport
 from orchestrator.mcp.schemas import cleaned
 from orchestrator.model.connections import verification
@@ -35,7 +38,7 @@ from orchestrator.tools.exec.programs import Program
 from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
-from orchestrator.wiring.gateway import gateway_tls, http_rules, listener_config
+from orchestrator.wiring.gateway import authentication, gateway_tls, http_rules, listener_config
 from orchestrator.wiring.new_threads import NewThreads, door_ports
 from orchestrator.wiring.sign_in import credential_store
 from tests import settings_at_work as at_work
@@ -107,6 +110,23 @@ def refuses_authorities(settings: Settings) -> str:
     except InvalidProvider as error:
         return str(error).partition(" cannot")[0]
     return ""
+
+
+def loopback_is_refused(settings: Settings) -> bool:
+    async def connect() -> bool:
+        gate = authentication(settings, PrincipalLookUp(cast(Any, None), lambda: 0))
+        with (
+            socket.create_server(("127.0.0.1", 0)) as listener,
+            socket.create_connection(listener.getsockname()),
+            listener.accept()[0] as accepted,
+        ):
+            try:
+                await gate.principal(None, accepted)
+            except Unauthenticated:
+                return True
+            return False
+
+    return asyncio.run(connect())
 
 
 def refuses_certificate(settings: Settings) -> bool:
@@ -351,6 +371,7 @@ EFFECTS: Mapping[str, Effect] = {
     # Gateways
     "gateway.allowed_origins": Effect('["https://a.b"]', lambda s: http_rules(s).origins, {"https://a.b"}),
     "gateway.hosts": Effect('["a.b"]', lambda s: http_rules(s).hosts, {"a.b"}),
+    "gateway.loopback_needs_token": Effect("true", loopback_is_refused, True),
     "gateway.max_connections": Effect(
         "5", lambda s: listener_config(s, Authentication()).most_connections, 5
     ),

@@ -85,14 +85,12 @@ async def _listening(found: Opened, server: AppServer, address: Address) -> None
     import signal
 
     from orchestrator.cli.invocation import print_on_stderr
-    from orchestrator.gateways.wires.authentication import Authentication
-    from orchestrator.gateways.wires.listeners import Doors, listening
-    from orchestrator.wiring.gateway import listener_config
+    from orchestrator.gateways.wires.listeners import Doors
+    from orchestrator.wiring.gateway import gateway
 
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    config = listener_config(found.settings, Authentication(on_loopback=True))
-    async with listening([address], Doors(server.serve), config) as (actual,):
+    async with gateway(found, [address], lambda gate, watch: Doors(server.serve)) as (actual,):
         print_on_stderr(f"listening on {actual}")
         await told.wait()

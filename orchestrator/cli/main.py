@@ -31,6 +31,7 @@ from orchestrator.cli.replay import replay
 from orchestrator.cli.review import review
 from orchestrator.cli.run import run
 from orchestrator.cli.send import interrupt, send
+from orchestrator.cli.serve import serve
 from orchestrator.cli.sessions import name, search, sessions
 from orchestrator.cli.stats import stats
 from orchestrator.cli.token import token
@@ -94,7 +95,7 @@ def dendro(
 
 app.add_typer(workers)
 for command in (
-    demo, run, review, proto, app_server, sessions, search, name, rm,
+    demo, run, review, proto, app_server, serve, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
     replay, verify, export, revoke, trust, stats, worker, upkeep, mcp_server, doctor, model_stub,
 ):  # fmt: skip

@@ -19,6 +19,7 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.principals import NotPermitted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission
@@ -55,14 +56,41 @@ class Streams:
     write: Callable[[bytes], Awaitable[None]]
 
 
+def _permit(op: ops.Op) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class LineOptions:
+    """Differences of a connection from standard input and output, whose user may do everything."""
+
+    permits: Callable[[ops.Op], None] = _permit
+    """Raises `NotPermitted` for an operation that is not the client's to submit."""
+    numbers: Callable[[Event, int], int] | None = None
+    """The `seq` of an event from that of the event before; without it lines have none."""
+    number: int = 0
+    """The `seq` of the last event that the client has."""
+    first_line: int = 1
+    """The number of the first line that is still to be read."""
+
+
 class NdjsonConnection:
     """Serves one session to one connection."""
 
-    def __init__(self, client: Client, session: SessionId, streams: Streams, line_limit: int) -> None:
+    def __init__(
+        self,
+        client: Client,
+        session: SessionId,
+        streams: Streams,
+        line_limit: int,
+        options: LineOptions = LineOptions(),
+    ) -> None:
         self._client = client
         self._session = session
         self._streams = streams
-        self._splitter = LineSplitter(line_limit)
+        self._splitter = LineSplitter(line_limit, options.first_line)
+        self._options = options
+        self._number = options.number
         self._writing = asyncio.Lock()
         self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._eof = False
@@ -94,6 +122,8 @@ class NdjsonConnection:
 
     async def _publish_events(self, cursor: EqCursor) -> None:
         async for event in self._client.follow(self._session, cursor):
+            if self._options.numbers is not None:
+                self._number = self._options.numbers(event, self._number)
             if event.type not in NOT_ON_A_LINE:
                 await self._write({"id": event.id, "msg": event.msg})
             self._note(event)
@@ -113,6 +143,8 @@ class NdjsonConnection:
             self._processes.discard(event.msg["call_id"])
 
     async def _write(self, value: dict[str, Any]) -> None:
+        if self._options.numbers is not None:
+            value["seq"] = self._number
         async with self._writing:
             await self._streams.write(orjson.dumps(value) + b"\n")
 
@@ -155,8 +187,9 @@ class NdjsonConnection:
         if not self._client.keeps(op):
             return
         try:
+            self._options.permits(op)
             await self._client.submit(self._session, submission)
-        except BrokerError as error:
+        except (BrokerError, NotPermitted) as error:
             await self._error(submission.id, str(error))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────

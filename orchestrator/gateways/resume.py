@@ -22,6 +22,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import HistoryHead
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import AgentMessage, UserMessage
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.replay import fold_session
@@ -31,6 +32,7 @@ from orchestrator.views.errors import SetAside
 from orchestrator.views.find import find
 from orchestrator.views.open_requests import ASKS
 from orchestrator.views.questions import call_id_of
+from orchestrator.views.thread_settings import settings_of
 
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
@@ -66,6 +68,20 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
         "", state.facts, state.settings, state.name, messages, history, state.forked_from
     )
     return Greeting(orjson.dumps({"id": "", "msg": event.payload}) + b"\n", cursor)
+
+
+async def reattached(found: LogSource, head: SessionHead, history: HistoryHead) -> dict[str, Any]:
+    """The line for a client that has the events so far: `session_configured` without them."""
+    settings = await settings_of(found, head)
+    event = ev.SessionConfigured(
+        session_id=head.session,
+        model=settings.model,
+        reasoning_effort=settings.effort,
+        history_log_id=history.log_id,
+        history_entry_count=history.count,
+        rollout_path="",
+    )
+    return {"id": "", "msg": written(event)}
 
 
 async def past_events(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:

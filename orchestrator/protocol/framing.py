@@ -37,11 +37,11 @@ Frame: TypeAlias = Line | OverlongLine
 class LineSplitter:
     """Cuts a byte stream into lines at `\\n`, with `\\r` before it tolerated."""
 
-    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, limit: int = DEFAULT_LIMIT, first: int = 1) -> None:
         if limit < 1:
             raise ValueError("a line limit must be at least one byte")
         self._limit = limit
-        self._number = 1
+        self._number = first
         self._pending = bytearray()
         self._dropping = False
 

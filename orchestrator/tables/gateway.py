@@ -28,6 +28,10 @@ class GatewaySettings(Table):
     tls_key: Path | None = setting(None, "gateway.tls_key")
     """File of the certificate's private key (PEM)."""
 
+    loopback_needs_token: bool = setting(False, "gateway.loopback_needs_token")
+    """Whether a process of this user needs a token on loopback, too. On unix sockets it never does; processes
+    of other users, and commands of agents in their sandbox, always need one."""
+
     max_connections: int = setting(4096, "gateway.max_connections", at_least=1, at_most=100_000)
     """Connections that each address serves at once; a further one is closed."""
 

@@ -1,23 +1,38 @@
 """Authentication: the principal at the other end of a connection, by its token or its user.
 
-A token always counts, also on a unix socket, where it may narrow what the user could do. Without one
-only a process of this machine's user on a unix socket is known (peer credentials, unix(7)).
+A token always counts, also where it narrows what the user could do. Without one, a process of this machine's
+user is known on unix sockets and on loopback, as long as no sandbox holds it: a command of an agent, which
+runs as the same user, could else approve itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 from orchestrator.gateways.principals import Principal, machine_user
+from orchestrator.gateways.wires.peers import Peer, peer_of
 
 ROOT_UID = 0
+REVOKED_S = 3.0
+"""Between two looks whether the tokens of open connections still count."""
 TokenLookUp = Callable[[str], Awaitable[Principal | None]]
 """The principal of a token that is known and in force."""
+NEEDED = (
+    'a token is needed ("Authorization: Bearer …", or "auth" in the first line): dendro token new makes one'
+)
 
 
 class Unauthenticated(Exception):
     """Nobody known is at the other end; the message says what would make it known."""
+
+
+class Revoked(Exception):
+    """The token of an open connection counts no more."""
 
 
 async def no_tokens(token: str) -> Principal | None:
@@ -28,20 +43,81 @@ async def no_tokens(token: str) -> Principal | None:
 class Authentication:
     """Finds out who connects."""
 
-    def __init__(self, look_up: TokenLookUp = no_tokens, *, on_loopback: bool = False) -> None:
+    def __init__(
+        self,
+        look_up: TokenLookUp = no_tokens,
+        *,
+        loopback_needs_token: bool = False,
+        peer_of: Callable[[socket.socket | None], Peer | None] = peer_of,
+    ) -> None:
         self._look_up = look_up
-        self.on_loopback = on_loopback
-        """Whether the machine's user is known on loopback, too: the kernel lists whose a connection is."""
+        self._loopback_needs_token = loopback_needs_token
+        self._peer_of = peer_of
 
-    async def principal(self, token: str | None, uid: int | None) -> Principal:
-        """The principal; `uid` is that of a peer on a unix socket. Raises `Unauthenticated`."""
+    async def principal(self, token: str | None, connected: socket.socket | None) -> Principal:
+        """The principal at the other end of a socket; raises `Unauthenticated`."""
         if token is not None:
             found = await self._look_up(token)
             if found is None:
                 raise Unauthenticated("the token is not known, or its time is over: dendro token new")
             return found
-        if uid is not None and uid in (os.geteuid(), ROOT_UID):
-            return machine_user()
-        if uid is not None:
-            raise Unauthenticated(f"user {uid} is not the user of this gateway: a token is needed")
-        raise Unauthenticated("a token is needed (Authorization: Bearer …): dendro token new makes one")
+        if connected is None or (self._loopback_needs_token and connected.family != socket.AF_UNIX):
+            raise Unauthenticated(NEEDED)
+        with suppress(OSError):
+            return _of_peer(await asyncio.to_thread(self._peer_of, connected))
+        raise Unauthenticated(NEEDED)
+
+
+def _of_peer(peer: Peer | None) -> Principal:
+    if peer is None:
+        raise Unauthenticated(NEEDED)
+    if peer.uid not in (os.geteuid(), ROOT_UID):
+        raise Unauthenticated(f"user {peer.uid} is not the user of this gateway; {NEEDED}")
+    if peer.is_confined:
+        raise Unauthenticated(f"a process in a sandbox is nobody here; {NEEDED}")
+    return machine_user()
+
+
+class TokenWatch:
+    """Ends what is served under a token as soon as the token counts no more."""
+
+    def __init__(self, in_force: Callable[[], Awaitable[frozenset[str]]], every_s: float = REVOKED_S) -> None:
+        self._in_force = in_force
+        self._every_s = every_s
+        self._serving: dict[asyncio.Task[None], str] = {}
+        self._revoked: set[asyncio.Task[None]] = set()
+
+    async def serve(self, principal: Principal, serving: Coroutine[Any, Any, None]) -> None:
+        """Runs `serving` to its end; raises `Revoked` when the principal's token ends before."""
+        if not principal.token:
+            await serving
+            return
+        task = asyncio.ensure_future(serving)
+        self._serving[task] = principal.token
+        try:
+            await task
+        except asyncio.CancelledError:
+            if task not in self._revoked:
+                task.cancel()
+                raise
+            raise Revoked("the token was revoked, or its time is over") from None
+        finally:
+            del self._serving[task]
+            self._revoked.discard(task)
+
+    async def run(self) -> None:
+        """Looks again and again, for ever; a look that fails is made up for by the next one."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            if not self._serving:
+                continue
+            with suppress(Exception):
+                await self.look()
+
+    async def look(self) -> None:
+        """Ends whatever is served under a token that counts no more."""
+        in_force = await self._in_force()
+        for task, token in tuple(self._serving.items()):
+            if token not in in_force:
+                self._revoked.add(task)
+                task.cancel()

@@ -12,14 +12,14 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from orchestrator.gateways.wires.addresses import Address, BadAddress
-from orchestrator.gateways.wires.authentication import Authentication
+from orchestrator.gateways.wires.authentication import Authentication, Revoked, TokenWatch
 from orchestrator.gateways.wires.http_rules import HttpRules
 from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream, StreamBounds
 from orchestrator.gateways.wires.wire import HANDSHAKE_S, CloseCode, Wire
@@ -33,14 +33,14 @@ async def _nobody(wire: Wire) -> None:
     pass
 
 
-LinesDoor = Callable[[SocketStream], Awaitable[None]]
+LinesDoor = Callable[[SocketStream], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
     """The servers of a listener's connections."""
 
-    messages: Callable[[Wire], Awaitable[None]] = _nobody
+    messages: Callable[[Wire], Coroutine[Any, Any, None]] = _nobody
     lines: LinesDoor | None = None
     """Its first line says who it is, so it authenticates itself."""
 
@@ -55,6 +55,7 @@ class ListenerConfig:
     most_connections: int = 4096
     """Connections of one listener, those in their handshake included; more are closed at once."""
     is_ready: Callable[[], bool] = lambda: True
+    watch: TokenWatch | None = None
     bounds: StreamBounds = field(default_factory=StreamBounds)
 
 
@@ -219,7 +220,12 @@ async def _websockets(
 
     async def handle(connection: ServerConnection) -> None:
         assert isinstance(connection, DoorConnection)
-        await doors.messages(WebSocketWire(connection))
+        wire = WebSocketWire(connection)
+        serving = doors.messages(wire)
+        try:
+            await (config.watch.serve(wire.principal, serving) if config.watch else serving)
+        except Revoked as error:
+            await wire.close(CloseCode.NOT_PERMITTED, str(error))
 
     def connected(protocol: Any, server: Server, **bounds: Any) -> asyncio.Protocol:
         def websocket() -> asyncio.Protocol:
@@ -255,8 +261,7 @@ class _Refused(asyncio.Protocol):
     """A connection too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
+        cast(asyncio.Transport, transport).abort()
 
 
 class _Sniffing(asyncio.Protocol):
@@ -269,9 +274,9 @@ class _Sniffing(asyncio.Protocol):
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, transport.abort)
+        # A transport of uvloop is none by its class.
+        self._transport = cast(asyncio.Transport, transport)
+        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from orchestrator.gateways.wires.http_rules import is_loopback
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, STALL_S, TooSlow, WireClosed
 from orchestrator.tables.base import KIB
 
 READ_BYTES = 64 * KIB
 CLOSE_S = 5.0
 """The time for bytes that are left to send at the end."""
-_CREDENTIALS = struct.Struct("=iII")
-"""struct ucred: pid, uid, gid."""
 KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
 """A peer whose machine is gone is noticed after two minutes (tcp(7))."""
 
@@ -50,9 +45,10 @@ class SocketStream:
         keep_alive(writer.get_extra_info("socket"))
 
     @property
-    def writer(self) -> asyncio.StreamWriter:
-        """The stream's writer, for who asks about its peer."""
-        return self._writer
+    def socket(self) -> socket.socket | None:
+        """The socket, for who asks about its peer."""
+        found: socket.socket | None = self._writer.get_extra_info("socket")
+        return found
 
     async def read(self, limit: int = READ_BYTES) -> bytes:
         """The next bytes, up to `limit`; empty at the end, and when the client is gone."""
@@ -101,42 +97,3 @@ def keep_alive(connected: socket.socket | None) -> None:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for name, value in KEEPALIVE:
             connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def peer_uid(connected: socket.socket | None) -> int | None:
-    """The user of the process that connected to a unix socket; None on any other socket."""
-    if connected is None or connected.family != socket.AF_UNIX:
-        return None
-    found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(found)
-    return int(uid)
-
-
-def loopback_uid(connected: socket.socket | None) -> int | None:
-    """The owner of the other end of a loopback connection, as the kernel lists it (proc(5)); else None."""
-    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
-        return None
-    try:
-        theirs, ours = connected.getpeername()[:2], connected.getsockname()[:2]
-    except OSError:
-        return None
-    if not is_loopback(theirs[0]):
-        return None
-    table = Path("/proc/net/tcp6" if connected.family == socket.AF_INET6 else "/proc/net/tcp")
-    wanted = [_row_address(connected.family, address) for address in (theirs, ours)]
-    try:
-        with table.open("rb") as rows:
-            for row in rows:
-                fields = row.split()
-                if fields[1:3] == wanted:
-                    return int(fields[7])
-    except OSError:
-        return None
-    return None
-
-
-def _row_address(family: int, address: tuple[str, int]) -> bytes:
-    """An address as the table writes it: words of the host's byte order in hex, then the port."""
-    packed = socket.inet_pton(family, address[0])
-    words = struct.unpack(f"={len(packed) // 4}I", packed)
-    return f"{''.join(f'{word:08X}' for word in words)}:{address[1]:04X}".encode()

@@ -18,7 +18,7 @@ from websockets.http11 import Request, Response
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.wires.authentication import Authentication, Unauthenticated
 from orchestrator.gateways.wires.http_rules import Answer, HttpRules, bearer, refusal
-from orchestrator.gateways.wires.streams import keep_alive, loopback_uid, peer_uid
+from orchestrator.gateways.wires.streams import keep_alive
 from orchestrator.gateways.wires.wire import (
     HANDSHAKE_S,
     MESSAGE_LIMIT,
@@ -144,10 +144,8 @@ class Handshake:
         if refused is not None:
             return refused
         try:
-            socket = connection.transport.get_extra_info("socket")
-            uid = loopback_uid(socket) if self._authentication.on_loopback else None
-            uid = peer_uid(socket) if uid is None else uid
-            connection.principal = await self._authentication.principal(bearer(headers), uid)
+            connected = connection.transport.get_extra_info("socket")
+            connection.principal = await self._authentication.principal(bearer(headers), connected)
         except Unauthenticated as error:
             return Answer(HTTPStatus.UNAUTHORIZED, f"{error}\n")
         return None

@@ -29,6 +29,8 @@ class CloseCode(IntEnum):
     DONE = 1000
     GOING_AWAY = 1001
     """The gateway leaves: the client comes back to another one."""
+    NOT_PERMITTED = 1008
+    """The token counts no more."""
     TOO_LARGE = 1009
     TOO_SLOW = 1013
     """The client did not read: it comes back, and goes on where it stopped."""

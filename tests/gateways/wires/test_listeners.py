@@ -17,10 +17,11 @@ from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from orchestrator.gateways.principals import Principal, Scope, machine_user
-from orchestrator.gateways.wires import streams, websocket
+from orchestrator.gateways.wires import websocket
 from orchestrator.gateways.wires.addresses import Address, BadAddress, parse_address
-from orchestrator.gateways.wires.authentication import Authentication
+from orchestrator.gateways.wires.authentication import Authentication, TokenWatch
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
+from orchestrator.gateways.wires.peers import Peer
 from orchestrator.gateways.wires.streams import SocketStream, StreamBounds
 from orchestrator.gateways.wires.wire import CloseCode, Wire, WireClosed
 from tests.certs import make_authority, make_certificate
@@ -74,18 +75,12 @@ async def test_client_with_a_token_speaks_and_is_known_by_name() -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer bad"}, {"Authorization": "Basic good"}])
 async def test_client_without_a_known_token_is_refused(headers: dict[str, str]) -> None:
-    async with gateway() as address:
+    strict = Authentication(look_up, loopback_needs_token=True)
+    async with gateway(config=replace(CONFIG, authentication=strict)) as address:
         with pytest.raises(InvalidStatus) as refused:
             await connect(str(address), additional_headers=headers)
     assert refused.value.response.status_code == 401
     assert refused.value.response.headers["WWW-Authenticate"] == "Bearer"
-
-
-async def test_user_of_this_machine_needs_no_token_on_loopback_where_the_door_says_so() -> None:
-    known = replace(CONFIG, authentication=Authentication(on_loopback=True))
-    async with gateway(config=known) as address, connect(str(address)) as client:
-        await client.send("text")
-        assert await client.recv() == f"{machine_user().name}:text"
 
 
 async def test_page_of_a_foreign_origin_is_refused_before_its_token_counts() -> None:
@@ -221,14 +216,50 @@ async def test_token_on_a_unix_socket_narrows_what_its_user_could_do(tmp_path: P
         assert await client.recv() == "ben:hello"
 
 
-async def test_another_user_of_the_machine_needs_a_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("peer", [Peer(os.geteuid() + 1, False), Peer(os.geteuid(), True), None])
+async def test_another_user_and_a_process_in_a_sandbox_need_a_token(
+    tmp_path: Path, peer: Peer | None
 ) -> None:
-    monkeypatch.setattr(websocket, "peer_uid", lambda connected: os.geteuid() + 1)
-    async with gateway(f"unix://{tmp_path}/g.sock"):
-        with pytest.raises(InvalidStatus) as refused:
-            await unix_connect(f"{tmp_path}/g.sock", "ws://x/")
-    assert refused.value.response.status_code == 401
+    config = replace(CONFIG, authentication=Authentication(look_up, peer_of=lambda connected: peer))
+    for place in (f"unix://{tmp_path}/g.sock", "ws://127.0.0.1:0"):
+        async with gateway(place, config=config) as address:
+            with pytest.raises(InvalidStatus) as refused:
+                if address.path:
+                    await unix_connect(str(address.path), "ws://x/")
+                await connect(str(address))
+        assert refused.value.response.status_code == 401
+
+
+async def test_process_of_this_user_needs_no_token_on_loopback() -> None:
+    async with gateway() as address, connect(str(address)) as client:
+        await client.send("hello")
+        assert await client.recv() == f"{machine_user().name}:hello"
+
+
+async def test_connection_whose_token_is_revoked_ends_with_1008_and_no_other() -> None:
+    in_force = [frozenset({"t"})]
+
+    async def look() -> frozenset[str]:
+        return in_force[0]
+
+    async def named(token: str) -> Principal:
+        return replace(BEN, token=token)
+
+    watch = TokenWatch(look)
+    config = replace(CONFIG, authentication=Authentication(named), watch=watch)
+    async with gateway(config=config) as address, connect(str(address)) as other:
+        async with connect(str(address), additional_headers={"Authorization": "Bearer t"}) as client:
+            await client.send("hello")
+            assert await client.recv() == "ben:hello"
+            await watch.look()
+            in_force[0] = frozenset()
+            await watch.look()
+            with pytest.raises(ConnectionClosed) as closed:
+                await client.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == CloseCode.NOT_PERMITTED
+        await other.send("still here")
+        assert "still here" in str(await other.recv())
 
 
 async def test_file_that_a_dead_gateway_left_makes_way_and_a_living_gateway_does_not(tmp_path: Path) -> None:
@@ -311,8 +342,3 @@ async def test_garbage_in_a_handshake_ends_its_connection_alone(garbage: bytes) 
         writer.close()
         await other.send("still here")
         assert await other.recv() == "ben:still here"
-
-
-def test_streams_module_reads_no_credentials_of_a_tcp_socket() -> None:
-    with socket.socket() as connected:
-        assert streams.peer_uid(connected) is None

@@ -1,0 +1,70 @@
+"""The first line of a connection: who speaks, which session is meant, and how it is to be told.
+
+    {"id": "1", "op": {"type": "configure_session", "session_id": …}, "auth": …, "last_event": …}
+
+Pure: bytes in, a record out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from orchestrator.gateways.sq_eq.places import MOST
+from orchestrator.protocol.codec import parse_submission
+from orchestrator.protocol.ops import ConfigureSession
+from orchestrator.protocol.submission import MalformedSubmission, Submission
+from orchestrator.tables.base import MIB
+
+FIRST_LINE_LIMIT = MIB
+"""It is read before anybody knows who sends it."""
+MOST_NAME = 200
+SAME = frozenset({"type", "session_id", "cwd"})
+"""Fields that are done with when the session is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLine:
+    """The wish that begins a connection."""
+
+    submission: Submission
+    op: ConfigureSession
+    auth: str | None = None
+    last_event: int | None = None
+    """The `seq` of the last event that the client has; None for all from the beginning."""
+    with_seq: bool = False
+    client: str | None = None
+    """The client's name for itself: what it sends again after a lost connection counts once."""
+
+    @property
+    def changes_settings(self) -> bool:
+        """Whether it sets more than where the session works."""
+        return bool(self.op.model_fields_set - SAME)
+
+
+def parse_first_line(line: bytes) -> FirstLine:
+    """Reads it; raises `MalformedSubmission`. The fields beside `op` may stand in it, too."""
+    submission = parse_submission(line)
+    id, op = submission.id, submission.op
+    if not isinstance(op, ConfigureSession):
+        raise MalformedSubmission(
+            "the first line of a connection is a configure_session, with the session_id of the session to "
+            "attach to, or without one for a new session",
+            id,
+        )
+    frame = orjson.loads(line)
+    more: Mapping[str, Any] = {**frame["op"], **frame}
+    last, name = more.get("last_event"), more.get("client")
+    if last is not None and (type(last) is not int or not 0 <= last < MOST):
+        raise MalformedSubmission("last_event: the seq of an event line is expected", id)
+    if last is not None and op.session_id is None:
+        raise MalformedSubmission("last_event: it needs the session_id that the event is of", id)
+    if name is not None and not (isinstance(name, str) and 0 < len(name) <= MOST_NAME):
+        raise MalformedSubmission(f"client: a text of 1 to {MOST_NAME} characters is expected", id)
+    auth = more.get("auth")
+    if auth is not None and not isinstance(auth, str):
+        raise MalformedSubmission("auth: a token is expected", id)
+    return FirstLine(submission, op, auth, last, more.get("with_seq") is True, name)

@@ -1,0 +1,112 @@
+"""Processes at the other end of a connection on this machine: their user, and whether a sandbox holds them.
+
+On a unix socket the kernel names the process (SO_PEERCRED, unix(7)); on loopback its table of sockets names
+the user, and the process that has the socket's inode open is looked for (proc(5)). A command of an agent
+runs as the same user. It is told apart by what it cannot shed: no new privileges, and more seccomp filters
+than we have.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+PROC = Path("/proc")
+_CREDENTIALS = struct.Struct("=iII")
+"""struct ucred: pid, uid, gid."""
+_LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
+"""Columns of /proc/net/tcp."""
+_CONFINEMENT = ("NoNewPrivs", "Seccomp", "Seccomp_filters")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A process of this machine that has connected."""
+
+    uid: int
+    is_confined: bool
+    """Whether a sandbox holds it that does not hold this process, or nobody can tell."""
+
+
+def peer_of(connected: socket.socket | None) -> Peer | None:
+    """The process at the other end; None for another machine. Blocking: it may look through /proc."""
+    if connected is None:
+        return None
+    if connected.family == socket.AF_UNIX:
+        return _unix_peer(connected)
+    return _loopback_peer(connected.getsockname(), connected.getpeername())
+
+
+def _unix_peer(connected: socket.socket) -> Peer:
+    found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(found)
+    return Peer(uid, _is_confined(pid))
+
+
+def _loopback_peer(ours: tuple[str, int], theirs: tuple[str, int]) -> Peer | None:
+    if not ip_address(theirs[0]).is_loopback:
+        return None
+    table = PROC / "net" / ("tcp6" if ":" in theirs[0] else "tcp")
+    here, there = _in_table(*ours[:2]), _in_table(*theirs[:2])
+    for line in table.read_text().splitlines()[1:]:
+        row = line.split()
+        if row[_LOCAL] == there and row[_REMOTE] == here:
+            uid = int(row[_UID])
+            pid = next(_holders(uid, f"socket:[{row[_INODE]}]"), 0)
+            return Peer(uid, _is_confined(pid))
+    return None
+
+
+def _in_table(host: str, port: int) -> str:
+    """An address as the kernel's table shows it: each word in the machine's byte order."""
+    packed = ip_address(host).packed
+    words = struct.unpack(f"={len(packed) // 4}I", packed)
+    return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
+
+
+def _holders(uid: int, link: str) -> Iterator[int]:
+    """Processes of a user that have a socket open."""
+    if uid != os.geteuid():
+        return
+    for process in PROC.iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            # What is another user's, or is over by now, cannot be looked into.
+            opened = tuple((process / "fd").iterdir()) if process.stat().st_uid == uid else ()
+        except OSError:
+            continue
+        if any(_leads_to(each, link) for each in opened):
+            yield int(process.name)
+
+
+def _leads_to(descriptor: Path, link: str) -> bool:
+    try:
+        return str(descriptor.readlink()) == link
+    except OSError:
+        # It was closed while we looked.
+        return False
+
+
+def _is_confined(pid: int) -> bool:
+    if pid <= 0:
+        return True
+    try:
+        theirs, ours = _confinement(str(pid)), _confinement("self")
+    except OSError:
+        return True
+    return any(theirs[name] > ours[name] for name in _CONFINEMENT)
+
+
+def _confinement(process: str) -> dict[str, int]:
+    found = dict.fromkeys(_CONFINEMENT, 0)
+    for line in (PROC / process / "status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in found:
+            found[name] = int(value)
+    return found
