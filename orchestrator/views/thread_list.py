@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias
 
+import orjson
+
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import SessionHead
-from orchestrator.core.frozen import replace
+from orchestrator.broker.fleet_index import IndexPlace, Listed
+from orchestrator.broker.records import SessionHead, Source
 from orchestrator.core.ids import SessionId, created_ms
+from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
 from orchestrator.views.thread_pages import MOST_CURSOR, BadCursor, Direction
 from orchestrator.views.threads import Thread, threads
@@ -50,31 +53,38 @@ class ThreadFilter:
     ancestor: str = ""
     without: frozenset[str] = frozenset()
 
+    @property
+    def of_people(self) -> tuple[Source, ...]:
+        """The programs whose threads the fleet's index lists."""
+        return tuple(kind for kind in ("cli", "exec") if kind in self.kinds)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether more is asked of a thread than where it began: then many are looked at for a few."""
+        return bool(self.cwds or self.text or self.providers or self.without)
+
+    @property
+    def of_agents(self) -> bool:
+        """Whether agents are wanted, which their trees list."""
+        return bool(self.parent or self.ancestor) or "agent" in self.kinds
+
     def may_want(self, head: SessionHead) -> bool:
         """Whether a session's head alone does not rule it out."""
-        if head.session in self.without or head.archived is not self.archived:
+        if head.session in self.without or (head.agent_id == ROOT and head.shelved is not self.archived):
             return False
-        if self.parent and head.parent != self.parent:
-            return False
-        if self.ancestor and (head.tree != self.ancestor or head.agent_id == ROOT):
-            return False
-        return bool(self.parent or self.ancestor) or self._of_a_kind(head)
-
-    def _of_a_kind(self, head: SessionHead) -> bool:
-        return ("agent" in self.kinds) if head.agent_id != ROOT else bool(self.kinds - {"agent"})
+        if self.parent or self.ancestor:
+            return head.parent == self.parent if self.parent else head.agent_id != ROOT
+        return head.agent_id == ROOT or "agent" in self.kinds
 
     def wants(self, thread: Thread) -> bool:
         """Whether the thread is one of them, by all that is known of it."""
-        if thread.ephemeral or not self._is_of(thread):
+        if thread.ephemeral or (thread.spawned is None and thread.source not in self.kinds):
             return False
         if self.cwds and not any(PurePath(thread.cwd) == PurePath(cwd) for cwd in self.cwds):
             return False
         if self.providers and thread.model_provider not in self.providers:
             return False
         return not self.text or any(self.text.casefold() in said.casefold() for said in _texts(thread))
-
-    def _is_of(self, thread: Thread) -> bool:
-        return thread.spawned is not None or bool(self.parent) or thread.source in self.kinds
 
 
 def _texts(thread: Thread) -> Iterator[str]:
@@ -119,6 +129,7 @@ class ListAsked:
     sort: SortKey = "created"
     direction: Direction = "desc"
     cursor: ListCursor | None = None
+    namespace: str = ""
     wanted: ThreadFilter = field(default_factory=ThreadFilter)
 
 
@@ -133,17 +144,20 @@ class ThreadPage:
 
 async def threads_page(broker: Broker, asked: ListAsked) -> ThreadPage:
     """The next threads of the order that are wanted."""
-    changed = dict(await broker.changed())
-    keys = _ordered(changed, asked)
     found: list[tuple[Key, Thread]] = []
-    for start in range(0, len(keys), READ):
-        stretch = keys[start : start + READ]
-        for key, one in await _read(broker, stretch, asked.wanted):
+    looked, last = 0, None
+    async for stretch in _agents_too(broker, asked) if asked.wanted.of_agents else _listed(broker, asked):
+        if looked >= LOOKED_THROUGH:
+            return _page(asked, found, last)
+        heads = {head.session: (key, head) for key, head in stretch}
+        wanted = [head for _, head in heads.values() if asked.wanted.may_want(head)]
+        for one in await threads(broker, wanted):
+            if not asked.wanted.wants(one):
+                continue
             if len(found) == asked.limit:
                 return _page(asked, found, found[-1][0])
-            found.append((key, replace(one, recency_ms=changed[key.session])))
-        if start + READ >= LOOKED_THROUGH and start + READ < len(keys):
-            return _page(asked, found, stretch[-1])
+            found.append((heads[one.id][0], one))
+        looked, last = looked + len(stretch), stretch[-1][0]
     return _page(asked, found, None)
 
 
@@ -155,13 +169,65 @@ def _page(asked: ListAsked, found: Sequence[tuple[Key, Thread]], last: Key | Non
     )
 
 
-def _ordered(changed: Mapping[SessionId, int], asked: ListAsked) -> list[Key]:
-    """The keys behind the cursor, in the order of the list."""
-    by_change = asked.sort == "recency"
-    keys = [Key(at_ms if by_change else created_ms(session), session) for session, at_ms in changed.items()]
-    keys.sort(reverse=asked.direction == "desc")
+Stretch: TypeAlias = list[tuple[Key, SessionHead]]
+
+
+async def _listed(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch]:
+    """The roots of the fleet's index behind the cursor, some at a time."""
+    wanted = Listed(
+        asked.namespace,
+        asked.wanted.of_people,
+        asked.wanted.archived,
+        "recency" if asked.sort == "recency" else "creation",
+        asked.direction == "desc",
+    )
+    place = None if asked.cursor is None else _place(asked.cursor, asked.direction)
+    size = READ if asked.wanted.is_narrow else min(READ, asked.limit + 1)
+    while found := await broker.listed_heads(wanted, place, size):
+        yield [(Key(at.at_ms, at.session), head) for at, head in found]
+        place, size = found[-1][0], READ
+
+
+def _place(cursor: ListCursor, direction: Direction) -> IndexPlace:
+    """The index's place: one that leaves out its own session, or is a hair before it."""
+    session: str = cursor.key.session
+    if cursor.inclusive:
+        # Between two ids: no id has this last character beside these digits.
+        session = session[:-1] + chr(ord(session[-1]) + (1 if direction == "desc" else -1))
+    return IndexPlace(cursor.key.at_ms, SessionId(session))
+
+
+async def _agents_too(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch]:
+    """Agents of one tree, or of all, with the roots where those are wanted."""
+    ids = await _sessions_of(broker, asked.wanted)
+    found: Stretch = []
+    for start in range(0, len(ids), READ):
+        for head in await broker.heads(ids[start : start + READ]):
+            if head.labels.namespace == asked.namespace:
+                found.append((_key(asked, head), head))
+    found.sort(key=lambda one: one[0], reverse=asked.direction == "desc")
     cursor = asked.cursor
-    return keys if cursor is None else [key for key in keys if _behind(key, cursor, asked.direction)]
+    behind = [one for one in found if cursor is None or _behind(one[0], cursor, asked.direction)]
+    for start in range(0, len(behind), READ):
+        yield behind[start : start + READ]
+
+
+async def _sessions_of(broker: Broker, wanted: ThreadFilter) -> list[SessionId]:
+    if not (above := wanted.parent or wanted.ancestor):
+        return list(await broker.newest(LOOKED_THROUGH))
+    head = await broker.head(SessionId(above))
+    if head is None:
+        return []
+    agents = projected(await broker.agents(head.tree)).agents.values()
+    under = [agent for agent in agents if head.agent_id == ROOT or agent.below(head.agent_id)]
+    return [SessionId(agent.session) for agent in under]
+
+
+def _key(asked: ListAsked, head: SessionHead) -> Key:
+    if asked.sort == "created":
+        return Key(created_ms(head.session), head.session)
+    meta = orjson.loads(head.meta) if head.meta else {}
+    return Key(head.recency_ms or meta.get("updated_ms") or head.created_ms, head.session)
 
 
 def _behind(key: Key, cursor: ListCursor, direction: Direction) -> bool:
@@ -170,20 +236,17 @@ def _behind(key: Key, cursor: ListCursor, direction: Direction) -> bool:
     return key < cursor.key if direction == "desc" else key > cursor.key
 
 
-async def _read(broker: Broker, keys: Sequence[Key], wanted: ThreadFilter) -> list[tuple[Key, Thread]]:
-    by_session = {key.session: key for key in keys}
-    heads = await broker.heads([key.session for key in keys])
-    found = await threads(broker, [head for head in heads if wanted.may_want(head)])
-    return [(by_session[one.id], one) for one in found if wanted.wants(one)]
-
-
-async def loaded(broker: Broker, most: int) -> list[SessionId]:
-    """The sessions that a worker holds, or that owe something, newest first."""
+async def loaded(broker: Broker, most: int, namespace: str = "") -> list[SessionId]:
+    """The sessions of a namespace that a worker holds, or that owe something, newest first."""
     ids = await broker.newest(LOOKED_THROUGH)
     found: list[SessionId] = []
     for start in range(0, len(ids), READ):
         heads = await broker.heads(ids[start : start + READ])
-        found += [head.session for head in heads if head.holder or head.sq_tip != head.cursor]
+        found += [head.session for head in heads if _is_loaded(head) and head.labels.namespace == namespace]
         if len(found) >= most:
             break
     return found[:most]
+
+
+def _is_loaded(head: SessionHead) -> bool:
+    return bool(head.holder) or head.sq_tip != head.cursor

@@ -85,7 +85,7 @@ _AT_REST = frozenset({"idle", "closed"})
 
 def thread_status(head: SessionHead, outcome: str | None = None) -> ThreadStatus:
     """Whether a thread is at work, as its last commit says; `outcome` is that of its last task."""
-    if head.archived:
+    if head.archived or head.shelved:
         return "not_loaded"
     if head.quarantined:
         return "system_error"
@@ -106,13 +106,16 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
         created_ms=head.created_ms,
         updated_ms=meta.get("updated_ms") or head.created_ms,
         preview=preview or meta.get("preview") or meta.get("title") or "",
-        name=meta.get("name"),
+        name=head.name or meta.get("name") or None,
         cwd=meta.get("cwd") or "/",
         model=meta.get("model") or "",
         model_provider=meta.get("model_provider") or "",
         effort=meta.get("effort"),
         path=meta.get("rollout_path") or None,
         git=meta.get("git"),
+        recency_ms=head.recency_ms,
+        source="exec" if head.labels.source == "exec" else "cli",
+        ephemeral=head.labels.ephemeral,
         forked_from=None if forked_from is None else SessionId(forked_from),
         spawned=None if head.agent_id == ROOT else _spawned(head, agent),
     )

@@ -87,7 +87,10 @@ class Opened:
         return {digest: text for digest, text in found.items() if text is not None}
 
     def client(self, who: str = "", namespace: str | None = None) -> Client:
-        """A new client, in the name of this process's user, or of another one that a door knows."""
+        """A new client, in the name of this process's user, or of another one that a door knows.
+
+        With a namespace there are no sessions but those of it.
+        """
         ports = ClientPorts(
             self.broker,
             self.texts,

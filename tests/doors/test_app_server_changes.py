@@ -129,3 +129,18 @@ async def test_client_that_changes_a_thread_that_there_is_not_is_told_so(
 ) -> None:
     refused = await peer.refused(method, {"threadId": NOBODY, **params})
     assert refused == (Code.REFUSED, f"thread not found: {NOBODY}")
+
+
+async def test_thread_that_a_client_puts_away_is_in_no_list_until_it_is_brought_back(
+    peer: Peer, harness: Harness
+) -> None:
+    thread = await talked(peer, harness, "one")
+    assert await peer.call("thread/archive", {"threadId": thread}) == {}
+    assert await peer.until("thread/archived") == {"threadId": thread}
+    assert (await peer.call("thread/list"))["data"] == []
+    away = await read(peer, "thread/list", "ThreadListResponse", archived=True)
+    assert [(one["id"], one["status"]) for one in away["data"]] == [(thread, {"type": "notLoaded"})]
+    back = await read(peer, "thread/unarchive", "ThreadUnarchiveResponse", threadId=thread)
+    assert back["thread"]["status"] == {"type": "idle"}
+    assert await peer.until("thread/unarchived") == {"threadId": thread}
+    assert [one["id"] for one in (await peer.call("thread/list"))["data"]] == [thread]

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.methods import changes, resume, threads
 from orchestrator.gateways.app_server.server import AppServer
-from tests.doors.peer import Peer, connected
+from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.principals import Principal
+from tests.doors.peer import Peer, connected, served
 from tests.doors.schema import assert_valid
-from tests.doors.test_app_server_turns import HELLO, begun, said, server
+from tests.doors.test_app_server_turns import HELLO, begun, ports_of, said, server
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
 
@@ -180,3 +184,29 @@ async def test_small_answers_about_a_thread_are_valid(peer: Peer) -> None:
         peer, "thread/backgroundTerminals/list", "ThreadBackgroundTerminalsListResponse", threadId=thread
     )
     await read(peer, "thread/loaded/list", "ThreadLoadedListResponse")
+
+
+async def test_client_of_another_namespace_finds_no_thread_by_any_method(
+    harness: Harness, peer: Peer
+) -> None:
+    thread = await talked(peer, harness, "one")
+
+    def client(principal: Principal) -> Client:
+        return Client(harness.client._ports, "tenant", principal.name, principal.namespace)
+
+    tenant = Principal("eve", namespace="eve")
+    async with (
+        served(ports_of(harness, client=client), notifications) as server,
+        connected(server, tenant) as eve,
+    ):
+        await eve.greet(experimentalApi=True)
+        for method, table in (*threads.METHODS.items(), *resume.METHODS.items(), *changes.METHODS.items()):
+            if "thread_id" not in table.params.model_fields:
+                continue
+            words = {"input": [{"type": "text", "text": "x"}], "clientUserMessageId": "c", "name": "n"}
+            more = {"beforeTurnId": "t", "command": "true", "target": {"type": "uncommittedChanges"}}
+            code, text = await eve.refused(method, {"threadId": thread, **words, **more})
+            assert (code, thread in text) == (Code.REFUSED, True), method
+            assert "not found" in text or "no rollout found" in text, method
+        for method in ("thread/list", "thread/loaded/list"):
+            assert (await eve.call(method))["data"] == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import orjson
 import pytest
 
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.fleet_index import IndexPlace, Listed
+from orchestrator.broker.records import Labels, SessionHead
 from orchestrator.core.ids import AgentId, SessionId, new_session_id
 from orchestrator.views.thread_list import ListAsked, ListCursor, ThreadFilter, loaded, threads_page
 from orchestrator.views.thread_pages import BadCursor
@@ -29,13 +31,59 @@ class Fleet:
 
     def add(self, n: int, changed: int, meta: dict[str, Any] | None = None, **facts: Any) -> SessionId:
         session = numbered(n)
-        facts = {"tree": session, "created_ms": n * 1_000} | facts
+        facts = {"tree": session, "created_ms": n * 1_000, "recency_ms": changed} | facts
         self.heads_of[session] = head({**RESTED, **(meta or {})}, session=session, **facts)
         self.changes[session] = changed
         return session
 
-    async def changed(self) -> list[tuple[SessionId, int]]:
-        return list(self.changes.items())
+    async def listed_heads(
+        self, wanted: Listed, after: IndexPlace | None, limit: int
+    ) -> list[tuple[IndexPlace, SessionHead]]:
+        """As the fleet's index does it: the keys of its sets, in their order."""
+        found = [
+            (self.place(wanted, one), one)
+            for one in self.heads_of.values()
+            if one.agent_id == 0 and not one.labels.ephemeral and self.is_in(wanted, one)
+        ]
+        found.sort(key=lambda pair: pair[0].key, reverse=wanted.descending)
+        if after is not None:
+            found = [
+                pair
+                for pair in found
+                if (pair[0].key < after.key if wanted.descending else pair[0].key > after.key)
+            ]
+        self.read += len(found[:limit])
+        return found[:limit]
+
+    def is_in(self, wanted: Listed, one: SessionHead) -> bool:
+        labels = one.labels
+        known = (labels.namespace, one.shelved) == (wanted.namespace, wanted.shelved)
+        return known and labels.source in wanted.sources
+
+    def place(self, wanted: Listed, one: SessionHead) -> IndexPlace:
+        at_ms = one.recency_ms if wanted.order == "recency" else one.created_ms
+        return IndexPlace(at_ms, one.session)
+
+    async def head(self, session: SessionId) -> SessionHead | None:
+        return self.heads_of.get(session)
+
+    async def agents(self, tree: Any) -> dict[str, bytes]:
+        below = [one for one in self.heads_of.values() if one.tree == tree and one.agent_id]
+        records = {
+            one.agent_id: {
+                "agent_id": one.agent_id,
+                "session_id": one.session,
+                "agent_path": self.path(one),
+                "status": "idle",
+                "turn": 1,
+            }
+            for one in below
+        }
+        return {f"a:{id}": orjson.dumps(record) for id, record in records.items()}
+
+    def path(self, one: SessionHead) -> str:
+        above = None if one.parent is None else self.heads_of[one.parent]
+        return str(one.agent_id) if above is None else f"{self.path(above)}/{one.agent_id}"
 
     async def newest(self, limit: int) -> list[SessionId]:
         return sorted(self.changes, key=lambda one: -self.changes[one])[:limit]
@@ -79,7 +127,7 @@ async def test_thread_that_changes_between_two_pages_moves_to_the_front_and_none
         fleet.add(n, changed=n)
     first = await threads_page(cast(Any, fleet), asked(sort="recency"))
     assert [one.recency_ms for one in first.threads] == [6, 5, 4]
-    fleet.changes[numbered(1)] = 99
+    fleet.heads_of[numbered(1)] = replace(fleet.heads_of[numbered(1)], recency_ms=99)
     fleet.add(9, changed=100)
     second = await threads_page(cast(Any, fleet), asked(sort="recency", cursor=first.next))
     assert [one.recency_ms for one in second.threads] == [3, 2]
@@ -93,15 +141,31 @@ async def test_list_has_what_people_began_unless_others_are_asked_for() -> None:
     root = fleet.add(1, 1)
     agent = fleet.add(2, 2, tree=root, parent=root, agent_id=AgentId(1))
     below = fleet.add(3, 3, tree=root, parent=agent, agent_id=AgentId(2))
-    fleet.add(4, 4, archived=True)
+    fleet.add(4, 4, shelved=True)
     assert await pages(fleet) == [[1]]
     assert await pages(fleet, wanted=ThreadFilter(kinds=frozenset({"agent"}))) == [[3, 2]]
     assert await pages(fleet, wanted=ThreadFilter(parent=root)) == [[2]]
     assert await pages(fleet, wanted=ThreadFilter(ancestor=root)) == [[3, 2]]
     assert await pages(fleet, wanted=ThreadFilter(archived=True)) == [[4]]
     assert await pages(fleet, wanted=ThreadFilter(kinds=frozenset({"exec"}))) == [[]]
+    fleet.add(5, 5, labels=Labels(source="exec"))
+    assert await pages(fleet, wanted=ThreadFilter(kinds=frozenset({"exec"}))) == [[5]]
+    assert await pages(fleet) == [[1]]
     both = ThreadFilter(kinds=frozenset({"cli", "agent"}), without=frozenset({below}))
     assert await pages(fleet, wanted=both) == [[2, 1]]
+
+
+async def test_list_of_a_namespace_has_nothing_of_another() -> None:
+    fleet = Fleet()
+    root = fleet.add(1, 1)
+    fleet.add(2, 2, labels=Labels("eve"), holder="w1")
+    fleet.add(3, 3, tree=root, parent=root, agent_id=AgentId(1), holder="w1")
+    assert await pages(fleet) == [[1]]
+    assert await pages(fleet, namespace="eve") == [[2]]
+    agents = ThreadFilter(kinds=frozenset({"agent", "cli"}))
+    assert await pages(fleet, namespace="eve", wanted=agents) == [[2]]
+    assert await pages(fleet, namespace="eve", wanted=ThreadFilter(ancestor=root)) == [[]]
+    assert await loaded(cast(Any, fleet), 10, "eve") == [numbered(2)]
 
 
 async def test_list_is_narrowed_by_folder_provider_and_words() -> None:
@@ -119,7 +183,7 @@ async def test_page_costs_what_it_shows_and_not_the_fleet() -> None:
     for n in range(1, 2_000):
         fleet.add(n, n)
     await threads_page(cast(Any, fleet), asked(50))
-    assert fleet.read <= 250
+    assert fleet.read <= 51
 
 
 @pytest.mark.parametrize("text", ["", "x", "bC5h", "é", "l" * 9_999])

@@ -137,14 +137,41 @@ async def _decided(door: Door, head: SessionHead, op: ops.Op, event: str) -> Non
         raise RpcError(unread(head.pool))
 
 
+# ── put away, and brought back ────────────────────────────────────────────────────────────────
+
+
+async def archive(door: Door, params: ThreadParams) -> Result:
+    """Puts a thread away from the lists; its log stays. One that is at work is refused."""
+    head = await _root(door, params.thread_id)
+    await _at_rest(door, head)
+    await door.ports.found.broker.enlist(head.session, shelve=True)
+    door.notify("thread/status/changed", {"threadId": head.session, "status": {"type": "notLoaded"}})
+    door.notify("thread/archived", {"threadId": head.session})
+    return {}
+
+
+async def unarchive(door: Door, params: ThreadParams) -> Result:
+    """Brings a thread back into the lists."""
+    head = await _root(door, params.thread_id)
+    await door.ports.found.broker.enlist(head.session, shelve=False)
+    door.notify("thread/unarchived", {"threadId": head.session})
+    return {"thread": await thread_of(door, await door.head(params.thread_id))}
+
+
+async def _root(door: Door, thread: str) -> SessionHead:
+    """The root that a thread is; raises `RpcError` for an agent's."""
+    head = await head_to_read(door, thread)
+    if head.agent_id != ROOT:
+        raise RpcError(f"an agent's thread goes with its tree: name that of its root, {head.tree}")
+    return head
+
+
 # ── the end of a thread ───────────────────────────────────────────────────────────────────────
 
 
 async def delete(door: Door, params: ThreadParams) -> Result:
     """Deletes a thread with its agents, for good; one that is at work is refused."""
-    head = await head_to_read(door, params.thread_id)
-    if head.agent_id != ROOT:
-        raise RpcError("an agent goes with its tree: delete the thread that made it")
+    head = await _root(door, params.thread_id)
     try:
         await door.ports.found.broker.delete_tree(await _at_rest(door, head))
     except SessionHeld as error:
@@ -164,7 +191,7 @@ async def _at_rest(door: Door, root: SessionHead) -> list[SessionHead]:
         if busy is None:
             return members
         if busy.status not in AT_REST or clock.time() > until:
-            raise RpcError(f"thread {busy.session} is at work: interrupt it, and delete the thread then")
+            raise RpcError(f"thread {busy.session} is at work: interrupt it first")
         # A release is no event, so it has to be looked for.
         await asyncio.sleep(POLL_S)
 
@@ -248,6 +275,8 @@ async def queue_add(door: Door, params: QueueAdd) -> Result:
 METHODS: Mapping[str, Method] = {
     "thread/settings/update": Method(SettingsUpdate, settings_update, Scope.SUBMIT),
     "thread/revert": Method(Revert, revert, Scope.SUBMIT, waits=True),
+    "thread/archive": Method(ThreadParams, archive, Scope.SUBMIT),
+    "thread/unarchive": Method(ThreadParams, unarchive, Scope.SUBMIT),
     "thread/delete": Method(ThreadParams, delete, Scope.ADMIN),
     "thread/shellCommand": Method(ShellCommand, shell_command, Scope.SUBMIT),
     "review/start": Method(ReviewStart, review_start, Scope.SUBMIT),

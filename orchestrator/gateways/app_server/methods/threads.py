@@ -99,7 +99,7 @@ class ThreadList(Params):
         """Whether it asks for threads of a section, a project, a program: here none has one."""
         return any((self.section_id, self.project_id, self.originators, self.attached_to_thread_id))
 
-    def asked(self) -> ListAsked:
+    def asked(self, namespace: str) -> ListAsked:
         """The page; raises `RpcError` for a cursor that is none."""
         sort = _SORTS.get(self.sort_key or "created_at", "recency")
         kinds = frozenset(_KINDS[kind] for kind in self.source_kinds or ("cli",) if kind in _KINDS)
@@ -119,7 +119,7 @@ class ThreadList(Params):
             cursor = None if self.cursor is None else ListCursor.of(self.cursor, sort)
         except BadCursor as error:
             raise bad_params(str(error)) from None
-        return ListAsked(limit, sort, self.sort_direction or "desc", cursor, wanted)
+        return ListAsked(limit, sort, self.sort_direction or "desc", cursor, namespace, wanted)
 
 
 NO_THREADS: JsonObject = {"data": [], "readStates": {}, "nextCursor": None, "backwardsCursor": None}
@@ -127,7 +127,7 @@ NO_THREADS: JsonObject = {"data": [], "readStates": {}, "nextCursor": None, "bac
 
 async def thread_list(door: Door, params: ThreadList) -> Result:
     """The threads of the principal's namespace, of the whole fleet."""
-    asked = params.asked()
+    asked = params.asked(door.principal.namespace)
     if params.wants_none:
         return NO_THREADS
     found = await threads_page(door.ports.found.broker, asked)
@@ -145,7 +145,7 @@ def _text(cursor: ListCursor | Cursor | None) -> str | None:
 
 async def loaded_list(door: Door, params: PageParams) -> Result:
     """The threads that a worker holds, or that owe something."""
-    return page(await loaded(door.ports.found.broker, MOST_LOADED), params)
+    return page(await loaded(door.ports.found.broker, MOST_LOADED, door.principal.namespace), params)
 
 
 # ── a thread ──────────────────────────────────────────────────────────────────────────────────
