@@ -410,6 +410,13 @@ SEEN_FROM_OUTSIDE = {
         "test_worker_sends_its_traces_where_the_standard_variables_say",
     ),
     **dict.fromkeys(
+        ("gateway.metrics_port", "gateway.metrics_host"),
+        (
+            "tests/telemetry/test_observed_gateway.py",
+            "test_gateway_counts_the_connections_of_each_door_where_the_settings_say",
+        ),
+    ),
+    **dict.fromkeys(
         ("worker.metrics_port", "worker.metrics_host"),
         (
             "tests/telemetry/test_health.py",

@@ -43,6 +43,16 @@ class GatewaySettings(Table):
     (`approvalsReviewer: auto_review`, the default of Codex's Python SDK, whose handler accepts anything): it
     waits for people (`dendro approvals`), or that client is asked."""
 
+    metrics_port: int | None = setting(
+        None, "gateway.metrics_port", at_least=0, at_most=65_535, shown_default="none are served"
+    )
+    """Port at which a gateway answers `/healthz`, `/readyz` and `/metrics` ([metrics](metrics.md)). 0 takes
+    a free one and prints it; a port that is taken is a warning."""
+
+    metrics_host: str = setting("127.0.0.1", "gateway.metrics_host", pattern=r"^[A-Za-z0-9_.:-]+$")
+    """Address of that port. Nobody is asked who they are there: it shows how many clients are connected, and
+    how much work there is."""
+
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):

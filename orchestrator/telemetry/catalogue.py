@@ -124,14 +124,10 @@ QUEUE_AGE = _gauge(
 )
 LEASED = _gauge("sessions_leased", "Sessions of the pool that workers hold, of all workers.", "pool")
 OPEN_REQUESTS = _gauge("open_requests", "Approvals and questions that wait for a person, in the deployment.")
-CONNECTIONS = _gauge("door_connections", "Connections of clients that are open.", "door")
-CONNECTED = _counter("door_connections_opened", "Connections of clients that were accepted.", "door")
-DROPPED = _counter(
-    "door_connections_dropped",
-    "Connections that the door ended: `slow`, `unauthorized`, `malformed`, `crowded`.",
-    "door",
-    "why",
+CONNECTIONS = _gauge(
+    "door_connections", "Connections of clients that are open: `app-server`, `sq-eq`.", "door"
 )
+CONNECTED = _counter("door_connections_opened", "Connections of clients that were accepted.", "door")
 BUILD = _gauge("build_info", "1, with the version of the program.", "version")
 
 ALL: tuple[Metric, ...] = (
@@ -164,8 +160,6 @@ ALL: tuple[Metric, ...] = (
     OPEN_REQUESTS,
     CONNECTIONS,
     CONNECTED,
-    DROPPED,
     BUILD,
 )
 WORKERS = frozenset(ALL[: ALL.index(QUEUE_DEPTH)])
-DOORS = frozenset({CONNECTIONS, CONNECTED, DROPPED})

@@ -24,9 +24,12 @@ dendro -c worker.metrics_port=9464 worker
 curl http://127.0.0.1:9464/metrics
 ```
 
+A gateway (`dendro serve`, `dendro app-server --listen`) does the same with `gateway.metrics_port` and
+`gateway.metrics_host`. Its own port answers `/healthz` and `/readyz`, too, for those that balance its load.
+
 Nobody is asked who they are: whoever reaches the port reads how much work there is, which models are asked
 and what they cost, and nothing of any session. Put it on an address that only your monitoring reaches. Port 0
-takes a free port, which the worker prints; a port that is taken is a warning, and the worker goes on without.
+takes a free port, which is printed; a port that is taken is a warning, and the process goes on without.
 
 Every label has few values: names of pools and models come from settings and sessions, and from the hundredth
 on they are `other`. A session's id, a person's name or a model's text is never one. Durations are measured
@@ -43,13 +46,13 @@ SECTIONS: tuple[tuple[str, str, tuple[Metric, ...]], ...] = (
     ),
     (
         "Deployment",
-        "Asked of Redis when somebody scrapes; every worker of a pool tells the same, so take the maximum.",
+        "Asked of Redis when somebody scrapes; all that serve a pool tell the same: take the maximum.",
         (catalogue.QUEUE_DEPTH, catalogue.QUEUE_AGE, catalogue.LEASED, catalogue.OPEN_REQUESTS),
     ),
     (
         "Doors",
-        "Each process that serves clients counts its own connections.",
-        (catalogue.CONNECTIONS, catalogue.CONNECTED, catalogue.DROPPED),
+        "Each gateway counts its own connections.",
+        (catalogue.CONNECTIONS, catalogue.CONNECTED),
     ),
     ("All", "", (catalogue.BUILD,)),
 )

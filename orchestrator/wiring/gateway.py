@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import ssl
 import time
@@ -19,7 +20,10 @@ from orchestrator.gateways.wires.http_rules import HttpRules
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.wiring.new_threads import door_ports
+from orchestrator.wiring.observed_gateway import observed_doors
 from orchestrator.wiring.open_deployment import Opened
+
+log = logging.getLogger("dendro.gateway")
 
 READY_S = 2.0
 """Between two looks whether Redis answers, which `/readyz` tells."""
@@ -76,7 +80,10 @@ async def gateway(
     config = listener_config(found.settings, gate, watch, lambda: readiness.is_ready)
     tasks = [asyncio.create_task(watch.run()), asyncio.create_task(readiness.run())]
     try:
-        async with listening(addresses, doors(gate, watch), config) as actual:
+        async with (
+            observed_doors(found, doors(gate, watch), log.warning) as observed,
+            listening(addresses, observed, config) as actual,
+        ):
             yield actual
     finally:
         for task in tasks:
