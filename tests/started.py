@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, AnyStr
 
 COMMAND = (sys.executable, "-m", "orchestrator.cli.main")
 
+_ONE_AT_A_TIME = threading.Lock()
 _ROOT = Path(__file__).parents[1]
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -80,12 +82,12 @@ def _known_to_python(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _fork(order: Mapping[str, object], descriptors: list[int]) -> int:
     """The pid of a new child of this process that carries the order out."""
-    preloaded = _preloaded()
     file = os.memfd_create("order")
     try:
         with open(file, "wb", closefd=False) as written:
             written.write(json.dumps(order).encode())
-        with _adopting():
+        with _ONE_AT_A_TIME, _adopting():
+            preloaded = _preloaded()
             socket.send_fds(preloaded, [b"start"], [file, *descriptors])
             answer = preloaded.recv(64)
     finally:

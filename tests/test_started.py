@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def test_command_says_and_ends_as_a_new_python_does(tmp_path: Path) -> None:
         env = environ(tmp_path, COLUMNS="90")
         new = subprocess.run([*COMMAND, *words], capture_output=True, text=True, cwd=tmp_path, env=env)
         assert said(words, tmp_path, env) == (new.returncode, new.stdout, new.stderr)
+
+
+def test_commands_are_started_by_several_threads_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as people:
+        runs = [people.submit(said, ["run", " "], tmp_path, environ(tmp_path)) for _ in range(16)]
+        assert {run.result()[0] for run in runs} == {2}
 
 
 def test_command_is_in_its_folder_with_its_environment_alone(tmp_path: Path) -> None:
