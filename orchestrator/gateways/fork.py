@@ -46,6 +46,11 @@ async def to_fork(found: LogSource, text: str, at: str | None) -> ForkedFrom:
     return await _source(found, head, folded)
 
 
+async def fork_at(found: LogSource, head: SessionHead, seq: int) -> ForkedFrom:
+    """The place behind an entry of a session's log; raises `ViewError`."""
+    return await _placed(found, head, seq)
+
+
 async def _end_of(found: LogSource, head: SessionHead, at: str | None) -> int:
     turn = await end_of_turn(found.log(head.session, head.seq), found.secret, at)
     if turn.broken is not None:

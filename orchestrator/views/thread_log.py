@@ -32,6 +32,7 @@ MOST_LEGS = 100
 """Forks of forks that are followed back."""
 _BEGINS = b'"type":"task_started"'
 _SAID = b'"type":"user_message"'
+_ENDS = b'"kind":"task_ended"'
 _ROLLED_BACK = b'"type":"thread_rolled_back"'
 
 
@@ -140,6 +141,14 @@ class ThreadLog:
             seq, stretch = through, min(2 * stretch, MOST_READ)
         return one.through
 
+    async def end_of_task(self, stretch: Stretch) -> int | None:
+        """The entry with which a turn's task ended; None while it runs."""
+        leg, ended = self.legs[stretch.leg], None
+        async for stored in self.found.log(leg.session, stretch.end, stretch.start):
+            if _ENDS in stored.payload and _states(stored, f.TaskEnded):
+                ended = stored.seq
+        return ended
+
     async def turn(self, stretch: Stretch) -> Turn | None:
         """The turn with its items; None if its events tell of none."""
         leg, entries = self.legs[stretch.leg], stretch.entries
@@ -183,6 +192,11 @@ def _hash8(stored: StoredEntry) -> str:
 
 def _begins(stored: StoredEntry) -> bool:
     return _BEGINS in stored.payload and _type_of(stored) == "task_started"
+
+
+def _states(stored: StoredEntry, kind: type[f.Fact]) -> bool:
+    entry = decode_entry(stored.payload)
+    return entry.type == DENDRO and f.states(entry.payload, kind)
 
 
 def _type_of(stored: StoredEntry) -> str:

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
+from orchestrator.core.ids import TreeId
+from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.fork import copy_texts
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.full_log import head_of
@@ -21,7 +24,7 @@ from orchestrator.settings.layers import parse_override
 from orchestrator.settings.overrides import of_object
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.sessions import VERSION, guide, new_birth
+from orchestrator.wiring.sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.sign_in import credential_store
 
 OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
@@ -63,6 +66,18 @@ class NewThreads:
         session = await client.create(birth, ephemeral=wish.ephemeral)
         return Born(await head_of(self.found.broker, session), birth.settings, warnings)
 
+    async def fork(self, client: Client, source: ForkedFrom, wish: NewThread) -> Born:
+        """Makes a root session that goes on where `source` stands; raises `BadSetting`.
+
+        Only what the client names is new: the gateway's own command line is not about this session.
+        """
+        settings, warnings = await asyncio.to_thread(self._settings, wish)
+        own = replace(await asyncio.to_thread(_birth, settings), history=await client.history())
+        birth = forked_birth(replace(settings, named=_named(wish)), source, own)
+        await copy_texts(self.found, source, TreeId(birth.facts.tree_id))
+        session = await client.create(birth, ephemeral=wish.ephemeral)
+        return Born(await head_of(self.found.broker, session), birth.settings, warnings)
+
     def _settings(self, wish: NewThread) -> tuple[Settings, tuple[str, ...]]:
         try:
             overrides, unknown = self._known(of_object(wish.config))
@@ -95,6 +110,13 @@ class NewThreads:
         return replace(ours, cwd=folder, config_file=file, flags=flags, overrides=said)
 
 
+def _named(wish: NewThread) -> frozenset[str]:
+    """The keys that a client set."""
+    said = (parse_override(override)[0] for override in of_object(wish.config))
+    folder = {"cwd"} if wish.cwd is not None else set()
+    return frozenset(folder.union(wish.settings, map(".".join, said)))
+
+
 def _folder(text: str) -> Path:
     folder = Path(text)
     if not folder.is_absolute():
@@ -120,10 +142,12 @@ def _birth(settings: Settings) -> Birth:
 
 def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     """The app-server's view of a deployment."""
+    makes = NewThreads(found, sources)
     return Ports(
         found=found,
         client=lambda principal: found.client(principal.name, principal.namespace),
-        create=NewThreads(found, sources).create,
+        create=makes.create,
+        fork=makes.fork,
         home=found.settings.home,
         version=VERSION,
         now_ms=lambda: time.time_ns() // 1_000_000,

@@ -70,6 +70,7 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
         found=cast(Any, Source(harness.broker, person.texts)),
         client=client,
         create=create,
+        fork=cast(Any, None),
         home=Path("/home/ann/.dendro"),
         version="1.2.3",
         now_ms=lambda: time.time_ns() // 1_000_000,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
@@ -49,6 +50,8 @@ class Ports:
     client: Callable[[Principal], Client]
     create: Callable[[Client, Principal, NewThread], Awaitable[Born]]
     """Makes a root session; raises `BadSetting`."""
+    fork: Callable[[Client, ForkedFrom, NewThread], Awaitable[Born]]
+    """Makes a root session that goes on from a place in another one's log; raises `BadSetting`."""
     home: Path
     version: str
     now_ms: Callable[[], int]

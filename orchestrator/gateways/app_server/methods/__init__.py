@@ -13,6 +13,7 @@ from orchestrator.gateways.app_server.methods import (
     catalogue,
     changes,
     config,
+    fork,
     handshake,
     resume,
     running,
@@ -28,6 +29,7 @@ TABLES: tuple[Mapping[str, Method], ...] = (
     resume.METHODS,
     changes.METHODS,
     account.METHODS,
+    fork.METHODS,
 )
 METHODS: Mapping[str, Method] = {name: method for table in TABLES for name, method in table.items()}
 _REMEDIES: Mapping[str, str] = {
