@@ -23,6 +23,7 @@ from sim.grammar_terms import (
     HELD_MS,
     HTTP_RETRIES,
     MANNERS,
+    MEANT,
     MOST_ASKED_MS,
     STREAM_RETRIES,
     WINDOWS,
@@ -85,11 +86,14 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
 
     def _fact_queued(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self.queue.append(fact["id"])
+        if fact["op"].get("delivery") not in ("steer", "queue"):
+            self.replacing.add(fact["id"])
 
     def _fact_task(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(self.task is None, "two tasks hold the session")
         if self.queue:
             check(fact["id"] == self.queue.pop(0), f"task {fact['id']} begins before what was queued first")
+            self.replacing &= set(self.queue)
         given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
         check(given, f"{fact['id']} begins, and its agent was given nothing to do")
         own = settings_beside(fact["task"], self.settings)
@@ -182,10 +186,25 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
 
     def _fact_stopping(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(not self._task["stopping"], "a task is stopped twice")
+        by = fact.get("by") or ""
+        if fact["reason"] == "replaced" and by in self.queue:
+            check(self.replacing, f"{by} was to wait, and the task is stopped for it")
+        self._is_meant(by)
         self._task["stopping"] = fact["reason"]
 
     def _fact_steered(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self._task["steered"].append(fact["item"])
+        self._is_meant(fact["id"])
+
+    def _is_meant(self, id: str) -> None:
+        """A submission for one turn touches no other."""
+        _, told, meant = id.partition(MEANT)
+        check(not told or meant == self._task["id"], f"{id} is for another turn than {self._task['id']}")
+
+    def _event_input_accepted(self, message: Mapping[str, Any], entry: Entry) -> None:
+        queued = message["delivery"] == "queued"
+        place = self.queue[-1] if queued and self.queue else None if queued else self._task["id"]
+        check(message["turn_id"] == place, f"{entry.id} is told to be part of turn {message['turn_id']}")
 
     def _fact_closing(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self.closing = fact["by"]

@@ -16,6 +16,8 @@ class Reading:
         self.conversation: list[Item] = []
         self.settings: dict[str, Any] = {}
         self.queue: list[str] = []
+        self.replacing: set[str] = set()
+        """Those in the queue that stop what runs."""
         self.inbox: list[str] = []
         self._mails: set[str] = set()
         self.children: dict[int, dict[str, Any]] = {}

@@ -19,6 +19,7 @@ from pathlib import Path
 from sim.campaign import run_batch
 from sim.defects import DEFECTS
 from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
+from sim.defects_of_delivery import DEFECTS as DEFECTS_OF_DELIVERY
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
@@ -46,6 +47,7 @@ MUTANTS = (
     *DEFECTS_OF_DEPLOYMENTS,
     *DEFECTS_OF_PROCESSES,
     *DEFECTS_BESIDE,
+    *DEFECTS_OF_DELIVERY,
     *DEFECTS_OF_PLANS,
 )
 

@@ -42,6 +42,7 @@ from orchestrator.protocol.plans import (
     RequestUserInputAnswer,
     RequestUserInputResponse,
 )
+from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import rollout_path
@@ -49,6 +50,7 @@ from orchestrator.runtime.restore import restore_session
 from orchestrator.views.event import Event
 from orchestrator.views.questions import PLAN, QUESTIONS, call_id_of, is_secret, name_of
 from sim.double import EPOCH_S
+from sim.grammar_terms import MEANT
 from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
@@ -131,6 +133,8 @@ class Person:
         self.habits = dict(HABITS)
         self.speaks_of_old: frozenset[str] = frozenset()
         """Types of ops that this person hands in by a client of an older version."""
+        self.delivers = False
+        """Whether this person says where input goes, and which turn an op is for."""
         self.looks_back = 3
         """Turns among which this person chooses one to go back to."""
         self._policies: dict[str, tuple[str, str]] = {}
@@ -203,6 +207,8 @@ class Person:
         return chosen
 
     async def says(self, session: str, id: str = "") -> str:
+        if self.delivers and self._whims.random() < 0.5:
+            return await self._says_where(session)
         said = words(f"words {self.name}.{self._numbered}")
         if self._whims.random() >= SHOWS:
             return await self.submits(session, said, id)
@@ -212,6 +218,30 @@ class Person:
         self._diary.shown[id] = picture
         parts = (*said.items, {"type": "image", "image_url": picture})
         return await self.submits(session, ops.UserInput(items=cast(Any, parts)), id)
+
+    async def _says_where(self, session: str) -> str:
+        """Input for the turn that this person saw last, or with a word about where it goes."""
+        self._numbered += 1
+        id, text = f"{self.name}.{self._numbered}", f"words {self.name}.{self._numbered}"
+        if self._whims.random() < 0.4:
+            turn = self._turn_seen(session)
+            op = words(text).model_copy(update={"expected_turn_id": turn})
+            return await self.submits(session, op, f"{id}{MEANT}{turn}")
+        delivery = self._whims.choice(tuple(Delivery))
+        named = {"delivery": delivery, "client_user_message_id": id}
+        return await self.submits(session, words(text).model_copy(update=named), id)
+
+    async def _interrupts_turn(self, session: str) -> None:
+        """Stops the turn that this person saw last, and no other."""
+        self._numbered += 1
+        turn = self._turn_seen(session)
+        op = ops.Interrupt(expected_turn_id=turn)
+        await self.submits(session, op, f"{self.name}.{self._numbered}{MEANT}{turn}")
+
+    def _turn_seen(self, session: str) -> str:
+        seen = self._diary.seen.get((self.name, session), ())
+        begun = [event.id for event in seen if event.type == "task_started"]
+        return begun[-1] if begun else "none"
 
     # ── habits ────────────────────────────────────────────────────────────────────────────────
 
@@ -236,6 +266,8 @@ class Person:
                 self._numbered += 1
                 id, op = f"{self.name}.{self._numbered}", words(f"twice {self.name}.{self._numbered}")
                 await asyncio.gather(*(self.submits(session, op, id) for _ in range(2)))
+            case "interrupt" if self.delivers and self._whims.random() < 0.5:
+                await self._interrupts_turn(session)
             case "interrupt":
                 await self.submits(session, ops.Interrupt(tree=self._rng.random() < 0.3))
             case "turn":

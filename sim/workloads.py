@@ -91,6 +91,7 @@ async def asks(fixture: Fixture) -> None:
     }
     if rng.random() < 0.3:
         other.speaks_of_old = frozenset({"user_input_answer"})
+    person.delivers = True
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
     await used(fixture, person, session, rng.choice((2, 4)))

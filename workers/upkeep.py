@@ -131,6 +131,8 @@ async def look(ctx: Context) -> None:
             await _defer(queue, broker.config.prefix, archive.__name__, head.session)
         elif due_to_seal(head, upkeep.mover.seal_after):
             await _defer(queue, broker.config.prefix, seal.__name__, head.session)
+    if enlisted := await broker.enlist_missing(heads):
+        log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
     for complaint in unattended(heads, await broker.workers(), now_ms):
         log.warning("%s", complaint)
 

@@ -9,7 +9,8 @@ meanwhile goes to the front, as in every list by last use.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,6 +20,7 @@ from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, Source
 from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.ids import SessionId
+from orchestrator.core.tree import ROOT
 
 MOST_LISTED: Final = 1_000
 """Sessions of one page."""
@@ -140,6 +142,18 @@ class FleetIndex(Reader):
                 raise UnknownSession(session)
             case code:
                 raise unexpected("enlist", code)
+
+    async def enlist_missing(self, heads: Iterable[SessionHead]) -> int:
+        """Brings those of some sessions into the index that an earlier version made; how many there were."""
+        missing = [head for head in heads if _is_missing(head)]
+        for head in missing[:MOST_LISTED]:
+            with suppress(UnknownSession):
+                await self.enlist(head.session)
+        return len(missing[:MOST_LISTED])
+
+
+def _is_missing(head: SessionHead) -> bool:
+    return head.agent_id == ROOT and not head.recency_ms and not head.labels.ephemeral
 
 
 def _place(end: bytes) -> IndexPlace:

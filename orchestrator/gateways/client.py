@@ -28,6 +28,7 @@ from orchestrator.broker.follow import (
     follow,
 )
 from orchestrator.broker.records import Labels, NewTree, SessionHead, Source, Submit, Submitted
+from orchestrator.broker.request_feed import RequestChange
 from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth, first_entries
@@ -203,6 +204,19 @@ class Client:
                     at = item.cursor if isinstance(item, CaughtUp) else at
             except Unavailable:
                 await self._ports.sleep(RETRY_S)
+
+    async def requests(self, idle_s: float = 5.0) -> AsyncIterator[RequestChange]:
+        """The open requests of the client's namespace, and then each that is opened or settled, for ever."""
+        feed = self._ports.broker.request_feed(self.namespace)
+        try:
+            while True:
+                try:
+                    for change in await feed.changes(idle_s):
+                        yield change
+                except Unavailable:
+                    await self._ports.sleep(RETRY_S)
+        finally:
+            await feed.aclose()
 
     async def _events(self, session: SessionId, item: Item) -> list[Event]:
         match item:

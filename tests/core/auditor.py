@@ -30,6 +30,7 @@ OF_A_SUBMISSION = {
     "list_models_response",
     "list_skills_response",
     "get_history_entry_response",
+    "input_accepted",
     "mcp_list_tools_response",
 }
 """Events that answer a submission under its own id, whatever task runs."""

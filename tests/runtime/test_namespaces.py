@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from typing import Any, cast
 
 import pytest
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.fleet_index import Listed
+from orchestrator.broker.request_feed import Opened, Settled
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.runner import Ended
 from tests.runtime.harness import Harness
+from tests.runtime.players import calls, ends
 
 pytestmark = pytest.mark.realredis
 NAMED = Submission(SubmissionId("n"), ops.SetThreadName(name="the parser"))
@@ -44,6 +48,23 @@ async def test_session_that_nobody_made_is_unknown_to_a_client_of_a_namespace(ha
     await harness.broker.delete_session(session)
     with pytest.raises(UnknownSession):
         await of_namespace(harness, "").submit(session, NAMED)
+
+
+async def test_client_is_told_of_the_requests_of_its_namespace_as_they_are_opened_and_settled(
+    harness: Harness,
+) -> None:
+    harness.client = of_namespace(harness, "ours")
+    session = await harness.session(policy="untrusted")
+    async with aclosing(cast(Any, harness.client.requests())) as changes:
+        told = asyncio.create_task(anext(changes))
+        harness.models.will([calls("c1", ask=True), ends()])
+        await harness.say(session)
+        assert await harness.run(session) is Ended.PARKED
+        assert isinstance(opened := await told, Opened)
+        assert (opened.request.session, opened.request.key) == (session, "c1")
+        await harness.approve(session, "c1", "denied")
+        assert await harness.run(session) is Ended.PARKED
+        assert await anext(changes) == Settled(session, "c1")
 
 
 async def test_name_is_listed_while_the_session_is_still_at_work(harness: Harness) -> None:

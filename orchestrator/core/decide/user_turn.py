@@ -117,9 +117,9 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         return
     if isinstance(turn.op, ops.UserTurn):
         change_settings(draft, turn_changes(turn.op))
+    _accepted(draft, command, turn, Delivered.STEERED)
     for message in input_messages(turn.items):
         draft.add(f.Steered(command.id, written(message)))
-    _accepted(draft, command, turn, Delivered.STEERED)
     draft.event(user_message_event(turn.items, turn.client_id))
     publish_input(draft, turn.items)
 

@@ -1,0 +1,34 @@
+"""Defects of where input goes, of the turn that an op is for, and of the lists that a commit keeps."""
+
+from __future__ import annotations
+
+from orchestrator.core.decide import task, user_turn
+from sim.mutant import Mutant, lua, text
+
+_USED = "if used and agent_id == '0' then index_used(KEYS[15], session, KEYS[1], now) end"
+
+DEFECTS = (
+    Mutant(
+        "waiting input replaces",
+        "input that was to wait behind the running turn stops it",
+        text(user_turn, "_queue", "if turn.replaces:", "if True:"),
+        "asks",
+    ),
+    Mutant(
+        "another turn is meant",
+        "input and interrupts for one turn are taken by whatever turn runs",
+        text(user_turn, "refused_turn", "if task.id != expected:", "if False:"),
+        "asks",
+    ),
+    Mutant(
+        "queued turns are cut short",
+        "a queued turn is stopped for the next one that waits behind it",
+        text(task, "_replacing", "any(waiting.turn.replaces for waiting in state.queue)", "state.queue"),
+        "asks",
+    ),
+    Mutant(
+        "used sessions stay behind",
+        "a session that is used does not go to the front of its list",
+        lua("_commit_writes", _USED, ""),
+    ),
+)
