@@ -1,0 +1,157 @@
+"""Codex's own terminal, unchanged, over `dendro app-server --listen`: typed to, and read from."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli.machine import PATIENCE_S, Machine, dendro
+from tests.doors.clients.packages import from_npm
+
+pytestmark = pytest.mark.realredis
+
+ASK = {
+    "command": ["bash", "-c", "echo made > made.txt"],
+    "with_escalated_permissions": True,
+    "justification": "It writes.",
+}
+SCENARIO = {
+    "per_session": True,
+    "after_end": "repeat_last",
+    "agents": [{"prompt": "title", "steps": [{"items": [{"text": "A title"}]}]}],
+    "steps": [
+        {"items": [{"call": "shell", "args": ASK}]},
+        {"items": [{"text": "Approved and done."}]},
+        {"delta_delay_ms": 300, "items": [{"text": "These are many words that come slowly, one by one."}]},
+    ],
+}
+
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Screen:
+    """A terminal that `tmux` keeps, with the client in it."""
+
+    socket: Path
+
+    def _tmux(self, *words: str) -> str:
+        command = ["tmux", "-S", str(self.socket), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def wait_for(self, pattern: str) -> str:
+        """The screen, as soon as it shows a pattern."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            shown = self._tmux("capture-pane", "-p")
+            if re.search(pattern, shown):
+                return shown
+            # A screen tells nobody that it has changed.
+            assert time.monotonic() < deadline, f"{pattern!r} did not come; the screen shows:\n{shown}"
+            time.sleep(0.1)
+
+    def type(self, text: str) -> None:
+        """Types a line; the client takes an Enter that comes with the text for a part of what was pasted."""
+        self._tmux("send-keys", "-l", text)
+        self.wait_for(re.escape(text))
+        time.sleep(0.3)
+        self._tmux("send-keys", "Enter")
+
+    def press(self, key: str) -> None:
+        self._tmux("send-keys", key)
+
+
+@contextmanager
+def terminal(machine: Machine, *words: str) -> Iterator[Screen]:
+    """The client at a terminal of its own."""
+    tmux = shutil.which("tmux")
+    if tmux is None:
+        pytest.skip("tmux is not here to show a terminal")
+    client = from_npm("@openai/codex", "0.169.0") / "node_modules/.bin/codex"
+    home = machine.folder.parent / "codex"
+    home.mkdir(exist_ok=True)
+    screen = Screen(machine.folder.parent / f"tmux-{next(_numbers)}")
+    line = f"{shlex.join([str(client), *words])}; echo; echo it has ended"
+    start = [
+        tmux,
+        "-S",
+        str(screen.socket),
+        "new-session",
+        "-d",
+        "-x",
+        "240",
+        "-y",
+        "40",
+        f"{line}; sleep 600",
+    ]
+    environ = {**machine.environ, "CODEX_HOME": str(home), "TERM": "xterm-256color"}
+    subprocess.run(start, check=True, cwd=machine.folder, env=environ)
+    try:
+        yield screen
+    finally:
+        subprocess.run([tmux, "-S", str(screen.socket), "kill-server"], check=False)
+
+
+@contextmanager
+def server(machine: Machine, address: str) -> Iterator[subprocess.Popen[str]]:
+    """`dendro app-server` at an address; it is killed at the end."""
+    process = subprocess.Popen(
+        dendro("app-server", "--listen", address),
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=machine.folder,
+        env=machine.environ,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    try:
+        while "listening on" not in (line := process.stderr.readline()):
+            assert line, "the server has ended"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+
+
+def test_terminal_starts_asks_survives_its_server_and_resumes(machine: Machine) -> None:
+    address = f"unix://{machine.folder.parent / 'door'}"
+    with (
+        machine.playing(json.dumps(SCENARIO)) as user,
+        server(user, address) as first,
+        terminal(user, "--remote", address) as screen,
+    ):
+        screen.wait_for("Ask Codex|describe a task")
+        screen.type("please write")
+        screen.wait_for("Would you like to run the following command")
+        screen.press("y")
+        screen.wait_for("Approved and done")
+        screen.type("tell me more")
+        screen.wait_for("These are many")
+        os.kill(first.pid, signal.SIGKILL)
+        screen.wait_for("Reconnecting")
+        with server(user, address):
+            screen.wait_for("one by one")
+            screen.type("/quit")
+            left = screen.wait_for("resume [0-9a-f-]{36}")
+            (thread,) = re.findall("resume ([0-9a-f-]{36})", left)
+            with terminal(user, "resume", thread, "--remote", address) as back:
+                back.wait_for("Approved and done")
+                back.wait_for("one by one")
+    assert (machine.folder / "made.txt").read_text() == "made\n"
