@@ -43,14 +43,15 @@ async def _serve(invocation: Invocation, settings: Settings, worker: Companion |
     from orchestrator.cli.terminal import read_stdin, write_json
     from orchestrator.gateways.mcp_server.door import Deployment, McpDoor
     from orchestrator.gateways.ndjson import Streams
+    from orchestrator.gateways.principals import HOME_NAMESPACE
     from orchestrator.wiring.asked_sessions import AskedSessions
     from orchestrator.wiring.sessions import VERSION
 
     async with opened(settings, insists=True) as found:
-        client = found.client()
+        client = found.client(namespace=HOME_NAMESPACE)
         folder = Path(settings.session_defaults.cwd)
         asked = AskedSessions(invocation.sources, client, folder)
-        door = McpDoor(Deployment(found, client, asked.create, VERSION))
+        door = McpDoor(Deployment(found.broker, client, asked.create, VERSION))
         serving = door.serve(Streams(read_stdin, write_json), settings.wire.line_limit_bytes)
         if worker is not None:
             serving = worker.outliving(serving, "start dendro mcp-server again: its sessions go on")

@@ -21,9 +21,11 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from pydantic import ValidationError
 
+from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
-from orchestrator.core.ids import SessionId
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.mcp_server.tools import (
     Arguments,
@@ -47,10 +49,8 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import MalformedSubmission, Submission
-from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import SetAside, ViewError
-from orchestrator.views.find import find, find_tree
-from orchestrator.views.sessions import Filter, sessions_listed
+from orchestrator.views.sessions import LOOKED_THROUGH, Filter, found_rows
 from orchestrator.views.tree import TreeReader
 
 log = logging.getLogger("dendro.mcp_server")
@@ -59,7 +59,7 @@ MOST_TURNS = 64
 """Turns that one client may have under way."""
 REST_POLL_S = 0.1
 _GONE = (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError)
-_LISTED = ("session_id", "name", "title", "status", "cwd", "model", "created_ms", "updated_ms")
+_LISTED = ("name", "title", "status", "cwd", "model", "created_ms", "updated_ms")
 INSTRUCTIONS = (
     "Runs coding agents in sessions that outlive this server. `run` begins a session and answers when its "
     "turn is over; `reply` goes on with it by its threadId. Cancelling a call interrupts its turn."
@@ -78,7 +78,7 @@ Create = Callable[[RunArguments], Awaitable[SessionId]]
 class Deployment:
     """The deployment that a door serves."""
 
-    source: LogSource
+    broker: Broker
     client: Client
     create: Create
     version: str
@@ -177,7 +177,7 @@ class McpDoor:
                 return await self._turn(context, session, BEGINNING, arguments.prompt)
             case ReplyArguments():
                 self._require_room()
-                head = await find(self._there.source, arguments.thread_id)
+                head = await self._head(arguments.thread_id)
                 if head.quarantined:
                     raise SetAside(head.session)
                 return await self._turn(context, head.session, EqCursor.at(head), arguments.prompt)
@@ -185,6 +185,18 @@ class McpDoor:
                 return _shown({"threads": await self._threads(arguments)})
             case TreeArguments():
                 return _shown(await self._tree(arguments))
+
+    async def _head(self, thread_id: str) -> SessionHead:
+        """The session of an id, which parts of ids do not name here; raises `ViewError`.
+
+        Of a session in a namespace that is not the client's it learns nothing.
+        """
+        head = None
+        with suppress(InvalidSessionId):
+            head = await self._client.head(parse_session_id(thread_id))
+        if head is None:
+            raise ViewError(f"no session {thread_id!r}; the tool threads lists those that there are")
+        return head
 
     def _require_room(self) -> None:
         if sum(not task.done() for task in self._following) >= MOST_TURNS:
@@ -219,14 +231,18 @@ class McpDoor:
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     async def _threads(self, arguments: ThreadsArguments) -> list[dict[str, Any]]:
-        wanted = Filter(text=arguments.text)
-        listing = await sessions_listed(self._there.source.broker, wanted, arguments.limit, all=False)
-        return [{"threadId": row["session_id"], **{k: row[k] for k in _LISTED[1:]}} for row in listing.rows]
+        wanted, own, found = Filter(text=arguments.text), self._client.namespace, list[dict[str, Any]]()
+        async for row, head in found_rows(self._there.broker, LOOKED_THROUGH):
+            if own in (None, head.labels.namespace) and wanted.wants(row):
+                found.append({"threadId": head.session, **{name: row[name] for name in _LISTED}})
+                if len(found) == arguments.limit:
+                    break
+        return found
 
     async def _tree(self, arguments: TreeArguments) -> dict[str, Any]:
-        tree = await find_tree(self._there.source, arguments.thread_id)
+        tree = (await self._head(arguments.thread_id)).tree
         try:
-            picture = await TreeReader(self._there.source.broker, tree).picture()
+            picture = await TreeReader(self._there.broker, tree).picture()
         except UnknownSession as error:
             raise ViewError(str(error)) from error
         agents = [

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import mcp.types as sdk
 from mcp import ClientSession
@@ -57,13 +57,6 @@ class AtDoor:
         return session
 
 
-@dataclass
-class _Source:
-    """The source in which the door finds sessions."""
-
-    broker: Any
-
-
 def words(result: sdk.CallToolResult) -> str:
     (content,) = result.content
     assert isinstance(content, sdk.TextContent)
@@ -82,15 +75,20 @@ async def streams_of(end: socket.socket) -> tuple[Streams, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def at_door(
-    harness: Harness, answering: Answering | None = None, policy: str = "untrusted", worker: bool = True
+    harness: Harness,
+    answering: Answering | None = None,
+    policy: str = "untrusted",
+    worker: bool = True,
+    namespace: str | None = None,
 ) -> AsyncIterator[AtDoor]:
     """A client whose person answers forms by `answering`; None: it cannot ask one."""
 
     async def create(asked: RunArguments) -> SessionId:
         return await harness.session(policy)
 
+    harness.client.namespace = namespace
     ours, theirs = socket.socketpair()
-    door = McpDoor(Deployment(cast(Any, _Source(harness.broker)), harness.client, create, "0"))
+    door = McpDoor(Deployment(harness.broker, harness.client, create, "0"))
     (served, serving_end), (client_streams, client_end) = await streams_of(ours), await streams_of(theirs)
     serving = asyncio.create_task(door.serve(served, LINE))
     served_by = harness.worker()

@@ -133,17 +133,21 @@ async def test_form_that_was_closed_leaves_its_request_open(harness: Harness) ->
 
 async def test_form_is_taken_back_when_somebody_else_answers_first(harness: Harness) -> None:
     harness.models.will([calls("c1", ask=True), ends()], [message("thanks"), ends()])
-    shown, never = asyncio.Event(), asyncio.Event()
+    shown, taken_back = asyncio.Event(), asyncio.Event()
 
     async def waits(params: object) -> sdk.ElicitResult:
         shown.set()
-        await never.wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            taken_back.set()
         raise AssertionError
 
     async with at_door(harness, waits) as client:
         running = asyncio.create_task(client.call("run", prompt="go"))
         await shown.wait()
         await harness.approve(await client.running_session(), "c1")
+        await taken_back.wait()
         assert words(await running) == "thanks"
         assert not client.door._following
 
@@ -191,6 +195,7 @@ async def test_client_that_leaves_ends_nothing(harness: Harness) -> None:
         session = await client.running_session()
         leaving = client.serving
         await _leave(client)
+        await asyncio.wait({leaving}, timeout=0.5)
         assert not leaving.done(), "its turn runs still"
         gate.open()
         assert (await harness.until(session, "task_complete"))[-1].msg["last_agent_message"] == "done"
@@ -269,6 +274,18 @@ async def test_client_that_begins_too_many_turns_is_told_to_wait(
         await asyncio.gather(running, return_exceptions=True)
     assert isinstance(refused, sdk.CallToolResult)
     assert "wait until one is over" in words(refused)
+
+
+async def test_client_finds_no_session_of_another_namespace(harness: Harness) -> None:
+    theirs = await harness.session()
+    async with at_door(harness, worker=False, namespace="mine") as client:
+        for tool, more in (("reply", {"prompt": "hi"}), ("tree", {})):
+            refused = await client.call(tool, thread_id=theirs, **more)
+            assert refused.is_error
+            assert f"no session '{theirs}'" in words(refused)
+        listed = (await client.call("threads")).structured_content
+        assert listed == {"threads": []}
+    assert not await harness.facts(theirs, "task")
 
 
 async def test_reply_to_a_session_at_work_waits_behind_its_turn(harness: Harness) -> None:
