@@ -184,7 +184,7 @@ DRAINED_WITHIN_S = 15.0
 """Three heartbeats."""
 WHOLE = len("<t1:0>")
 """Characters of the shortest text that no other message of a model has."""
-_OFTEN = ("_delta", "_activity", "item_started")
+_OFTEN = ("_delta", "_activity", "item_started", "raw_response_item")
 """Suffixes of events that are shown whenever there is news: a log has none of them, or the first alone."""
 Pair = tuple[str, str]
 """An event's id and type."""

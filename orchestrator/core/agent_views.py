@@ -59,6 +59,22 @@ class MessageResult(TypedDict):
     timestamp_ms: int
 
 
+TOLD_BY_ITEMS = frozenset(
+    {
+        "subagent_spawn",
+        "subagent_fork",
+        "subagent_send_message",
+        "subagent_list",
+        "subagent_await",
+        "subagent_logs",
+        "subagent_watchdog",
+        "subagent_cancel",
+        "subagent_prune",
+    }
+)
+"""Tools whose calls clients are told of by the items themselves: a log has no event of them."""
+
+
 class AwaitedAgent(TypedDict):
     """The AWAIT of a result: the messages of one sender, with one completion at most."""
 

@@ -84,6 +84,7 @@ SENT_EVENTS: Final = frozenset(
         "plan_delta",
         "plan_approval_request",
         "plan_update",
+        "raw_response_item",
         "reasoning_content_delta",
         "reasoning_raw_content_delta",
         "request_resolved",
@@ -113,7 +114,7 @@ SENT_EVENTS: Final = frozenset(
 )
 """Events that a session publishes; the others are read in rollouts of other programs and versions."""
 
-NOT_ON_A_LINE: Final = frozenset({"context_compaction"})
+NOT_ON_A_LINE: Final = frozenset({"context_compaction", "raw_response_item"})
 """Events for doors that draw items: recorded clients of the SQ and EQ are served without them."""
 
 NEVER_SERVED: Final = frozenset({"dynamic_tool_response", "refresh_mcp_servers", "undo"})
@@ -131,7 +132,6 @@ NEVER_SENT: Final = frozenset(
         "collab_waiting_end",
         "deprecation_notice",
         "dynamic_tool_call_request",
-        "raw_response_item",
         "undo_completed",
         "undo_started",
     }

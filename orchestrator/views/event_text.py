@@ -17,6 +17,8 @@ SILENT = frozenset(
         "task_complete",
         "token_count",
         "turn_diff",
+        "context_compaction",
+        "raw_response_item",
         "agent_reasoning_section_break",
         "mcp_startup_complete",
         "sub_agent_tool_call_activity",

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.acceptance.allowances import Message, Recording
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
-FOLDERS = sorted(folder for folder in TRANSCRIPTS.iterdir() if folder.is_dir())
+FOLDERS = sorted(path.parent for path in TRANSCRIPTS.glob("*/sq_eq.ndjson"))
 
 
 def read(folder: Path) -> Recording:

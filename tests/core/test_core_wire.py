@@ -114,6 +114,7 @@ def test_lives_show_every_event_that_the_core_can_emit() -> None:
         "agent_reasoning",
         "agent_reasoning_raw_content",
         "apply_patch_approval_request",
+        "context_compaction",
         "conversation_path",
         "error",
         "exec_approval_request",

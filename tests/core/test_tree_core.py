@@ -262,3 +262,17 @@ def test_broken_stream_that_is_retried_does_not_fail_an_agent() -> None:
     child.begin()
     child.breaks("stream")
     assert statuses(tree) == {1: "running"}
+
+
+# ── what clients are told of calls about agents ───────────────────────────────────────────────
+
+
+def test_call_about_agents_is_shown_with_its_output_and_stands_in_the_log_once() -> None:
+    tree = a_tree()
+    tree.root.spawns("count", call_id="s1")
+    told = [passing.event.entry.payload for seen in tree.root.seen for passing in seen.decision.passing]
+    items = [
+        (one["item"]["type"], one["item"]["call_id"]) for one in told if one["type"] == "raw_response_item"
+    ]
+    assert items == [("function_call", "s1"), ("function_call_output", "s1")]
+    assert "raw_response_item" not in tree.root.types

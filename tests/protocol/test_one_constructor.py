@@ -30,6 +30,11 @@ OTHER_VOCABULARIES = (
     "tools/specs.py",  # JSON Schema of what tools take
     "tools/subagents/specs.py",
     "tools/mcp.py",  # a server's tools, as a model is offered them
+    "gateways/app_server/",  # JSON of the app-server protocol
+    "gateways/exec_json/",  # lines of one-shot runs
+    "gateways/mcp_server/",  # JSON Schema and content of MCP
+    "telemetry/listener.py",  # messages of ASGI
+    "model/credentials.py",  # what a keyring keeps
     "cli/notifications.py",  # what a program of the person's is told
 )
 LINE = frozenset({"timestamp", "payload"})

@@ -27,7 +27,7 @@ from orchestrator.protocol.items import UnknownItem
 from orchestrator.protocol.rollout import UnknownRolloutItem
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
-CONVERSATIONS = sorted(path.name for path in TRANSCRIPTS.iterdir() if path.is_dir())
+CONVERSATIONS = sorted(path.parent.name for path in TRANSCRIPTS.glob("*/sq_eq.ndjson"))
 
 ALWAYS_NULL = {"stream_error": {"codex_error_info": None, "additional_details": None}}
 POLICY_FLAGS = {"network_access": False, "exclude_tmpdir_env_var": False, "exclude_slash_tmp": False}

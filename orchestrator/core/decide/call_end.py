@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.decide.elicitation import withdraw
+from orchestrator.core.decide.item_events import publish_call
 from orchestrator.core.draft import Draft
 from orchestrator.core.state import Call, Phase
 from orchestrator.core.user_shell import answer_item
@@ -31,6 +32,8 @@ def close(
         withdraw(draft, call, with_task=with_task)
     for event in events:
         draft.event(event)
-    draft.add(e.item(answer_item(call.item, output)))
+    answer = answer_item(call.item, output)
+    draft.add(e.item(answer))
+    publish_call(draft, call.name, answer)
     if not with_task:
         draft.add(f.CallMoved(call.call_id, Phase.DONE, baselines=baselines or None, sent=sent))

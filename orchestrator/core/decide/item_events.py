@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.commands import ItemCompleted
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
@@ -11,6 +12,7 @@ from orchestrator.core.turn_items import completed_item, publishes_items, user_i
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.scalars import CompactionPhase
 from orchestrator.protocol.turn_items import ContextCompactionItem, TurnItem
+from orchestrator.protocol.wire import ItemModel, JsonMapping, written
 
 
 def publish_input(draft: Draft, items: Sequence[Item]) -> None:
@@ -39,6 +41,16 @@ def publish_compaction(draft: Draft, *, done: bool) -> None:
         draft.show(_completed(draft, item) if done else _started(draft, item))
         if done:
             draft.event(ev.ContextCompacted())
+
+
+def publish_call(draft: Draft, name: str, item: ItemModel | JsonMapping) -> None:
+    """Publishes a call about agents, or its output, as it joins the conversation; others have events."""
+    if name in TOLD_BY_ITEMS:
+        draft.show(
+            ev.RawResponseItem.model_validate(
+                {"item": written(item) if isinstance(item, ItemModel) else item}
+            )
+        )
 
 
 def _started(draft: Draft, item: TurnItem) -> ev.ItemStarted:

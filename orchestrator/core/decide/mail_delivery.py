@@ -16,6 +16,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import AwaitedAgent, awaited, child_summary
 from orchestrator.core.commit_parts import TreeNote
+from orchestrator.core.decide.item_events import publish_call
 from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
@@ -31,6 +32,7 @@ from orchestrator.protocol.scalars import UserMessageKind
 from orchestrator.protocol.wire import JsonMapping
 
 _PERSON = "person"
+AWAIT = "subagent_await"
 MOST_BYTES = 64 << 10
 """Bytes of one await's result: messages that do not fit stay in the inbox, and the next await returns at
 once."""
@@ -76,7 +78,9 @@ def deliver(draft: Draft) -> None:
             draft.event(ev.UserMessage(message=text, kind=UserMessageKind.PLAIN))
     reported = [mail for mail in mails if not is_instruction(facts, mail)]
     for group in by_sender(reported):
-        draft.add(*_synthetic(draft.state, group))
+        for item in _synthetic(draft.state, group):
+            draft.add(e.item(item))
+            publish_call(draft, AWAIT, item)
     take(draft, mails)
 
 
@@ -95,14 +99,14 @@ def _by_itself(facts: SessionFacts, mail: Mail) -> bool:
     return mail.kind == "message" or facts.tree_rules.autosubmit
 
 
-def _synthetic(state: State, group: Sequence[Mail]) -> tuple[e.Entry, e.Entry]:
+def _synthetic(state: State, group: Sequence[Mail]) -> tuple[FunctionCall, FunctionCallOutput]:
     call = FunctionCall(
-        name="subagent_await",
+        name=AWAIT,
         arguments='{"timeout_s":0}',
         call_id=CallId(f"await-{state.facts.agent_id}-{group[0].n}"),
     )
     result = await_result(state, [awaited(state, group)], injected=True)
-    return e.item(call), e.item(FunctionCallOutput(call_id=call.call_id, output=result))
+    return call, FunctionCallOutput(call_id=call.call_id, output=result)
 
 
 def await_result(

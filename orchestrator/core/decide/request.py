@@ -14,7 +14,7 @@ from orchestrator.core.compaction import (
 )
 from orchestrator.core.decide.agent_status import heading
 from orchestrator.core.decide.helper_activity import made, thinks
-from orchestrator.core.decide.item_events import publish_compaction, publish_done
+from orchestrator.core.decide.item_events import publish_call, publish_compaction, publish_done
 from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
@@ -113,8 +113,13 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
 def _call_proposed(draft: Draft, item: JsonObject) -> None:
     item["call_id"] = _unique_call_id(draft, item["call_id"])
     draft.add(e.item(item))
+    name = str(item.get("name", ""))
+    publish_call(draft, name, item)
     if len(draft.task.calls) > MOST_CALLS:
-        draft.add(e.item(call_output(item, TOO_MANY_CALLS)), f.CallMoved(item["call_id"], Phase.DONE))
+        answer = call_output(item, TOO_MANY_CALLS)
+        draft.add(e.item(answer))
+        publish_call(draft, name, answer)
+        draft.add(f.CallMoved(item["call_id"], Phase.DONE))
 
 
 def _request(draft: Draft, n: int) -> Request:

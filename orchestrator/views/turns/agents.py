@@ -27,9 +27,6 @@ _COLLAB: Final[Mapping[str, CollabTool]] = {
     "subagent_cancel": CollabTool.CLOSE,
     "subagent_list": CollabTool.LIST,
 }
-_OTHERS: Final = frozenset({"subagent_logs", "subagent_watchdog", "subagent_prune"})
-AGENT_TOOLS: Final = frozenset(_COLLAB) | _OTHERS
-"""Tools whose calls no event but their own items tells of."""
 _STATUSES: Final[Mapping[str, CollabStatus]] = {
     "queued": CollabStatus.PENDING_INIT,
     "running": CollabStatus.RUNNING,
@@ -46,7 +43,7 @@ AgentCall = CollabToolCall | DynamicToolCall
 
 
 def call_of(item: JsonMapping, sender: str, at_ms: int | None) -> AgentCall:
-    """The call as it begins; `item` is a function call of one of the `AGENT_TOOLS`."""
+    """The call as it begins; `item` is a function call of a tool that is told of by its items."""
     id, name, asked = ItemId(text(item.get("call_id"))), text(item.get("name")), parsed(item.get("arguments"))
     tool = _COLLAB.get(name)
     if tool is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from orchestrator.core.frozen import replace
+from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextElement, TextInput
 from orchestrator.protocol.scalars import ExecCommandSource
-from orchestrator.protocol.wire import JsonMapping, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 from orchestrator.views.turns.fields import (
     listed,
     mapping,
@@ -88,8 +91,10 @@ def _file(path: str, change: JsonValue) -> FileDiff:
     if "type" not in given and len(given) == 1:
         # The recorded Codex puts the kind outside.
         ((kind, body),) = given.items()
-        given = {"type": kind, **mapping(body)}
-    match given.get("type"):
+        given = mapping(body)
+    else:
+        kind = text(given.get("type"))
+    match kind:
         case "add":
             return FileDiff(path, ChangeKind.ADD, text(given.get("content")))
         case "delete":
@@ -152,11 +157,17 @@ def steps_of(event: JsonMapping) -> tuple[tuple[str, str], ...]:
 
 def content_of(message: JsonMapping) -> tuple[JsonMapping, ...]:
     """A person's message as the items of an input."""
-    said: JsonMapping = {
-        "type": "text",
-        "text": text(message.get("message")),
-        "text_elements": mappings(message.get("text_elements")),
-    }
-    images = [{"type": "image", "image_url": url} for url in texts(message.get("images"))]
-    files = [{"type": "local_image", "path": path} for path in texts(message.get("local_images"))]
-    return (*((said,) if said["text"] or not (images or files) else ()), *images, *files)
+    said = text(message.get("message"))
+    elements = _elements(message.get("text_elements"))
+    images = [ImageInput(image_url=url) for url in texts(message.get("images"))]
+    files = [LocalImageInput(path=path) for path in texts(message.get("local_images"))]
+    spoken = [TextInput(text=said, text_elements=elements)] if said or not (images or files) else []
+    return tuple(map(written, (*spoken, *images, *files)))
+
+
+def _elements(value: JsonValue) -> tuple[TextElement, ...]:
+    try:
+        return tuple(TextElement.model_validate(one) for one in mappings(value))
+    except ValidationError:
+        # Of another program's log: the text is whole without them.
+        return ()

@@ -12,9 +12,11 @@ import orjson
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import facts as f
+from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
+from orchestrator.protocol.events import RawResponseItem, RequestResolved
+from orchestrator.protocol.wire import JsonObject, tag_of, written
 from orchestrator.views.event import Event
-from orchestrator.views.turns.agents import AGENT_TOOLS
 
 _HEAD: Final = 96
 """Bytes of a stored line within which its type stands."""
@@ -23,7 +25,8 @@ _ITEM: Final = b'"type":"response_item"'
 _FACT: Final = b'"type":"dendro"'
 _OUTPUT: Final = b'"type":"function_call_output"'
 _ANSWER: Final = b'"kind":"answer"'
-_NAMES: Final = tuple(f'"name":"{name}"'.encode() for name in sorted(AGENT_TOOLS))
+_ITEM_TOLD: Final = {"type": tag_of(RawResponseItem)}
+_NAMES: Final = tuple(f'"name":"{name}"'.encode() for name in sorted(TOLD_BY_ITEMS))
 
 
 def may_tell(line: bytes) -> bool:
@@ -54,8 +57,9 @@ def event_in(entry: Entry, at_ms: int, seq: int) -> Event | None:
         return Event(entry.id, dict(entry.payload), None, at_ms, seq)
     if entry.type == RESPONSE_ITEM:
         kind, name = entry.payload.get("type"), entry.payload.get("name")
-        if kind == "function_call_output" or (kind == "function_call" and name in AGENT_TOOLS):
-            return Event("", {"type": "raw_response_item", "item": dict(entry.payload)}, None, at_ms, seq)
+        if kind == "function_call_output" or (kind == "function_call" and name in TOLD_BY_ITEMS):
+            told: JsonObject = {"item": dict(entry.payload), **_ITEM_TOLD}
+            return Event("", told, None, at_ms, seq)
     return _answer(entry, at_ms, seq) if entry.type == DENDRO else None
 
 
@@ -66,12 +70,11 @@ def _answer(entry: Entry, at_ms: int, seq: int) -> Event | None:
     fact = f.decode(entry.payload)
     if not isinstance(fact, f.Answered) or fact.agent_id is not None:
         return None
-    told = {
-        "type": "request_resolved",
-        "call_id": fact.call_id,
-        "turn_id": fact.turn,
-        "decision": fact.decision,
-        "who": fact.who,
-        "resolved_at_ms": fact.answered_ms,
-    }
-    return Event(fact.turn, told, None, at_ms, seq)
+    told = RequestResolved(
+        call_id=fact.call_id,
+        turn_id=fact.turn,
+        decision=fact.decision,
+        who=fact.who,
+        resolved_at_ms=fact.answered_ms,
+    )
+    return Event(fact.turn, written(told), None, at_ms, seq)

@@ -89,6 +89,11 @@ class OpenTurn:
             self.completes(out, replace(begun, completed_ms=at_ms))
 
     @property
+    def only_compacts(self) -> bool:
+        """Whether the turn is a compaction that was asked for."""
+        return bool(self.compactions) and not self.inputs
+
+    @property
     def _compaction(self) -> ItemId:
         return ItemId(f"{self.id}-c" + (f"-{self.compactions + 1}" if self.compactions else ""))
 

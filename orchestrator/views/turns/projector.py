@@ -9,6 +9,8 @@ import codecs
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+from orchestrator.core.agent_views import TOLD_BY_ITEMS
+from orchestrator.core.compaction import COMPACTED_MESSAGE
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.usage import TokenUsage
@@ -213,8 +215,10 @@ class Projector:
         turn.shows(out, r.UserMessage(id, calls.content_of(event.msg), client_id, _at(event), _at(event)))
 
     def _agent_message(self, out: Out, event: Event) -> None:
-        if (turn := self._turn) is not None:
-            said, phase = text(event.msg.get("message")), optional(event.msg.get("phase"))
+        said = text(event.msg.get("message"))
+        # A compaction tells of its end in words, too, where a client knows no items.
+        if (turn := self._turn) is not None and not (turn.only_compacts and said == COMPACTED_MESSAGE):
+            phase = optional(event.msg.get("phase"))
             turn.last_message = turn.speech.message(out, said, phase, _at(event))
             turn.says([turn.last_message])
 
@@ -387,7 +391,7 @@ class Projector:
         item, turn = mapping(event.msg.get("item")), self._turn
         if turn is None:
             return
-        if item.get("type") == "function_call" and item.get("name") in agents.AGENT_TOOLS:
+        if item.get("type") == "function_call" and item.get("name") in TOLD_BY_ITEMS:
             turn.starts(out, agents.call_of(item, self._session, _at(event)))
         elif item.get("type") == "function_call_output":
             found = self._running(ItemId(text(item.get("call_id"))))
