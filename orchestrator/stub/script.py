@@ -115,6 +115,10 @@ class Step:
     incomplete: Shortfall | None = None
     hang: bool | int = False
     """True: never answer. A number: fall silent after so many SSE events."""
+    tail_delay_ms: float = 0
+    """Before the last SSE event, which ends the response."""
+    hold_tail: str | None = None
+    """The last SSE event waits until this name is posted to `/release`."""
     end_turn: bool | None = None
     delay_ms: float = 0
     """Before the answer begins."""

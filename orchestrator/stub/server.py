@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -88,6 +89,7 @@ class Stub:
         self._pace = config.pace
         self._model = f"stub:{config.script.name}"
         self._unoffered = UnofferedTools(config.script.name, config.warn)
+        self._released: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -99,6 +101,7 @@ class Stub:
                     for root in ("/v1", "")
                 ),
                 Route("/requests", self.requests),
+                Route("/release/{name}", self.release, methods=["POST"]),
                 Route("/health", self.health),
             ]
         )
@@ -114,7 +117,14 @@ class Stub:
         exchange = self.journal.open(asked.session, raw)
         answer = self._script.answer(asked)
         self._unoffered.check(asked, answer)
-        return _Reply(answer.step, self._frames(wire, asked, answer), self._pace, exchange, self.journal)
+        chosen, held = self._frames(wire, asked, answer), answer.step.hold_tail
+        released = None if held is None else self._released[held]
+        return _Reply(answer.step, chosen, self._pace, exchange, self.journal, released)
+
+    async def release(self, request: Request) -> Response:
+        """Lets the responses end that wait for this name, and those that will."""
+        self._released[request.path_params["name"]].set()
+        return _json({"ok": True})
 
     async def requests(self, request: Request) -> Response:
         """The requests received, oldest first; `?session=` keeps those of one session."""
@@ -136,13 +146,20 @@ class _Reply:
     """A reply on its way, as an ASGI application."""
 
     def __init__(
-        self, step: Step, answer: list[Frame], pace: Pace, exchange: Exchange, journal: RequestJournal
+        self,
+        step: Step,
+        answer: list[Frame],
+        pace: Pace,
+        exchange: Exchange,
+        journal: RequestJournal,
+        released: asyncio.Event | None = None,
     ) -> None:
         self._step = step
         self._frames = answer
         self._pace = pace
         self._exchange = exchange
         self._journal = journal
+        self._released = released
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         line = _Line(receive, send)
@@ -170,7 +187,13 @@ class _Reply:
             # Returning in the middle of a body makes the server cut the connection.
             self._journal.close(self._exchange, "cut")
             return
-        await self._send(line, self._frames, last=True)
+        if self._released is not None or step.tail_delay_ms:
+            await self._send(line, self._frames[:-1])
+            await line.pause(step.tail_delay_ms)
+            await line.until(self._released)
+            await self._send(line, self._frames[-1:], last=True)
+        else:
+            await self._send(line, self._frames, last=True)
         self._journal.close(self._exchange, "answered")
 
     async def _send(self, line: _Line, chosen: list[Frame], last: bool = False) -> None:
@@ -218,6 +241,20 @@ class _Line:
 
     async def pause(self, ms: float) -> None:
         if ms > 0 and await self._left_within(ms / 1000):
+            raise _ClientLeft
+
+    async def until(self, event: asyncio.Event | None) -> None:
+        """Waits for the event, if there is one."""
+        if event is None or event.is_set():
+            return
+        waiting = asyncio.create_task(event.wait(), name="stub-release")
+        try:
+            left = asyncio.create_task(self._left_within(None), name="stub-left")
+            await asyncio.wait({waiting, left}, return_when=asyncio.FIRST_COMPLETED)
+            left.cancel()
+        finally:
+            waiting.cancel()
+        if not event.is_set():
             raise _ClientLeft
 
     async def hold(self) -> NoReturn:

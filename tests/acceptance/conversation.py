@@ -228,7 +228,7 @@ async def scene(
     root: Path, config: str, model: Sequence[Message], wire: str = RESPONSES
 ) -> AsyncIterator[Scene]:
     """Sets up the folders and serves the scripted model; requests and log are read at the end."""
-    setup = set_up(root, _with_provider_table(config, wire))
+    setup = set_up(root, with_provider_table(config, wire))
     try:
         async with running(StubConfig(Scenario.parse(list(model)))) as stub:
             found = Scene(setup, stub.base_url, Held())
@@ -236,17 +236,17 @@ async def scene(
             found.held.requests += [asked(body, wire) for body in await _requests(stub.base_url)]
         found.held.rollout += list(_rollout(found.held))
     finally:
-        _stop_orphan(setup)
+        stop_orphan(setup)
 
 
-def _stop_orphan(setup: Setup) -> None:
+def stop_orphan(setup: Setup) -> None:
     """Ends the setup's own server if its last user was killed: nobody else will."""
     pidfile = setup.data / "redis" / "redis.pid"
     with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
         os.kill(int(pidfile.read_text()), signal.SIGTERM)
 
 
-def _with_provider_table(config: str, wire: str) -> str:
+def with_provider_table(config: str, wire: str = RESPONSES) -> str:
     """`config.toml` holds a choice of lines: retry keys and format belong to the provider's table."""
     lines = config.splitlines()
     own = [line for line in lines if line.split("=")[0].strip() in _RETRY_KEYS]

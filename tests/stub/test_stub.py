@@ -322,6 +322,26 @@ async def test_client_sees_a_response_begin_while_the_stub_still_speaks() -> Non
         await stream.aclose()
 
 
+async def test_response_that_is_held_ends_when_it_is_released() -> None:
+    async with connected([{"items": [{"text": "held"}], "hold_tail": "go", "tail_delay_ms": 1}]) as peer:
+        stream = cast(AsyncGenerator[ModelEvent, None], peer.client.stream(prompt(), HttpBudget(0)))
+        while not isinstance(await anext(stream), ItemDone):
+            pass
+        assert [exchange.outcome for exchange in peer.stub.journal.exchanges()] == ["open"]
+        async with httpx.AsyncClient() as http:
+            await http.post(peer.stub.base_url.removesuffix("/v1") + "/release/go")
+        assert [isinstance(event, Completed) async for event in stream] == [True]
+
+
+async def test_client_that_leaves_a_held_response_is_seen_to_leave() -> None:
+    async with connected([{"items": [{"text": "held"}], "hold_tail": "never"}]) as peer:
+        stream = cast(AsyncGenerator[ModelEvent, None], peer.client.stream(prompt(), HttpBudget(0)))
+        while not isinstance(await anext(stream), ItemDone):
+            pass
+        await stream.aclose()
+        await peer.stub.journal.until(lambda journal: [e.outcome for e in journal.exchanges()] == ["left"])
+
+
 async def test_served_stub_stops_when_its_task_is_cancelled() -> None:
     ready: asyncio.Future[RunningStub] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(StubConfig(behaviour("instant")), ready.set_result))

@@ -16,6 +16,8 @@ from orchestrator.gateways.app_server.messages import Answer, RequestId
 from orchestrator.gateways.app_server.write_requests import METHODS, Malformed, answer_of, request_params
 from orchestrator.gateways.client import Client
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ops import ExecApproval, PatchApproval
+from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.questions import call_id_of
@@ -71,17 +73,22 @@ class Asks:
             del self._open[id]
         return ids
 
-    async def answer(self, answer: Answer) -> None:
-        """Hands the client's answer to the session that asked; one that says nothing changes nothing."""
+    async def answer(self, answer: Answer) -> Asked | None:
+        """Hands the client's answer to the session that asked; one that says nothing changes nothing.
+
+        A request is returned whose answer ends its turn: the session tells of that end alone.
+        """
         asked = self._asked(answer.id)
         if asked is None or answer.result is None:
-            return
+            return None
         try:
             op = answer_of(asked.opened, answer.result)
         except (Malformed, DoesNotAnswer, ValueError):
-            return
+            return None
         id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
         await self._client.submit(asked.session, Submission(id, op))
+        aborts = isinstance(op, ExecApproval | PatchApproval) and op.decision == ReviewDecision.ABORT
+        return asked if aborts and self._drop(lambda one: one.id == asked.id) else None
 
     def _asked(self, id: RequestId) -> Asked | None:
         return self._open.get(id) if isinstance(id, int) else None

@@ -143,7 +143,9 @@ class Door:
 
     async def answered(self, answer: Answer) -> None:
         """Takes the client's answer to a request of a thread."""
-        await self.asks.answer(answer)
+        ended = await self.asks.answer(answer)
+        if ended is not None:
+            self._settled(ended.session, [ended.id])
 
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Tells the client of an agent's thread, which it hears from now on."""

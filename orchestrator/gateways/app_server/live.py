@@ -113,7 +113,7 @@ class LiveThread:
         for listener in tuple(self.listeners):
             listener.hear(told)
         if event.type == "subagent_lifecycle" and event.msg.get("event") == "created":
-            self._born(self, SessionId(str(event.msg.get("session_id"))))
+            self._born(self, SessionId(str(event.msg["subagent"]["session_id"])))
 
     def _lines(self, change: Change, at_ms: int) -> tuple[Change, tuple[Line, ...]]:
         return change, tuple(

@@ -229,9 +229,11 @@ def _action(parsed: JsonMapping) -> JsonObject:
 
 def _file(change: r.FileDiff) -> JsonObject:
     kind: JsonObject = {"type": change.kind.value}
+    diff = change.diff
     if change.kind is r.ChangeKind.UPDATE:
         kind["move_path"] = change.move_path
-    return {"path": change.path, "kind": kind, "diff": change.diff}
+        diff += f"\n\nMoved to: {change.move_path}" if change.move_path else ""
+    return {"path": change.path, "kind": kind, "diff": diff}
 
 
 def _tool(item: r.McpToolCall) -> JsonObject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final, assert_never
 
@@ -22,6 +23,8 @@ _DELTAS: Final[Mapping[r.DeltaKind, str]] = {
     r.DeltaKind.TERMINAL_INPUT: "item/commandExecution/terminalInteraction",
     r.DeltaKind.PROGRESS: "item/mcpToolCall/progress",
 }
+_NEW_FILE: Final = re.compile(r"^(diff --git a/)(.+) b/(.+)(\nnew file mode )", re.MULTILINE)
+"""The beginning of a file that the turn has made: it has one name, also where a patch moved it."""
 _STEPS: Final = frozenset({"pending", "in_progress", "completed"})
 
 
@@ -49,7 +52,7 @@ def notifications(
             plan = [{"step": step, "status": camel(_step(status))} for step, status in steps]
             yield "turn/plan/updated", _of(thread, turn) | {"explanation": explanation, "plan": plan}
         case r.DiffUpdated(turn, diff):
-            yield "turn/diff/updated", _of(thread, turn) | {"diff": diff}
+            yield "turn/diff/updated", _of(thread, turn) | {"diff": _NEW_FILE.sub(r"\1\3 b/\3\4", diff)}
         case r.TokenUsageUpdated():
             yield "thread/tokenUsage/updated", _of(thread, change.turn) | {"tokenUsage": usage_json(change)}
         case r.TurnError(turn, fault, will_retry):
