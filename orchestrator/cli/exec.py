@@ -245,7 +245,7 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
         client = found.client()
         op: UserInput | UserTurn = _input(order)
         if order.thread is None:
-            session = await new_session(settings, client, order.originator)
+            session = await new_session(settings, client, order.originator, source="exec")
             cursor, used = BEGINNING, None
         else:
             head = await _to_resume(found, order.thread)

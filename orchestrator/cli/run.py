@@ -174,7 +174,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     async with opened(settings, view.note, insists=True) as found:
         client, cursor = found.client(), BEGINNING
         if wish.origin.is_new:
-            session = await new_session(settings, client)
+            session = await new_session(settings, client, source="exec")
         elif wish.origin.resume is None:
             head = await forked(found, client, wish.origin, view.note)
             session = head.session

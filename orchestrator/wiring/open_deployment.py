@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.outage import Outage
-from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.records import SessionHead, Source, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client, ClientPorts
@@ -159,9 +159,11 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     return await head_of(found.broker, await client.create(birth))
 
 
-async def new_session(settings: Settings, client: Client, originator: str | None = None) -> SessionId:
+async def new_session(
+    settings: Settings, client: Client, originator: str | None = None, *, source: Source = "cli"
+) -> SessionId:
     """A session with these settings, in their working folder; `originator` is the program that wants it."""
     workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, guide(settings))
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
     birth = replace(birth, originator=originator or birth.originator)
-    return await client.create(replace(birth, history=await client.history()))
+    return await client.create(replace(birth, history=await client.history()), source=source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,9 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime.runner import Ended
-from tests.runtime.harness import Harness
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.wiring.open_deployment import new_session
+from tests.runtime.harness import Harness, opened
 from tests.runtime.players import calls, ends
 
 pytestmark = pytest.mark.realredis
@@ -73,3 +76,15 @@ async def test_name_is_listed_while_the_session_is_still_at_work(harness: Harnes
     assert await harness.run(session) is Ended.PARKED
     ((_, head),) = await harness.broker.listed_heads(Listed())
     assert (head.session, head.name) == (session, "the parser")
+
+
+async def test_session_that_a_program_began_is_in_the_list_of_its_kind(
+    harness: Harness, tmp_path: Path
+) -> None:
+    settings = load_settings(SettingsSources(tmp_path, {"HOME": str(tmp_path)}))
+    async with opened(harness.url, prefix="whole:", shards=settings.redis.shards) as whole:
+        ran = await new_session(settings, whole.client, source="exec")
+        talked = await new_session(settings, whole.client)
+        (of_people,) = await whole.broker.listed(Listed())
+        (of_programs,) = await whole.broker.listed(Listed(sources=("exec",)))
+    assert (of_people.session, of_programs.session) == (talked, ran)
