@@ -119,6 +119,10 @@ async def test_client_that_comes_back_reads_the_past_and_hears_the_rest(
     resumed = await read(other, "thread/resume", "ThreadResumeResponse", threadId=thread)
     assert [turn["status"] for turn in resumed["thread"]["turns"]] == ["completed"]
     assert (resumed["model"], resumed["approvalPolicy"]) == ("gpt-5", "never")
+    tokens = await other.until("thread/tokenUsage/updated")
+    assert_valid("ThreadTokenUsageUpdatedNotification", tokens)
+    counted = [one["params"] for one in peer.heard if one.get("method") == "thread/tokenUsage/updated"]
+    assert tokens == counted[-1]
     harness.models.will(HELLO)
     await said(peer, thread, "two")
     await other.until("turn/completed")

@@ -23,6 +23,7 @@ from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.running import Policy, Reviewer, asks_of
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
 from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_running_turn
+from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.app_server.write_settings import session_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol import ops
@@ -31,9 +32,13 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.views.event import Event
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.thread_settings import settings_of
+from orchestrator.views.turns.log import told_by
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.records import RequestOpened, RequestResolved
+from orchestrator.views.turns.records import RequestOpened, RequestResolved, TokenUsageUpdated
 
+TOKENS_WITHIN = 512
+"""Entries from the end among which the last count of tokens is looked for; each request has one."""
+_COUNTED = b'"type":"token_count","info":{'
 MOST_AGENTS = 200
 """Running agents of a thread that are heard with it."""
 
@@ -73,6 +78,7 @@ async def thread_resume(door: Door, params: ThreadResume) -> Result:
     subscription.asks = asks_of(door, params.approvals_reviewer)
     seen = await _seen(door, head, subscription.live.seq)
     answer = await _answer(door, seen, params)
+    await _tell_tokens(door, seen)
     for session in (head.session, *await _running_below(door, head)):
         await _ask_again(door, session)
     return answer
@@ -104,6 +110,23 @@ async def _answer(door: Door, seen: SessionHead, params: ThreadResume) -> Result
         "itemsBackwardsCursor": str(end_of(seen, "items")),
         "initialTurnsPage": None,
     }
+
+
+async def _tell_tokens(door: Door, seen: SessionHead) -> None:
+    """Tells the client how many tokens the thread has used, as its last response did."""
+    after, last = max(0, seen.seq - TOKENS_WITHIN), None
+    async for stored in door.ports.found.log(seen.session, seen.seq, after):
+        if _COUNTED in stored.payload:
+            last = stored
+    event = None if last is None else told_by(last)
+    if event is None or event.type != "token_count":
+        return
+    projector = Projector(seen.session)
+    projector.receive(Event(event.id, {"type": "task_started"}))
+    for change in projector.receive(event):
+        if isinstance(change, TokenUsageUpdated):
+            for method, params in notifications(seen.session, change):
+                door.notify(method, params)
 
 
 async def _running_below(door: Door, head: SessionHead) -> list[SessionId]:
