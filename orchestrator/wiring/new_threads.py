@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.fork import copy_texts
+from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.full_log import head_of
@@ -23,7 +25,9 @@ from orchestrator.settings import Settings, SettingsError, SettingsSources, load
 from orchestrator.settings.layers import parse_override
 from orchestrator.settings.overrides import of_object
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
+from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.saved_settings import SavedSettings
 from orchestrator.wiring.sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.sign_in import credential_store
 
@@ -64,7 +68,8 @@ class NewThreads:
         birth = await asyncio.to_thread(_birth, settings)
         birth = replace(birth, history=await client.history())
         session = await client.create(birth, ephemeral=wish.ephemeral)
-        return Born(await head_of(self.found.broker, session), birth.settings, warnings)
+        head, path = await head_of(self.found.broker, session), birth.facts.rollout_path or ""
+        return Born(head, birth.settings, warnings, path)
 
     async def fork(self, client: Client, source: ForkedFrom, wish: NewThread) -> Born:
         """Makes a root session that goes on where `source` stands; raises `BadSetting`.
@@ -155,6 +160,8 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         offer=offer(found.settings),
         credentials=credential_store(found.settings),
         asks_auto_review=found.settings.gateway.auto_review == "ask",
+        jobs=PoolJobs(found.broker, session_pool(found.settings), lambda: uuid.uuid4().hex),
+        write_settings=SavedSettings(found.settings).write,
     )
 
 

@@ -10,6 +10,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
 from orchestrator.gateways.app_server import ephemeral
 from orchestrator.gateways.app_server.asks import Asks
+from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.errors import RpcError, not_found
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, notification, request
@@ -60,6 +61,7 @@ class Door:
     def __post_init__(self) -> None:
         self.client = self.ports.client(self.principal)
         self.asks = Asks(self.ports.client(self.principal))
+        self.conversations = Conversations(self)
 
     # ── finding threads ───────────────────────────────────────────────────────────────────────
 
@@ -142,7 +144,9 @@ class Door:
             self.notify("serverRequest/resolved", {"threadId": session, "requestId": id})
 
     async def answered(self, answer: Answer) -> None:
-        """Takes the client's answer to a request of a thread."""
+        """Takes the client's answer to a request of a thread, or of a conversation of version 1."""
+        if await self.conversations.answered(answer):
+            return
         ended = await self.asks.answer(answer)
         if ended is not None:
             self._settled(ended.session, [ended.id])
@@ -165,7 +169,10 @@ class Door:
         """Tells the client something that is no event of a log."""
         whole: JsonObject = dict(params)
         at_ms = self.ports.now_ms()
-        line = Line(method, whole, notification(method, whole, at_ms), at_ms)
+        self.tell(Line(method, whole, notification(method, whole, at_ms), at_ms))
+
+    def tell(self, line: Line) -> None:
+        """Sends a line, or keeps it until a response is out."""
         if self._held is not None:
             self._held.append(line)
         else:
@@ -195,5 +202,6 @@ class Door:
 
     def leave(self) -> None:
         """Ends all subscriptions; what runs goes on."""
+        self.conversations.leave()
         for session in tuple(self.subscriptions):
             self.unsubscribe(session)

@@ -11,6 +11,7 @@ from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import Principal
 from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.wire import JsonValue
@@ -36,6 +37,8 @@ class Born:
     head: SessionHead
     settings: TurnSettings
     warnings: tuple[str, ...] = ()
+    rollout_path: str = ""
+    """The file that its rollout is to be written to."""
 
 
 class BadSetting(Exception):
@@ -60,6 +63,10 @@ class Ports:
     """The settings in force for new sessions."""
     credentials: CredentialStore | None = None
     """Where the machine's user keeps a sign-in at model providers; None where nobody may sign in."""
+    jobs: PoolJobs | None = None
+    """The way to workers of the gateway's pool, for what belongs to no session."""
+    write_settings: Callable[[Mapping[str, str | None]], Awaitable[None]] | None = None
+    """Writes keys into the file of the machine's user; raises `BadSetting`."""
     unserved_s: float = 5.0
     """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False

@@ -18,6 +18,8 @@ from orchestrator.gateways.app_server.methods import (
     resume,
     running,
     threads,
+    v1,
+    v1_machine,
 )
 
 TABLES: tuple[Mapping[str, Method], ...] = (
@@ -30,6 +32,8 @@ TABLES: tuple[Mapping[str, Method], ...] = (
     changes.METHODS,
     account.METHODS,
     fork.METHODS,
+    v1.METHODS,
+    v1_machine.METHODS,
 )
 METHODS: Mapping[str, Method] = {name: method for table in TABLES for name, method in table.items()}
 _REMEDIES: Mapping[str, str] = {

@@ -27,7 +27,7 @@ class AccountRead(Params):
 
 async def account_read(door: Door, _: AccountRead) -> Result:
     """The sign-in of the machine's user, for that user alone; no client needs one of its own."""
-    kept = await _kept(door)
+    kept = await kept_sign_in(door)
     return {
         "account": None if kept is None else _account(kept),
         "userId": None,
@@ -36,7 +36,8 @@ async def account_read(door: Door, _: AccountRead) -> Result:
     }
 
 
-async def _kept(door: Door) -> Credential | None:
+async def kept_sign_in(door: Door) -> Credential | None:
+    """The sign-in of the machine's user, if that is who asks; None if there is none."""
     store = door.ports.credentials
     return await _asked(store.read) if store is not None and is_owner(door.principal) else None
 

@@ -34,27 +34,41 @@ class InitializeParams(Params):
 
     client_info: ClientInfoParams
     capabilities: Capabilities | None = None
+    protocol_version: str | None = None
+    """Clients of version 1 that take the server for one of MCP name it."""
 
 
 async def initialize(door: Door, params: InitializeParams) -> Result:
     """Notes the client; a second time is refused."""
     if door.info is not None:
         raise RpcError("Already initialized")
-    told = params.capabilities or Capabilities()
+    asked = params.capabilities or Capabilities()
     client = params.client_info
     door.info = ClientInfo(
         client.name[:NAME_CHARS],
         client.version[:NAME_CHARS],
-        told.experimental_api,
-        frozenset(told.opt_out_notification_methods or ()),
+        asked.experimental_api,
+        frozenset(asked.opt_out_notification_methods or ()),
     )
-    os, machine = platform.system(), platform.machine()
-    return {
-        "userAgent": f"{door.info.name}/{PROTOCOL_LEVEL} (dendro {door.ports.version}; {os}; {machine})",
+    agent = user_agent(door)
+    told = {
+        "userAgent": agent,
         "codexHome": str(door.ports.home),
         "platformFamily": "unix",
-        "platformOs": os.lower(),
+        "platformOs": platform.system().lower(),
     }
+    if params.protocol_version is None:
+        return told
+    server = {"name": "dendro", "title": "Dendro", "version": door.ports.version, "user_agent": agent}
+    mcp = {"protocolVersion": params.protocol_version[:NAME_CHARS], "capabilities": {}, "serverInfo": server}
+    return {**told, **mcp}
+
+
+def user_agent(door: Door) -> str:
+    """The server's name for itself, to a client that may not have named itself yet."""
+    client = door.info.name if door.info is not None else "dendro"
+    machine = f"{platform.system()}; {platform.machine()}"
+    return f"{client}/{PROTOCOL_LEVEL} (dendro {door.ports.version}; {machine})"
 
 
 METHODS: Mapping[str, Method] = {

@@ -1,0 +1,195 @@
+"""Conversations that a client of version 1 listens to: their events as they are, and what it is asked.
+
+An approval is an event first and a request then. What the client answers goes to the session; a malformed
+answer denies, and an error leaves the request to others: the fleet's queue has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import orjson
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
+from orchestrator.gateways.app_server.messages import Answer, notification
+from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.resume import open_requests
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.views.questions import call_id_of
+from orchestrator.views.threads import Thread
+
+MOST_LISTENERS: Final = 1_000
+EXEC, PATCH = "exec_approval_request", "apply_patch_approval_request"
+METHODS: Final[Mapping[str, str]] = {EXEC: "execCommandApproval", PATCH: "applyPatchApproval"}
+ENDS: Final = frozenset({"turn_aborted", "task_complete"})
+PREFIX: Final = "conversation-"
+_BOTH: Final[Mapping[str, str]] = {
+    "call_id": "callId",
+    "grant_root": "grantRoot",
+    "parsed_cmd": "parsedCmd",
+    "agent_id": "agentId",
+    "agent_path": "agentPath",
+}
+"""Members of a request that clients read under one name or the other."""
+
+
+class Place(Protocol):
+    """The connection that the listeners belong to."""
+
+    ports: Ports
+    threads: LiveThreads
+    principal: Principal
+    client: Client
+
+    def tell(self, line: Line) -> None:
+        """Sends a line, or keeps it until a response is out."""
+
+
+@dataclass(slots=True)
+class Conversations:
+    """The listeners of one connection."""
+
+    door: Place
+    _listening: dict[str, SessionId] = field(default_factory=dict)
+    """Conversations by the listener's id."""
+    _asked: dict[str, tuple[SessionId, JsonMapping]] = field(default_factory=dict)
+    """Requests that the client has not answered, by their ids."""
+    _numbers: int = 0
+    _ends: dict[SessionId, list[asyncio.Future[str]]] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        """Whether the connection has as many listeners as it may."""
+        return len(self._listening) >= MOST_LISTENERS
+
+    def hears(self, session: SessionId) -> bool:
+        """Whether a conversation has a listener here."""
+        return session in self._listening.values()
+
+    async def listen(self, head: SessionHead) -> str:
+        """Adds a listener from now on; what is open is asked again. Raises `UnknownSession`."""
+        session, id = head.session, str(uuid.uuid4())
+        if not self.hears(session):
+            await self.door.threads.hear(session, self.door.client, self)
+        known = self.hears(session)
+        self._listening[id] = session
+        if not known:
+            for request in await open_requests(self.door.ports.found, head):
+                self._tell(session, "", request)
+        return id
+
+    def stop(self, id: str) -> bool:
+        """Removes a listener; False for one that there is not."""
+        session = self._listening.pop(id, None)
+        if session is None:
+            return False
+        if not self.hears(session):
+            self.door.threads.leave(session, self)
+            self._asked = {name: asked for name, asked in self._asked.items() if asked[0] != session}
+        return True
+
+    def leave(self) -> None:
+        """Removes all listeners."""
+        for id in tuple(self._listening):
+            self.stop(id)
+
+    def end_of_turn(self, session: SessionId) -> asyncio.Future[str]:
+        """The type of the event that ends the running turn, once it was told."""
+        ending: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._ends.setdefault(session, []).append(ending)
+        return ending
+
+    # ── what sessions tell ────────────────────────────────────────────────────────────────────
+
+    def hear(self, told: Told) -> None:
+        """Tells the client an event."""
+        if not self.hears(told.session):
+            return
+        event = told.event
+        self._tell(told.session, event.id, event.msg)
+        if event.type == "request_resolved":
+            self._settled(told.session, event.msg)
+        if event.type in ENDS:
+            for ending in self._ends.pop(told.session, ()):
+                if not ending.done():
+                    ending.set_result(event.type)
+
+    def adopt(self, live: LiveThread, thread: Thread) -> None:
+        """Leaves an agent's own events alone: what concerns people is told by its root."""
+        self.door.threads.begin(self._unheard(live.session))
+
+    async def _unheard(self, session: SessionId) -> None:
+        self.door.threads.leave(session, self)
+
+    def lose(self, session: SessionId) -> None:
+        """Removes the listeners of a conversation that is gone."""
+        for id in [id for id, heard in self._listening.items() if heard == session]:
+            self.stop(id)
+
+    def _tell(self, session: SessionId, id: str, message: Mapping[str, Any]) -> None:
+        kind = message["type"]
+        params = {"id": id, "msg": message, "conversationId": session}
+        self._put(f"codex/event/{kind}", params)
+        if kind in METHODS and self.door.principal.may(Scope.APPROVE):
+            self._ask(session, message)
+
+    def _ask(self, session: SessionId, message: JsonMapping) -> None:
+        id = f"{PREFIX}{self._numbers}"
+        self._numbers += 1
+        self._asked[id] = (session, message)
+        method, params = METHODS[message["type"]], request_params(session, message)
+        data = orjson.dumps({"id": id, "method": method, "params": params})
+        self.door.tell(Line(method, params, data, self.door.ports.now_ms()))
+
+    def _put(self, method: str, params: JsonObject) -> None:
+        now = self.door.ports.now_ms()
+        self.door.tell(Line(method, params, notification(method, params, now), now))
+
+    def _settled(self, session: SessionId, message: Mapping[str, Any]) -> None:
+        """Forgets a request that somebody else has answered."""
+        meant = (session, message.get("call_id"), message.get("agent_id"))
+        for id, (of, asked) in tuple(self._asked.items()):
+            if (of, call_id_of(asked), asked.get("agent_id")) == meant:
+                del self._asked[id]
+
+    # ── what the client answers ───────────────────────────────────────────────────────────────
+
+    async def answered(self, answer: Answer) -> bool:
+        """Hands an answer to its session; whether it is one to a request of a conversation."""
+        if not isinstance(answer.id, str) or not answer.id.startswith(PREFIX):
+            return False
+        found = self._asked.pop(answer.id, None)
+        if found is not None and answer.result is not None:
+            session, request = found
+            op = answer_op(request, _decision(answer.result))
+            id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
+            await self.door.client.submit(session, Submission(id, op))
+        return True
+
+
+def _decision(result: JsonMapping) -> ReviewDecision:
+    """The client's decision; what is none denies."""
+    said = result.get("decision")
+    return ReviewDecision(said) if said in tuple(ReviewDecision) else ReviewDecision.DENIED
+
+
+def request_params(session: SessionId, message: JsonMapping) -> JsonObject:
+    """The parameters of a request, each name in both cases: older clients read one, newer the other."""
+    rest: Iterable[tuple[str, Any]] = ((k, v) for k, v in message.items() if k not in ("type", "changes"))
+    params: JsonObject = {"conversationId": session, "conversation_id": session, **dict(rest)}
+    if "changes" in message:
+        params["fileChanges"] = params["file_changes"] = message["changes"]
+    params.update({camel: params[snake] for snake, camel in _BOTH.items() if snake in params})
+    return params

@@ -1,0 +1,361 @@
+"""Conversations of version 1 of the protocol: made, listed, listened to, spoken to, interrupted.
+
+Parameters are taken in camel and in snake case; answers are in camel case. Each method is served before the
+handshake, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.fleet_index import IndexPlace, Listed
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import InvalidSessionId, parse_session_id
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.ports import BadSetting, NewThread
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.resume import past_events
+from orchestrator.gateways.submit import submit_op, unread
+from orchestrator.protocol import ops
+from orchestrator.protocol.inputs import InputItemField
+from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
+from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
+from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.views.threads import Thread, threads
+
+MOST_LISTED, USUAL_LISTED = 100, 25
+MOST_ITEMS = 1_000
+INTERRUPT_S = 30.0
+"""Commands get ten seconds to end."""
+AT_REST = frozenset({"idle", "closed"})
+_TAGS: Mapping[str, str] = {"localImage": "local_image"}
+
+
+class V1Params(Params):
+    """Parameters in either case."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+
+def _flat(item: JsonValue) -> JsonValue:
+    """An item of input with its content beside the tag; version 1 has it in `data`."""
+    if not isinstance(item, dict):
+        return item
+    data = item.get("data")
+    flat = {**item, **(data if isinstance(data, dict) else {})}
+    flat.pop("data", None)
+    tag = flat.get("type")
+    return {**flat, "type": _TAGS.get(tag, tag)} if isinstance(tag, str) else flat
+
+
+Items = Annotated[tuple[Annotated[InputItemField, BeforeValidator(_flat)], ...], Field(max_length=MOST_ITEMS)]
+
+
+async def conversation(door: Door, id: str) -> SessionHead:
+    """The session of a conversation that this principal may see; raises `RpcError`."""
+    try:
+        head = await door.client.head(parse_session_id(id))
+    except InvalidSessionId:
+        head = None
+    if head is None:
+        raise RpcError(f"conversation not found: {id[:100]}")
+    return head
+
+
+# ── making and finding ────────────────────────────────────────────────────────────────────────
+
+
+class NewConversation(V1Params):
+    """The settings of a new conversation, as far as its client names them."""
+
+    model: str | None = None
+    profile: str | None = None
+    cwd: str | None = None
+    approval_policy: Literal["untrusted", "on-request", "on-failure", "never"] | None = None
+    sandbox: Literal["read-only", "workspace-write", "danger-full-access"] | None = None
+    config: dict[str, Any] | None = None
+    base_instructions: str | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Those that are set, by the keys of the configuration file."""
+        named = {
+            "model": self.model,
+            "profile": self.profile,
+            "approval_policy": self.approval_policy,
+            "sandbox_mode": self.sandbox,
+            "base_instructions": self.base_instructions,
+        }
+        return {key: value for key, value in named.items() if value is not None}
+
+
+async def new_conversation(door: Door, params: NewConversation) -> Result:
+    """Makes a session; its events are told to listeners alone."""
+    wish = NewThread(params.cwd, params.settings(), params.config or {})
+    try:
+        born = await door.ports.create(door.client, door.principal, wish)
+    except BadSetting as error:
+        raise bad_params(str(error)) from None
+    effort = {} if born.settings.effort is None else {"reasoningEffort": born.settings.effort}
+    return {
+        "conversationId": born.head.session,
+        "model": born.settings.model,
+        **effort,
+        "rolloutPath": born.rollout_path,
+    }
+
+
+def _path(head: SessionHead) -> str:
+    meta = orjson.loads(head.meta) if head.meta else {}
+    return str(meta.get("rollout_path") or "")
+
+
+class ListConversations(V1Params):
+    """A page of the list."""
+
+    page_size: Annotated[int, Field(ge=1)] | None = None
+    cursor: str | None = None
+
+
+async def list_conversations(door: Door, params: ListConversations) -> Result:
+    """The conversations of the client's namespace that people began, those that were used last first."""
+    try:
+        after = None if params.cursor is None else IndexPlace.parse(params.cursor)
+    except ValueError as error:
+        raise bad_params(f"cursor: {error}") from None
+    limit = min(params.page_size or USUAL_LISTED, MOST_LISTED)
+    wanted = Listed(door.client.namespace or "", sources=("cli", "exec"))
+    broker = door.ports.found.broker
+    page = await broker.listed_heads(wanted, after, limit)
+    found = await threads(broker, [head for _, head in page])
+    more = {"nextCursor": str(page[-1][0])} if len(page) == limit else {}
+    return {"items": [_summary(thread) for thread in found], **more}
+
+
+def _summary(thread: Thread) -> JsonObject:
+    at = datetime.fromtimestamp(thread.created_ms / 1000, UTC)
+    return {
+        "conversationId": thread.id,
+        "path": thread.path or "",
+        "preview": thread.preview,
+        "timestamp": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
+
+
+class ArchiveConversation(V1Params):
+    """A conversation, and where its rollout's file is or would be."""
+
+    conversation_id: str
+    rollout_path: str | None = None
+
+
+async def archive_conversation(door: Door, params: ArchiveConversation) -> Result:
+    """Puts a conversation away from the lists; its log stays, and it can be come back to."""
+    head = await conversation(door, params.conversation_id)
+    if head.status not in AT_REST or head.sq_tip != head.cursor:
+        raise RpcError("the conversation is at work: interrupt it first")
+    if not await door.ports.found.broker.enlist(head.session, shelve=True):
+        raise RpcError("an agent is listed with its root: archive that")
+    return {}
+
+
+class ResumeConversation(V1Params):
+    """A conversation by its rollout's file or its id, and settings that change with it."""
+
+    path: str | None = None
+    conversation_id: str | None = None
+    overrides: NewConversation | None = None
+
+
+async def resume_conversation(door: Door, params: ResumeConversation) -> Result:
+    """Comes back to a conversation under its own id; the events so far are told first."""
+    named = params.conversation_id or params.path
+    if not named:
+        raise bad_params("path: name the rollout's file, or a conversation's id")
+    head = await conversation(door, _id_in(named))
+    if params.overrides is not None and (change := _override(params.overrides)) is not None:
+        await door.client.submit(head.session, Submission(door.new_turn_id(), change))
+    said = await past_events(door.ports.found, head)
+    history = await door.client.history()
+    model = (params.overrides.model if params.overrides else None) or _model(head)
+    configured = {
+        "sessionId": head.session,
+        "model": model,
+        "historyLogId": history.log_id,
+        "historyEntryCount": history.count,
+        "initialMessages": said,
+        "rolloutPath": _path(head),
+    }
+    door.notify("sessionConfigured", configured)
+    return {"conversationId": head.session, "model": model, "initialMessages": said}
+
+
+def _id_in(named: str) -> str:
+    """The id that the name of a rollout's file ends with; a text that is no path may be one itself."""
+    if "/" not in named and not named.endswith(".jsonl"):
+        return named
+    return "-".join(PurePath(named).stem.split("-")[-5:])
+
+
+def _model(head: SessionHead) -> str:
+    return str((orjson.loads(head.meta) if head.meta else {}).get("model") or "")
+
+
+def _override(wish: NewConversation) -> ops.OverrideTurnContext | None:
+    named: JsonObject = {"cwd": wish.cwd, "model": wish.model, "approval_policy": wish.approval_policy}
+    if wish.sandbox is not None:
+        named["sandbox_policy"] = {"mode": wish.sandbox}
+    set_ones = {name: value for name, value in named.items() if value is not None}
+    return ops.OverrideTurnContext.model_validate(set_ones) if set_ones else None
+
+
+class GetSummary(V1Params):
+    """A conversation by its id or its rollout's file."""
+
+    conversation_id: str | None = None
+    rollout_path: str | None = None
+
+
+async def get_summary(door: Door, params: GetSummary) -> Result:
+    """A conversation as lists have it."""
+    head = await conversation(door, params.conversation_id or _id_in(params.rollout_path or ""))
+    (found,) = await threads(door.ports.found.broker, [head])
+    return {"summary": {**_summary(found), "modelProvider": found.model_provider}}
+
+
+# ── listening ─────────────────────────────────────────────────────────────────────────────────
+
+
+class OfConversation(V1Params):
+    """A conversation."""
+
+    conversation_id: str
+
+
+async def add_listener(door: Door, params: OfConversation) -> Result:
+    """Tells the client of a conversation from now on."""
+    head = await conversation(door, params.conversation_id)
+    if door.conversations.full:
+        raise RpcError("this connection listens to as much as it may: remove a listener", Code.OVERLOADED)
+    try:
+        return {"subscriptionId": await door.conversations.listen(head)}
+    except UnknownSession:
+        raise RpcError(f"conversation not found: {params.conversation_id[:100]}") from None
+
+
+class RemoveListener(V1Params):
+    """A listener."""
+
+    subscription_id: str
+
+
+async def remove_listener(door: Door, params: RemoveListener) -> Result:
+    """Tells the client no more."""
+    if not door.conversations.stop(params.subscription_id):
+        raise RpcError(f"subscription not found: {params.subscription_id[:100]}")
+    return {}
+
+
+# ── speaking ──────────────────────────────────────────────────────────────────────────────────
+
+
+class SendUserMessage(V1Params):
+    """Words under the settings in force."""
+
+    conversation_id: str
+    items: Items
+
+
+async def send_user_message(door: Door, params: SendUserMessage) -> Result:
+    """Hands words to a conversation; answered when they are kept."""
+    head = await conversation(door, params.conversation_id)
+    op = ops.UserInput(items=params.items)
+    await door.client.submit(head.session, Submission(door.new_turn_id(), op))
+    return {}
+
+
+class SendUserTurn(V1Params):
+    """Words with the settings of their turn and those after it."""
+
+    conversation_id: str
+    items: Items
+    cwd: str
+    approval_policy: AskForApproval
+    sandbox_policy: SandboxPolicyField
+    model: str
+    effort: ReasoningEffort | None = None
+    summary: ReasoningSummary = ReasoningSummary.AUTO
+
+
+async def send_user_turn(door: Door, params: SendUserTurn) -> Result:
+    """Hands a turn to a conversation; answered when it is kept."""
+    head = await conversation(door, params.conversation_id)
+    op = ops.UserTurn(
+        items=params.items,
+        cwd=params.cwd,
+        approval_policy=params.approval_policy,
+        sandbox_policy=params.sandbox_policy,
+        model=params.model,
+        effort=params.effort,
+        summary=params.summary,
+    )
+    await door.client.submit(head.session, Submission(door.new_turn_id(), op))
+    return {}
+
+
+async def interrupt_conversation(door: Door, params: OfConversation) -> Result:
+    """Stops the running turn; answered behind the event that tells of it."""
+    head = await conversation(door, params.conversation_id)
+    if head.status in AT_REST and head.sq_tip == head.cursor:
+        raise RpcError("nothing runs in this conversation")
+    ended = await _ended(door, head)
+    if ended is None:
+        raise RpcError(unread(head.pool), Code.INTERNAL)
+    if ended != "turn_aborted":
+        raise RpcError("nothing runs in this conversation: its turn was just over")
+    return {"abortReason": "interrupted"}
+
+
+async def _ended(door: Door, head: SessionHead) -> str | None:
+    """The type of the event that ended the turn; None if none came in time."""
+    if not door.conversations.hears(head.session):
+        kinds = frozenset({"turn_aborted", "task_complete"})
+        told = await submit_op(
+            door.client, head.session, ops.Interrupt(), lambda event, _: event.type in kinds, INTERRUPT_S
+        )
+        return None if told.answer is None else told.answer.type
+    ending = door.conversations.end_of_turn(head.session)
+    await door.client.submit(head.session, Submission(door.new_turn_id(), ops.Interrupt()))
+    try:
+        async with asyncio.timeout(INTERRUPT_S):
+            return await ending
+    except TimeoutError:
+        return None
+
+
+def _method(params: type[Params], answer: Any, scope: Scope = Scope.READ, *, waits: bool = False) -> Method:
+    return Method(params, answer, scope, waits=waits, before_initialize=True)
+
+
+METHODS: Mapping[str, Method] = {
+    "newConversation": _method(NewConversation, new_conversation, Scope.SUBMIT),
+    "listConversations": _method(ListConversations, list_conversations),
+    "resumeConversation": _method(ResumeConversation, resume_conversation, Scope.SUBMIT),
+    "archiveConversation": _method(ArchiveConversation, archive_conversation, Scope.SUBMIT),
+    "getConversationSummary": _method(GetSummary, get_summary),
+    "addConversationListener": _method(OfConversation, add_listener),
+    "removeConversationListener": _method(RemoveListener, remove_listener),
+    "sendUserMessage": _method(SendUserMessage, send_user_message, Scope.SUBMIT),
+    "sendUserTurn": _method(SendUserTurn, send_user_turn, Scope.SUBMIT),
+    "interruptConversation": _method(OfConversation, interrupt_conversation, Scope.SUBMIT, waits=True),
+}
