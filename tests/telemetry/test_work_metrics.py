@@ -16,13 +16,15 @@ from orchestrator.core.state import Phase, State
 from orchestrator.model.errors import RetryableModelError
 from orchestrator.protocol.faults import CodexErrorKind
 from orchestrator.protocol.ids import CallId
+from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Ended
+from orchestrator.tables import WorkerSettings
 from orchestrator.telemetry.fleet import FleetMetrics
 from orchestrator.telemetry.metrics import MOST_NAMES, Metrics
 from orchestrator.telemetry.observer import CommittedStep, Observer, Observers
 from orchestrator.telemetry.work import WorkMetrics
 from tests.broker.actors import holder_died
-from tests.runtime.connections import Gate
+from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import POOL, Harness
 from tests.runtime.players import calls, ends, message
 from tests.telemetry.samples import figures
@@ -205,3 +207,37 @@ def test_call_that_its_task_ended_is_not_counted_when_its_id_comes_again() -> No
     found = figures(metrics.page())
     assert found["dendro_tasks_ended_total", "other", "failed"] == 1
     assert not [key for key in found if key[0] == "dendro_tool_call_seconds_count"]
+
+
+async def test_worker_counts_renewals_that_stand_are_lost_and_are_not_answered(harness: Harness) -> None:
+    metrics = observed(harness)
+    assert harness.ports.observer is not None
+    session = await harness.session()
+    await harness.say(session)
+    held = (await harness.claimed(session)).claim
+    leases = Leases(
+        WorkerSettings(), lambda *_: None, lambda: 0.0, None, harness.ports.observer.renewals_failed
+    )
+    leases.hold(held, 0.0, lambda: 0)
+    worker = harness.worker()
+    worker._renewed(await leases.renew(harness.broker))
+    await harness.broker.revoke(session)
+    worker._renewed(await leases.renew(harness.broker))
+    harness.connection.before["renew"] = lost(1)
+    await leases.renew(harness.ports.broker)
+    found = figures(metrics.page())
+    assert found["dendro_renewals_total", "renewed"] == 1
+    assert found["dendro_renewals_total", "lost"] == 1
+    assert found["dendro_renewals_total", "unanswered"] == 1
+
+
+def test_worker_counts_what_its_supervisor_killed() -> None:
+    metrics = Metrics("1")
+    work = WorkMetrics(metrics, time.monotonic)
+    for why in ("timeout", "killed", "killed"):
+        work.killed(why)
+    found = figures(metrics.page())
+    assert (
+        found["dendro_supervisor_kills_total", "killed"],
+        found["dendro_supervisor_kills_total", "timeout"],
+    ) == (2, 1)

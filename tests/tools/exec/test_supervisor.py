@@ -148,8 +148,11 @@ async def test_endless_output_is_capped_and_never_waited_for(
 async def test_timeout_ends_the_command_with_124_and_keeps_its_output(
     supervisor: Supervisor, command: MakeCommand
 ) -> None:
+    killed: list[str] = []
+    supervisor.killed = killed.append
     finished = await supervisor.run(command("sh", "-c", "echo so far; sleep 60", timeout_s=1.5), ignore)
     assert (finished.exit_code, finished.timed_out, finished.killed) == (124, True, False)
+    assert killed == ["timeout"]
     assert finished.stdout == b"so far\n"
     assert 1.5 <= finished.duration_s < 30
 
