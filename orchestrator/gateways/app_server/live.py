@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from orchestrator.views.event import Event
 from orchestrator.views.threads import Thread, threads
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.records import Change, ItemDelta
+
+log = logging.getLogger("dendro.app_server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,11 @@ class LiveThread:
     async def _follow(self) -> None:
         try:
             async for event in self.client.follow(self.session, self._cursor):
-                self._take(event)
+                try:
+                    self._take(event)
+                except Exception:
+                    # An event that nobody foresaw must not silence all that follow.
+                    log.exception("session %s: an event could not be told", self.session)
         except UnknownSession:
             for listener in tuple(self.listeners):
                 listener.lose(self.session)
@@ -190,7 +197,12 @@ class LiveThreads:
         """Does some work beside all connections, which does not end with one."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work beside connections failed", exc_info=error)
 
     def leave(self, session: SessionId, listener: Listener) -> bool:
         """Removes a listener; whether it was the last one, with whom the following ends."""

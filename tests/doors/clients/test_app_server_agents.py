@@ -1,0 +1,92 @@
+"""Agents' threads over the app-server: heard with their root, and asked for by the same client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cli.machine import Machine, dendro
+
+pytestmark = pytest.mark.realredis
+
+ASK = {
+    "command": ["bash", "-c", "echo made > made.txt"],
+    "with_escalated_permissions": True,
+    "justification": "It writes.",
+}
+SCENARIO = {
+    "steps": [
+        {"items": [{"call": "subagent_spawn", "args": {"label": "one", "prompt": "Do it."}}]},
+        {"items": [{"call": "subagent_await", "args": {"agent_ids": [1]}}]},
+        {"items": [{"text": "All done."}]},
+    ],
+    "agents": [
+        {
+            "label": "one",
+            "steps": [{"items": [{"call": "shell", "args": ASK}]}, {"items": [{"text": "Child done."}]}],
+        }
+    ],
+}
+
+
+class Client:
+    """A client on standard input and output."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.heard: list[dict[str, Any]] = []
+
+    def send(self, **message: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+
+    def until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.heard.append(json.loads(line))
+            if wanted(self.heard[-1]):
+                return self.heard[-1]
+        raise AssertionError(f"the server has ended; it said {self.heard[-3:]}")
+
+    def call(self, id: int, method: str, **params: Any) -> Any:
+        self.send(id=id, method=method, params=params)
+        return self.until(lambda message: message.get("id") == id)["result"]
+
+
+def test_client_of_a_root_hears_its_agents_and_answers_what_they_ask(machine: Machine) -> None:
+    with (
+        machine.playing(json.dumps(SCENARIO)) as user,
+        subprocess.Popen(
+            dendro("app-server", "--config", "approval_policy=on-request"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=user.folder,
+            env=user.environ,
+        ) as process,
+    ):
+        client = Client(process)
+        client.call(1, "initialize", clientInfo={"name": "mine", "version": "1"})
+        root = client.call(2, "thread/start")["thread"]["id"]
+        client.call(3, "turn/start", threadId=root, input=[{"type": "text", "text": "go"}])
+        request = client.until(lambda message: str(message.get("method")).endswith("/requestApproval"))
+        child = request["params"]["threadId"]
+        client.send(id=request["id"], result={"decision": "accept"})
+        done = client.until(
+            lambda message: (
+                message.get("method") == "turn/completed" and message["params"]["threadId"] == root
+            )
+        )
+    told = [message for message in client.heard if message.get("params", {}).get("threadId") == child]
+    started = [m["params"]["thread"] for m in client.heard if m.get("method") == "thread/started"]
+    assert [thread["id"] for thread in started] == [root, child]
+    assert (started[1]["parentThreadId"], started[1]["agentNickname"]) == (root, "one")
+    assert told[0]["method"] == "thread/status/changed"
+    assert "serverRequest/resolved" in [message["method"] for message in told]
+    assert done["params"]["turn"]["items"][0]["text"] == "All done."
+    assert (machine.folder / "made.txt").read_text() == "made\n"
