@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
+import orjson
 import pytest
 
 from orchestrator.gateways.app_server.errors import Code
@@ -85,6 +86,28 @@ async def test_items_that_a_client_reads_are_those_that_it_saw(peer: Peer, harne
     assert [turn["id"] for turn in rest["data"]] == [turns[0]["id"]]
     assert rest["data"][0]["itemsView"] == "summary"
     assert rest["nextCursor"] is None
+
+
+async def test_answers_of_a_thread_of_many_bytes_are_cut_and_nothing_is_lost(
+    peer: Peer, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = await talked(peer, harness, "one", "two", "three", "four")
+    whole = await peer.call("thread/turns/list", {"threadId": thread, "itemsView": "full"})
+    monkeypatch.setattr(threads, "MOST_BYTES", len(orjson.dumps(whole["data"][:2])) + 20)
+    first = await peer.call("thread/turns/list", {"threadId": thread, "itemsView": "full"})
+    more = {"threadId": thread, "itemsView": "full", "cursor": first["nextCursor"]}
+    rest = await peer.call("thread/turns/list", more)
+    assert [*first["data"], *rest["data"]] == whole["data"]
+    assert len(first["data"]) == 2
+    items = await peer.call("thread/items/list", {"threadId": thread, "limit": 8})
+    assert 0 < len(items["data"]) < 8
+    assert items["nextCursor"] is not None
+    told = await peer.call("thread/read", {"threadId": thread, "includeTurns": True})
+    assert [turn["id"] for turn in told["thread"]["turns"]] == [
+        turn["id"] for turn in whole["data"][: len(told["thread"]["turns"])][::-1]
+    ]
+    assert 0 < len(told["thread"]["turns"]) < 4
+    assert "thread/turns/list has those before" in (await peer.until("warning"))["message"]
 
 
 async def test_client_finds_the_thread_in_the_list_by_its_words(peer: Peer, harness: Harness) -> None:

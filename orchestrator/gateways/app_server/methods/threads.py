@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+import orjson
 from pydantic import Field
 
 from orchestrator.broker.records import SessionHead
@@ -38,6 +39,10 @@ MOST_ITEMS, USUAL_ITEMS = 500, 100
 MOST_NAMES = 200
 MOST_TEXT = 4_096
 MOST_LOADED = 1_000
+MOST_INCLUDED = 1_000
+"""Turns that come with a thread."""
+MOST_BYTES = 4 << 20
+"""Bytes of the rows of one answer: half of what may wait for a client to read it."""
 NAMED_S = 5.0
 Text = Annotated[str, Field(max_length=MOST_TEXT)]
 Texts = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)]
@@ -172,10 +177,25 @@ async def thread_of(door: Door, head: SessionHead, turns: list[JsonObject] | Non
 
 
 async def all_turns(door: Door, head: SessionHead) -> list[JsonObject]:
-    """Every turn of a thread with its items, oldest first."""
-    log = await ThreadLog.of(door.ports.found, head)
-    turns = [turn async for stretch in log.back() if (turn := await log.turn(stretch)) is not None]
-    return [turn_json(turn, "full") for turn in reversed(turns)]
+    """The turns of a thread with their items, oldest first; of a long one the newest that fit an answer."""
+    log, turns, size = await ThreadLog.of(door.ports.found, head), list[JsonObject](), 0
+    async for stretch in log.back():
+        turn = await log.turn(stretch)
+        if turn is None:
+            continue
+        written = turn_json(turn, "full")
+        size += len(orjson.dumps(written))
+        if turns and (size > MOST_BYTES or len(turns) == MOST_INCLUDED):
+            words = f"only the last {len(turns):,} turns are told at once: thread/turns/list has those before"
+            door.notify("warning", {"threadId": head.session, "message": words})
+            break
+        turns.append(written)
+    return turns[::-1]
+
+
+def fits(data: list[JsonObject]) -> bool:
+    """Whether a page fits an answer; one row goes out however large it is."""
+    return len(data) < 2 or len(orjson.dumps(data)) <= MOST_BYTES
 
 
 class TurnsList(Params):
@@ -195,12 +215,17 @@ async def turns_list(door: Door, params: TurnsList) -> Result:
     view: ItemsView = params.items_view or "summary"
     try:
         cursor = None if params.cursor is None else Cursor.of(params.cursor, "turns")
-        asked = Asked(params.sort_direction or "desc", limit, cursor)
-        found = await turns_page(await ThreadLog.of(door.ports.found, head), asked)
+        log = await ThreadLog.of(door.ports.found, head)
+        while True:
+            found = await turns_page(log, Asked(params.sort_direction or "desc", limit, cursor))
+            data = [turn_json(turn, view) for turn in found.turns]
+            if fits(data):
+                break
+            limit = len(data) // 2
     except BadCursor as error:
         raise bad_params(str(error)) from None
     return {
-        "data": [turn_json(turn, view) for turn in found.turns],
+        "data": data,
         "nextCursor": _text(found.next),
         "backwardsCursor": _text(found.back),
     }
@@ -231,12 +256,18 @@ async def items_list(door: Door, params: ItemsList) -> Result:
     limit = max(1, min(params.limit or USUAL_ITEMS, MOST_ITEMS))
     try:
         cursor = None if params.cursor is None else Cursor.of(params.cursor, "items")
-        asked = Asked(params.sort_direction or "asc", limit, cursor)
-        found = await items_page(await ThreadLog.of(door.ports.found, head), asked, params.turn_id)
+        log = await ThreadLog.of(door.ports.found, head)
+        while True:
+            asked = Asked(params.sort_direction or "asc", limit, cursor)
+            found = await items_page(log, asked, params.turn_id)
+            data = [_entry(turn, item) for turn, item in found.items]
+            if fits(data):
+                break
+            limit = len(data) // 2
     except BadCursor as error:
         raise bad_params(str(error)) from None
     return {
-        "data": [_entry(turn, item) for turn, item in found.items],
+        "data": data,
         "nextCursor": _text(found.next),
         "backwardsCursor": _text(found.back),
     }
