@@ -10,7 +10,8 @@ One story, by module:
                 held_messages: the worst moment
     machines    worker processes that are killed, stopped, stuck and drained;  upkeep: those that keep tidy
     objects     the archive's folder;  files: that of rollouts
-    players     the model and the tools;  ledger: what commands really did
+    model_script, tool_calls: the model and the tools
+    ledger      what commands really did
     people      clients;  workloads, workloads_kept: what they do, with a fixture
     nemesis     what goes wrong;  degradations: servers and supervisors that go on serving;
                 triggers: at which command

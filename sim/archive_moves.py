@@ -23,8 +23,8 @@ from orchestrator.core.timers import STANDING_TIMERS
 from sim.double import EPOCH_S, Double
 from sim.objects import SimObjects
 from sim.observer import TreeObserver
-from sim.players import RULES
 from sim.seen import Seen
+from sim.tool_calls import RULES
 
 MOVES = frozenset({"seal", "archive", "restore", "delete"})
 NEVER = 1e9

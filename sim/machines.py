@@ -37,10 +37,11 @@ from sim.knobs import Knobs
 from sim.ledger import Ledger, SimSupervisor
 from sim.lookups import SimLibrary
 from sim.loop import Lane, SimLoop
+from sim.model_script import ModelScript, SimModels
 from sim.network import Line, Network
 from sim.objects import SimObjects
-from sim.players import RULES, ModelScript, SimModels, SimTools
 from sim.requests import Sent
+from sim.tool_calls import RULES, SimTools
 from sim.trace import Trace
 from sim.watch import Watch
 

@@ -31,11 +31,11 @@ from sim.knobs import Knobs
 from sim.ledger import Ledger
 from sim.loop import Lane, SimLoop, current_lane
 from sim.machines import Machine, Site
+from sim.model_script import ModelScript
 from sim.nemesis import Nemesis, Plan
 from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
 from sim.people import Diary, Person
-from sim.players import ModelScript
 from sim.replicas import Replicas
 from sim.trace import Trace
 from sim.undecidable import Stumbled

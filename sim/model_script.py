@@ -1,4 +1,4 @@
-"""The model and the tools of a simulation: what they say and do is the seed's choice.
+"""The model of a simulation: what it says is the seed's choice.
 
 Every call of the model has an id of its own, in the whole simulation; so what happened to it
 can be told from the ledger, whatever worker ran it.
@@ -8,57 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import orjson
 
-from orchestrator.core.calls import (
-    ApplyPatch,
-    Exec,
-    ExecWork,
-    Mcp,
-    McpWork,
-    PatchWork,
-    PlanWork,
-    QuestionWork,
-    StdinWork,
-    UserInputWork,
-    WriteStdin,
-)
-from orchestrator.core.calls.exec import Segment
-from orchestrator.core.calls.process import Lasting
-from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
-from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
-from orchestrator.core.ids import SessionId
-from orchestrator.core.processes import Process
-from orchestrator.core.settings import Rules
-from orchestrator.core.state import Call, State
-from orchestrator.core.user_shell import command_of
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits, TextDelta
 from orchestrator.model.request import Item, Prompt
-from orchestrator.protocol import events as ev
-from orchestrator.protocol.commands import AddFile, UnknownCommand
-from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.mcp import CallToolResult
-from orchestrator.protocol.mcp import Tool as McpTool
-from orchestrator.protocol.scalars import Duration, OutputStream
-from orchestrator.protocol.wire import written
 from orchestrator.tables import ProviderSettings
-from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
-from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
-from orchestrator.tools.subagents.port import Tree
-from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
-from orchestrator.tools.view_image import ViewImage
-from sim.ledger import Ledger, Run, SimSupervisor
+from orchestrator.tools.subagents.specs import NAMES
 from sim.loop import SimLoop
-from sim.processes import SimProcesses
 from sim.requests import Requests, Sent
 from sim.trace import Trace
 
@@ -73,7 +36,7 @@ VERBS = {
     "subagent_list": 1,
     "spawn_subagent": 1,
 }
-_BEYOND = ("escalated", "dangerous")
+BEYOND = ("escalated", "dangerous")
 """Kinds of a command, beside safe or not."""
 TOOL = "mcp__sim__touch"
 ASKS = ("ask_user_question", "request_user_input")
@@ -81,10 +44,6 @@ _TASK = "task "
 """The beginning of every task that an agent gives another one."""
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model's script wants."""
-
-READING = frozenset(ViewImage.names)
-RULES = Rules(parallel_safe=PARALLEL_SAFE | READING | frozenset(ASKS), repeatable=READING)
-"""The rules of a worker with the product's own tools."""
 
 
 @dataclass(slots=True)
@@ -220,7 +179,7 @@ class ModelScript:
         else:
             arguments["ask"] = self.rng.random() < odds.asks
             if odds.escalated or odds.dangerous:
-                for what in _BEYOND:
+                for what in BEYOND:
                     arguments[what] = self.rng.random() < getattr(odds, what)
             if odds.prefixes and self.rng.random() < odds.prefixes:
                 arguments["prefix"] = True
@@ -425,227 +384,3 @@ class SimModels:
         outputs = [item["call_id"] for item in prompt.input if item.get("type") in OUTPUT_KINDS]
         if sorted(calls) != sorted(outputs):
             self._model.wrong(f"a request carries calls {calls} and outputs {outputs}")
-
-
-def _in_a_review(state: State) -> bool:
-    """Whether the running task is a review, whose model looks at files and does nothing else."""
-    return state.task is not None and state.task.kind == "review"
-
-
-class SimTools:
-    """A worker's tools."""
-
-    def __init__(
-        self,
-        model: ModelScript,
-        ledger: Ledger,
-        supervisor: SimSupervisor,
-        machine: str,
-        starting: Callable[[Call, CallSite], bool],
-    ) -> None:
-        self._model = model
-        self._ledger = ledger
-        self._supervisor = supervisor
-        self._machine = machine
-        self._starting = starting
-        self.processes = SimProcesses(model.loop, model.rng, ledger, supervisor, machine)
-
-    async def prepare(self, state: State, show: DeltaSink) -> None:
-        """Needs nothing."""
-
-    def release(self, session: SessionId) -> None:
-        """Held nothing."""
-
-    async def follow(self, process: Process, claim: str) -> ProcessEnd:
-        return await self.processes.follow(process, claim)
-
-    def kill_process(self, number: int, claim: str) -> None:
-        self.processes.kill(number, claim)
-
-    async def abandon(self, claim: str) -> None:
-        await self.processes.abandon(claim)
-
-    async def of_servers(self, state: State) -> dict[str, McpTool]:
-        return {}
-
-    def specs(self, state: State) -> Sequence[Item]:
-        shell = {"type": "function", "name": "shell"}
-        agents = state.facts.agents and not _in_a_review(state)
-        return (shell, {"type": "function", "name": "subagent_spawn"}) if agents else (shell,)
-
-    async def assess(self, call: Call, site: CallSite) -> Assessment:
-        if self._model.rng.random() < 0.2:
-            await asyncio.sleep(self._model.rng.uniform(0.0, 0.2))
-        if command_of(call.item) is not None:
-            return Exec(("true",), "/sim", (UnknownCommand(cmd="true"),), "", by_person=True)
-        arguments = orjson.loads(call.item["arguments"])
-        if _in_a_review(site.state) and call.name != "shell":
-            return Immediate(f"unsupported call: {call.name}")
-        if call.name in NAMES and site.agents is not None:
-            return await _of_agents(call, site, site.agents)
-        match call.name:
-            case "apply_patch":
-                names = [f"/sim/{call.call_id}.{n}" for n in range(self._model.rng.choice((1, 2, 3)))]
-                changes = {name: AddFile(content="a") for name in names}
-                record = [[name, None, "h"] for name in names]
-                outside = tuple(names) if arguments.get("outside") else ()
-                told = f"Success. {call.call_id}"
-                return ApplyPatch("*** Begin Patch", "/sim", changes, told, record, outside)
-            case "update_plan":
-                return Immediate("Plan updated")
-            case "approve_plan":
-                steps = [{"step": "do it", "status": "pending"}]
-                return PlanWork({"title": call.call_id, "summary": "s", "plan": {"plan": steps}})
-            case "ask_user_question":
-                shown = {"question": "Which?", "options": [], "multiSelect": False}
-                headers = ("Auth", "Store")[: self._model.rng.choice((1, 2))]
-                return QuestionWork(tuple({**shown, "header": name} for name in headers))
-            case "request_user_input":
-                shown = {"header": "Where", "question": "Where?", "isOther": True, "isSecret": False}
-                token = {**shown, "id": "token", "isSecret": True}
-                asked = [{"id": "place", **shown}, token][: self._model.rng.choice((1, 2, 2))]
-                return UserInputWork(tuple(asked))
-            case "exec_command":
-                parsed = (UnknownCommand(cmd="serve"),)
-                lasting = Lasting(bool(arguments["tty"]), arguments["yield_ms"], 100)
-                return Exec(
-                    ("serve",), "/sim", parsed, call.call_id, safe=not arguments["ask"], lasting=lasting
-                )
-            case "write_stdin":
-                # Of a number that the model was told, or of one that it was not.
-                chars = "x" if arguments["types"] else ""
-                return WriteStdin(arguments["number"], chars, 250, 100)
-            case name if name == TOOL:
-                # Some calls are the same ones again: they may have been approved for the session.
-                file = {"file": call.call_id if self._model.rng.random() < 0.7 else "again"}
-                return Mcp("sim", "touch", file, "/sim", read_only=bool(arguments["reads"]))
-            case _:
-                parsed = (UnknownCommand(cmd="true"),)
-                # Some commands are the same ones again: they may have been approved for the session.
-                key = call.call_id if self._model.rng.random() < 0.7 else "again"
-                judged = Exec(("true",), "/sim", parsed, key, safe=not arguments.get("ask"))
-                if arguments.get("prefix"):
-                    judged = replace(judged, segments=(Segment(("touch", call.call_id)),))
-                return replace(judged, **{what: True for what in _BEYOND if arguments.get(what)})
-
-    async def run(self, call: Call, site: CallSite) -> CallFinished:
-        model = self._model
-        if not self._supervisor.permits(site.claim):
-            return finished(call, f"killed {call.call_id}", "killed")
-        if isinstance(call.work, StdinWork):
-            return await self.processes.look(call, call.work, site)
-        lost = self._starting(call, site)
-        if isinstance(call.work, ExecWork) and call.work.lasting is not None:
-            return await self.processes.start(call, call.work.lasting, site, lost=lost)
-        done: asyncio.Future[str] = model.loop.create_future()
-        run = Run(
-            str(site.session),
-            call.call_id,
-            site.claim,
-            self._machine,
-            model.loop.time(),
-            self._supervisor,
-            lambda how: None if done.done() else done.set_result(how),
-            files=_files(call),
-            lost=lost,
-        )
-        self._ledger.begin(run)
-        lasts = model.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * model.rng.random()
-        for part in range(run.files):
-            model.loop.on(
-                self._supervisor.lane, self._ledger.switch, run, after=lasts * (part + 1) / run.files
-            )
-        asks = bool(model.odds.elicits) and isinstance(call.work, McpWork)
-        asks = asks and model.rng.random() < model.odds.elicits
-        if not run.files and not asks:
-            model.loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lasts)
-        for part in range(model.rng.choice((0, 0, 2))):
-            chunk = f"{call.call_id}.{part}".encode()
-            call_id, stream = CallId(call.call_id), OutputStream.STDOUT
-            shown = ev.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk)
-            site.deltas(written(shown))
-        try:
-            if asks and site.ask is not None:
-                await self._elicits(call, site.ask)
-                model.loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lasts)
-            how = await done
-        except asyncio.CancelledError:
-            # Killed, and waited for until it is proved.
-            dead: asyncio.Future[None] = model.loop.create_future()
-            model.loop.on(self._supervisor.lane, dead.set_result, None, after=model.rng.uniform(0.0, 0.2))
-            await dead
-            self._ledger.end(run, "killed")
-            raise
-        confined = (
-            how == "finished" and not run.files and isinstance(call.work, ExecWork) and call.work.sandboxed
-        )
-        run.denied = confined and model.rng.random() < model.odds.denied
-        large = "x" * 6000 if how == "finished" and _is_large(call) else ""
-        run.output = f"{how} {call.call_id}{large}"
-        ended = finished(call, run.output, how)
-        asks = run.denied and command_of(call.item) is None
-        return replace(ended, sandbox_denied=True) if asks else ended
-
-    async def _elicits(self, call: Call, ask: AskPerson) -> None:
-        """Asks a person, once or twice; now and then the server takes a question back."""
-        for _ in range(self._model.rng.choice((1, 1, 2))):
-            patience_s = self._model.rng.choice((0.5, 3_600.0, 3_600.0))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
-                    decision = await ask(CallId(call.call_id), "sim", "May I?")
-                    self._model.trace.note(self._machine, "hears", call.call_id, decision.value)
-
-    async def judge(self, call: Call, claim: str) -> str:
-        self._ledger.saw("started_once")
-        if not isinstance(call.work, PatchWork):
-            return "in_doubt"
-        self._ledger.saw("effects_once")
-        session = self._session(call)
-        if self._ledger.written[session, call.call_id]:
-            return "all"
-        # No entry is made: the next to judge would take it for a session in which the call ran.
-        runs = self._ledger.by_call.get((session, call.call_id), ())
-        switched = any(run.switched for run in runs)
-        return "in_doubt" if switched else "none"
-
-    def _session(self, call: Call) -> str:
-        return next((session for session, id in self._ledger.by_call if id == call.call_id), "")
-
-
-async def _of_agents(call: Call, site: CallSite, tree: Tree) -> Assessment:
-    """As the product's toolbox assesses it."""
-    try:
-        return await assess_agent_call(AgentCall(call, site.state, tree, site.seq, site.head))
-    except BadArguments as error:
-        return Immediate(str(error))
-
-
-def _is_large(call: Call) -> bool:
-    return command_of(call.item) is None and bool(orjson.loads(call.item["arguments"]).get("large"))
-
-
-def _files(call: Call) -> int:
-    """The number of files that a call writes; a command writes none that is looked at."""
-    work = call.work
-    return len(work.record) if isinstance(work, PatchWork) and isinstance(work.record, Sequence) else 0
-
-
-def finished(call: Call, output: str, how: str) -> CallFinished:
-    """A call's result as a tool tells it."""
-    worked = how == "finished"
-    if isinstance(call.work, PatchWork):
-        patched = ev.PatchApplyEnd(call_id=CallId(call.call_id), stdout=output, stderr="", success=worked)
-        return CallFinished(call.call_id, output, (patched,), applied=worked)
-    if isinstance(call.work, McpWork):
-        answer = CallToolResult(content=({"type": "text", "text": output},)) if worked else output
-        return CallFinished(call.call_id, output, (call.work.end(call.call_id, answer, 0.0),))
-    ended = ev.ExecCommandEnd(
-        call_id=CallId(call.call_id),
-        stdout=output,
-        stderr="",
-        aggregated_output=output,
-        exit_code=0 if worked else -1,
-        duration=Duration(secs=0, nanos=0),
-        formatted_output=output,
-    )
-    return CallFinished(call.call_id, output, (ended,))
