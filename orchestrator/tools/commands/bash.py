@@ -1,4 +1,4 @@
-"""Reads a shell script as the list of commands that it certainly is, or refuses to.
+"""Shell scripts as the commands that they certainly are: what a plain one runs, what any other may begin.
 
 A script is *plain* if every shell we start (bash, zsh, sh) runs exactly the words that
 are written, in simple commands joined by `&&`, `||`, `;` or `|`. Only then may it be
@@ -6,82 +6,29 @@ judged by its words. What an unquoted word turns into must be knowable, so redir
 expansions, subshells, assignments, background jobs, comments and newlines between commands
 all make a script not plain.
 
-Two independent readings have to agree: the grammar's tree gives the structure, and this
-module's own narrow lexer has to account for every byte of the source. A construct that
-the grammar misreads (it takes `a\\<newline>b` for two words, `coproc` for a command) is
-then refused instead of trusted.
-
+Models write these scripts, so they are read in a process of their own (`script_reader`).
 This module must not know what any command does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser, Tree
+from orchestrator.tools.commands.bash_words import PlainScript, Word
+from orchestrator.tools.commands.script_reader import BEGINNINGS, PLAIN, ask
 
-# Immutable, and so shared; a `Parser` is not, and costs less than a microsecond to make.
-_BASH: Final = Language(tree_sitter_bash.language())
+__all__ = ["MAX_SCRIPT_BYTES", "PlainScript", "Word", "command_beginnings", "read_plain", "unwrap"]
 
 MAX_SCRIPT_BYTES: Final = 128 * 1024
 """Linux refuses a longer single argument (MAX_ARG_STRLEN), so no longer script can run."""
 
-# One report is made per hundred parser operations; real scripts need a few. A pipeline of
-# some thousand stages costs the parser quadratic time and gigabytes, hence the budget.
-_PARSER_REPORTS: Final = 300
-
 _SHELLS: Final = frozenset({"bash", "zsh", "sh"})
-_STRUCTURE: Final = frozenset({"program", "list", "pipeline", "command", "command_name"})
-_WORDS: Final = frozenset({"word", "number", "string", "raw_string", "concatenation"})
-_OPERATORS: Final = frozenset({"&&", "||", ";", "|"})
-_SKIPPED_IN_COMMAND: Final = frozenset({"variable_assignment", "file_redirect", "herestring_redirect"})
-
-# They change how the words after them are run, and the grammar takes some for commands.
-# fmt: off
-_RESERVED: Final = frozenset({
-    "case", "coproc", "do", "done", "elif", "else", "end", "esac", "fi", "for", "foreach", "function", "if",
-    "in", "nocorrect", "noglob", "repeat", "select", "then", "time", "until", "while",
-})
-# fmt: on
-
 # A string ends at NUL for execve, and shells and terminals differ on the other controls.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_PIECE: Final = re.compile(
-    r"""
-      '(?P<raw>[^']*)'
-    | "(?P<double>(?:[^"\\$`]+|\\.)*)"
-    | (?P<bare>(?:[\w./:@%+,=*?~^-]|\\[\x20-\x7e])+)
-    """,
-    re.ASCII | re.DOTALL | re.VERBOSE,
-)
-_ESCAPE_IN_DOUBLE: Final = re.compile(r'\\(?:([$`"\\])|\n)')
-_ESCAPE_IN_BARE: Final = re.compile(r"\\(.)")
-# `HEAD~2` and `HEAD^` are words; `~` elsewhere is a home, `^x` and `=x` are zsh's patterns.
-_ACTIVE: Final = re.compile(r"[*?]|(?<![\w^~])[~^]|^=", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """A word of a command after quote removal; `expands` if the shell may put other words in its place.
-
-    A word that expands runs as something else: a file named `-delete` turns `find *` into a deletion.
-    """
-
-    text: str
-    expands: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PlainScript:
-    """The commands of a plain script in the order written, and the operators between them."""
-
-    commands: tuple[tuple[Word, ...], ...]
-    operators: tuple[str, ...]
 
 
 def unwrap(argv: Sequence[str]) -> str | None:
@@ -93,17 +40,26 @@ def unwrap(argv: Sequence[str]) -> str | None:
             return None
 
 
-@lru_cache(maxsize=256)
 def read_plain(script: str) -> PlainScript | None:
-    """The script as commands and operators, with patterns marked; None if it is not plain."""
+    """The script as commands and operators, with patterns marked; None if it is not plain or not readable."""
     if _CONTROL.search(script):
         return None
     source = _source(script.strip(" \t\n"))
-    tree = None if source is None else _parse(source)
-    if source is None or tree is None or tree.root_node.has_error:
+    if source is None:
         return None
-    leaves = _leaves(tree.root_node)
-    return None if leaves is None else _assemble(leaves, source)
+    with suppress(OSError):
+        return _plain(source)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _plain(source: bytes) -> PlainScript | None:
+    found = ask(PLAIN, source)
+    if found is None:
+        return None
+    commands, operators = found
+    words = (tuple(Word(text, expands) for text, expands in command) for command in commands)
+    return PlainScript(tuple(words), tuple(operators))
 
 
 def command_beginnings(script: str) -> tuple[tuple[str, ...], ...] | None:
@@ -114,12 +70,17 @@ def command_beginnings(script: str) -> tuple[tuple[str, ...], ...] | None:
     None if the script is too large or too involved to be read at all.
     """
     source = _source(script)
-    tree = None if source is None else _parse(source)
-    if source is None or tree is None:
+    if source is None:
         return None
-    commands = (node for node in _descendants(tree.root_node) if node.type == "command")
-    beginnings = (_literal_beginning(node, source) for node in commands)
-    return tuple(beginning for beginning in beginnings if beginning)
+    with suppress(OSError):
+        return _beginnings(source)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _beginnings(source: bytes) -> tuple[tuple[str, ...], ...] | None:
+    found = ask(BEGINNINGS, source)
+    return None if found is None else tuple(map(tuple, found))
 
 
 def _source(script: str) -> bytes | None:
@@ -130,111 +91,3 @@ def _source(script: str) -> bytes | None:
     except UnicodeEncodeError:
         return None
     return source if len(source) <= MAX_SCRIPT_BYTES else None
-
-
-def _parse(source: bytes) -> Tree | None:
-    reports = 0
-
-    def over_budget(_offset: int, _has_error: bool) -> bool:
-        nonlocal reports
-        reports += 1
-        return reports > _PARSER_REPORTS
-
-    try:
-        return Parser(_BASH).parse(lambda offset, _point: source[offset:], progress_callback=over_budget)
-    except ValueError:
-        return None
-
-
-def _leaves(root: Node) -> list[Node] | None:
-    """Words and operators in source order; None at the first node of any other kind."""
-    leaves: list[Node] = []
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        if node.type in _STRUCTURE:
-            pending.extend(reversed(node.children))
-        elif node.type in _WORDS or node.type in _OPERATORS:
-            leaves.append(node)
-        else:
-            return None
-    return leaves
-
-
-def _assemble(leaves: list[Node], source: bytes) -> PlainScript | None:
-    """Groups the leaves, provided that they and the blanks between them are the whole source."""
-    commands: list[tuple[Word, ...]] = []
-    operators: list[str] = []
-    words: list[Word] = []
-    end = 0
-    for leaf in leaves:
-        gap = source[end : leaf.start_byte]
-        end = leaf.end_byte
-        if gap.strip(b" \t"):
-            return None
-        if leaf.type in _OPERATORS:
-            if not words:
-                return None
-            commands.append(tuple(words))
-            operators.append(leaf.type)
-            words = []
-        else:
-            word = _read_word(source[leaf.start_byte : end].decode())
-            glued = bool(words) and not gap
-            if word is None or glued or (not words and word.text in _RESERVED):
-                return None
-            words.append(word)
-    if source[end:].strip(b" \t"):
-        return None
-    return _finish(commands, operators, words)
-
-
-def _finish(commands: list[tuple[Word, ...]], operators: list[str], words: list[Word]) -> PlainScript | None:
-    if words:
-        return PlainScript((*commands, tuple(words)), tuple(operators))
-    if operators and operators[-1] == ";":
-        return PlainScript(tuple(commands), tuple(operators[:-1]))
-    return None
-
-
-def _read_word(source: str) -> Word | None:
-    """A shell word, quoted and unquoted pieces joined; None unless its value is certain."""
-    text = ""
-    expands = False
-    position = 0
-    while position < len(source):
-        piece = _PIECE.match(source, position)
-        if piece is None:
-            return None
-        raw, double, bare = piece.group("raw", "double", "bare")
-        if raw is not None:
-            text += raw
-        elif double is not None:
-            text += _ESCAPE_IN_DOUBLE.sub(r"\1", double)
-        else:
-            text += _ESCAPE_IN_BARE.sub(r"\1", bare)
-            # An escaped character is inert: any inert one may stand in its place here.
-            expands = expands or _ACTIVE.search(_ESCAPE_IN_BARE.sub("_", bare)) is not None
-        position = piece.end()
-    return Word(text, expands) if source else None
-
-
-def _descendants(root: Node) -> Iterator[Node]:
-    pending = [root]
-    while pending:
-        node = pending.pop()
-        yield node
-        pending.extend(reversed(node.children))
-
-
-def _literal_beginning(command: Node, source: bytes) -> tuple[str, ...]:
-    words: list[str] = []
-    for child in command.children:
-        node = child.children[0] if child.type == "command_name" and child.children else child
-        if node.type in _SKIPPED_IN_COMMAND:
-            continue
-        word = _read_word(source[node.start_byte : node.end_byte].decode()) if node.type in _WORDS else None
-        if word is None:
-            break
-        words.append(word.text)
-    return tuple(words)

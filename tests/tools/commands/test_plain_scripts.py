@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.tools.commands import script_reader
 from orchestrator.tools.commands.bash import (
     MAX_SCRIPT_BYTES,
     PlainScript,
@@ -401,8 +404,57 @@ def test_threads_may_read_scripts_at_the_same_time() -> None:
 
 def test_reading_a_typical_script_takes_less_than_200_microseconds() -> None:
     scripts = [f"cd src && rg -n 'foo {number}' | head -n 20; git status --short" for number in range(200)]
-    read_plain.cache_clear()
+    assert read_plain("true") is not None, "the reader is there"
     started = time.thread_time()
     for script in scripts:
         assert read_plain(script) is not None
     assert (time.thread_time() - started) / len(scripts) < 200e-6
+
+
+HANGS = (
+    '.\\5"?):b6=<<<\u2028]&ifcase>=function<*9do<<esac9\ud7ff=((zesac{[[\u2028~?[[\r\ud7ff!\x1fe'
+    "\nin[[b\x0b {\r"
+)
+"""A script of which the grammar finds no end."""
+
+
+def test_script_that_keeps_the_grammar_busy_for_ever_is_not_read_and_the_next_one_is() -> None:
+    assert command_beginnings(HANGS) is None
+    assert command_beginnings("ls $(rm -rf x)") == (("ls",), ("rm", "-rf", "x"))
+
+
+def test_reader_that_dies_is_replaced() -> None:
+    assert read_plain("echo one") is not None
+    reader = script_reader._reader
+    assert reader is not None
+    reader._process.send_signal(signal.SIGSEGV)
+    reader._process.wait()
+    assert read_plain("echo of a script that nobody has read") is None
+    assert read_plain("echo two") is not None
+
+
+def test_reader_may_not_write_connect_or_start_anything_and_has_no_environment() -> None:
+    assert read_plain("echo one") is not None
+    assert script_reader._reader is not None
+    folder = Path(f"/proc/{script_reader._reader._process.pid}")
+    assert (folder / "environ").read_bytes() == b""
+    assert "NoNewPrivs:\t1" in (folder / "status").read_text()
+    assert "Seccomp:\t2" in (folder / "status").read_text()
+
+
+def test_fork_reads_with_a_process_of_its_own() -> None:
+    assert read_plain("echo one") is not None
+    kept = script_reader._reader
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        found = read_plain("echo in the fork")
+        os.write(write, b"%d" % (found is not None and script_reader._reader is not kept))
+        if script_reader._reader is not None:
+            script_reader._reader.end()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 10) == b"1"
+    os.close(read)
+    os.close(write)
+    assert read_plain("echo behind the fork") is not None
+    assert script_reader._reader is kept

@@ -1,0 +1,79 @@
+"""The process that reads scripts for another one: `python -m orchestrator.tools.commands.script_process`.
+
+Models write the scripts, and the grammar is C: some scripts crash it, or keep it busy for ever. So this
+process has no environment, little memory and little time for each script; it cannot write, connect or start
+anything where the kernel has Landlock. Requests come on standard input, a socket: a letter, four bytes of
+length, the script. Answers are four bytes of length and JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple
+
+from orchestrator.sandbox import landlock, seccomp
+from orchestrator.sandbox.confine import confine_self
+from orchestrator.tools.commands.bash_grammar import beginnings, plain
+
+CPU_S = 0.25
+"""Of processor time for one script; SIGPROF ends the process then, whatever it does."""
+MEMORY_BYTES = 1 << 30
+_HEAD = struct.Struct("!cI")
+_LENGTH = struct.Struct("!I")
+
+
+def main() -> None:
+    """Answers until the other end closes."""
+    asked = socket.socket(fileno=0)
+    _confine()
+    asked.sendall(_LENGTH.pack(0))
+    while head := asked.recv(_HEAD.size, socket.MSG_WAITALL):
+        kind, length = _HEAD.unpack(head)
+        source = asked.recv(length, socket.MSG_WAITALL) if length else b""
+        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        answer = _READERS[kind](source)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        body = json.dumps(answer).encode()
+        asked.sendall(_LENGTH.pack(len(body)) + body)
+
+
+def _confine() -> None:
+    for limit, most in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        resource.setrlimit(limit, (most, most))
+    with suppress(OSError, seccomp.UnsupportedMachine):
+        ruleset = landlock.build_ruleset(landlock.abi(), ()) if landlock.abi() else None
+        confine_self(
+            mounts=(),
+            hidden=(),
+            device_rights=0,
+            keep_capabilities=False,
+            ruleset=ruleset,
+            seccomp=seccomp.program(platform.machine(), seccomp.Families(allowed=())),
+        )
+        if ruleset is not None:
+            os.close(ruleset)
+
+
+def _plain(source: bytes) -> object:
+    found = plain(source)
+    if found is None:
+        return None
+    return [[list(map(astuple, command)) for command in found.commands], found.operators]
+
+
+_READERS: dict[bytes, Callable[[bytes], object]] = {b"p": _plain, b"b": beginnings}
+
+if __name__ == "__main__":
+    main()

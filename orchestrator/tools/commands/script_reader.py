@@ -1,0 +1,114 @@
+"""Asks the process that reads scripts (`script_process`), and starts it: when it is first needed, and again.
+
+A script that it dies of, or is too slow for, has no answer. One process serves all threads of this one; a
+fork of this one starts its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Final
+
+PLAIN: Final = b"p"
+BEGINNINGS: Final = b"b"
+ANSWER_S: Final = 5.0
+"""By the clock; the process gives up much earlier, by the processor's time."""
+START_S: Final = 30.0
+_LENGTH: Final = struct.Struct("!I")
+_MODULE: Final = "orchestrator.tools.commands.script_process"
+
+
+class _Reader:
+    """The process, and the socket to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # An empty environment: a grammar that is made to do another thing finds no key in it.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        self._socket = ours
+        ours.settimeout(START_S)
+        self._receive(_LENGTH.size)
+        ours.settimeout(ANSWER_S)
+
+    def ask(self, kind: bytes, source: bytes) -> Any:
+        """The answer; raises `OSError` if there is none."""
+        self._socket.sendall(kind + _LENGTH.pack(len(source)) + source)
+        (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
+        return json.loads(self._receive(length))
+
+    def _receive(self, length: int) -> bytes:
+        data = b""
+        while len(data) < length:
+            more = self._socket.recv(length - len(data))
+            if not more:
+                raise ConnectionError("the reader of scripts has ended")
+            data += more
+        return data
+
+    def end(self) -> None:
+        """Kills the process."""
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+
+    def leave(self) -> None:
+        """Leaves the process to the one that this one was forked from."""
+        self._socket.close()
+        self._process.returncode = 0  # it is no child of this process: nobody waits for it here
+
+
+_lock = Lock()
+_reader: _Reader | None = None
+
+
+def ask(kind: bytes, source: bytes) -> Any:
+    """The reader's answer for a script; None if it has none, or died of it.
+
+    Raises `OSError` if no reader can be started: that says nothing of the script.
+    """
+    global _reader
+    with _lock:
+        if _reader is None:
+            _reader = _Reader()
+        try:
+            return _reader.ask(kind, source)
+        except OSError:
+            _reader.end()
+            _reader = None
+            return None
+
+
+def _forked() -> None:
+    global _reader, _lock
+    _lock = Lock()
+    if _reader is not None:
+        with suppress(OSError):
+            _reader.leave()
+        _reader = None
+
+
+def _leave() -> None:
+    with _lock:
+        if _reader is not None:
+            _reader.end()
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_leave)
