@@ -22,8 +22,8 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
+from orchestrator.views.turns.fold import turns_of
 from orchestrator.views.turns.log import may_tell, told_by
-from orchestrator.views.turns.projector import turns_of
 from orchestrator.views.turns.records import Turn
 
 OPENING = 64

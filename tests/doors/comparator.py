@@ -51,6 +51,8 @@ class Told:
     steered: set[int] = field(default_factory=set)
     """Turns that were given more than one message."""
     compacted: set[int] = field(default_factory=set)
+    reverted: int = 1 << 30
+    """The first turn behind one that was taken back."""
     inputs: Counter[int] = field(default_factory=Counter)
     asked: dict[Any, str] = field(default_factory=dict)
     items: dict[str, Message] = field(default_factory=dict)
@@ -91,6 +93,8 @@ def _take(thread: Told, message: Message, params: Message) -> None:
             thread.facts.append((method, "", (turn["status"], error)))
         case "item/started" | "item/completed":
             _item(thread, method, params)
+        case "thread/reverted":
+            thread.reverted = min(thread.reverted, len(thread.turns))
         case "error":
             thread.facts.append((method, "", params["willRetry"]))
         case "turn/plan/updated":
@@ -199,14 +203,15 @@ def _compare(expected: Told, seen: Told) -> list[str]:
 def _tokens_held(expected: Told, seen: Told) -> tuple[dict[int, Any], dict[int, Any]]:
     """The figures that have to match: a response that was broken off counts or not, here and in later sums.
 
-    So does one that an interrupt or a steering message met; of a compaction the peer tells an estimate.
+    So does one that an interrupt or a steering message met; of a compaction the peer tells an estimate, and
+    tokens of a turn that was taken back it forgets, though they were used.
     """
     compares: dict[int, Any] = {}
     finds: dict[int, Any] = {}
     exact = True
     for turn, usage in expected.usage.items():
         broken = expected.statuses[turn : turn + 1] == ["interrupted"] or turn in expected.steered
-        exact = exact and not broken
+        exact = exact and not broken and turn < expected.reverted
         if turn in expected.compacted or broken:
             continue
         compares[turn] = usage if exact else usage[1]

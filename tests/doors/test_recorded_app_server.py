@@ -28,6 +28,7 @@ CONVERSATIONS = (
     "plain",
     "plan_update",
     "steer_stream",
+    "threads_admin",
 )
 
 

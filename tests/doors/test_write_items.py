@@ -10,7 +10,8 @@ from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.views.turns import records as r
-from orchestrator.views.turns.projector import BUDGET_SPENT, turns_of
+from orchestrator.views.turns.fold import turns_of
+from orchestrator.views.turns.projector import BUDGET_SPENT
 from tests.doors.schema import assert_valid
 from tests.views.turns.told import SESSION, changes, recordings
 

@@ -6,7 +6,7 @@ The same fold is used live and over a log: a log has no deltas, and gives the sa
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
@@ -494,39 +494,3 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "request_resolved": Projector._request_resolved,
     **dict.fromkeys(ASKS, Projector._asks),
 }
-
-
-def turns_of(session: SessionId, events: Iterable[Event]) -> tuple[Turn, ...]:
-    """The turns that events of a log tell of, oldest first; the last one may still run.
-
-    A slice of a log will do: what happened in a turn whose begin is not among the events is left out.
-    """
-    projector = Projector(session)
-    turns: dict[TurnId, Turn] = {}
-    for event in events:
-        for change in projector.receive(event):
-            match change:
-                case r.TurnCompleted(turn):
-                    turns[turn.id] = turn
-                case r.ItemCompleted(turn=id, item=item) if id in turns:
-                    turns[id] = _with(turns[id], item)
-                case r.TurnsDropped(count):
-                    turns = _kept(turns, count)
-                case _:
-                    pass
-    running = projector.turn
-    return (*turns.values(), *((running,) if running is not None else ()))
-
-
-def _with(turn: Turn, item: r.ThreadItem) -> Turn:
-    """The turn with an item that ended behind it."""
-    return replace(turn, items=tuple(item if one.id == item.id else one for one in turn.items))
-
-
-def _kept(turns: Mapping[TurnId, Turn], count: int) -> dict[TurnId, Turn]:
-    """The turns before the last `count` of a person."""
-    said = [id for id, turn in turns.items() if any(isinstance(item, r.UserMessage) for item in turn.items)]
-    if not count or not said:
-        return dict(turns)
-    ids = list(turns)
-    return {id: turns[id] for id in ids[: ids.index(said[-min(count, len(said))])]}

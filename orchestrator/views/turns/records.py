@@ -15,6 +15,11 @@ from orchestrator.core.frozen import record
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonValue
+from orchestrator.views.turns.statuses import Active as Active
+from orchestrator.views.turns.statuses import ActiveFlag as ActiveFlag
+from orchestrator.views.turns.statuses import Broken as Broken
+from orchestrator.views.turns.statuses import Idle as Idle
+from orchestrator.views.turns.statuses import Status as Status
 
 TurnId = NewType("TurnId", str)
 ItemId = NewType("ItemId", str)
@@ -445,33 +450,6 @@ class RequestResolved:
     decision: str = ""
     who: str = ""
     session: str | None = None
-
-
-class ActiveFlag(StrEnum):
-    """A reason why an active session waits."""
-
-    APPROVAL = "waiting_on_approval"
-    USER_INPUT = "waiting_on_user_input"
-
-
-@record
-class Idle:
-    """No turn runs."""
-
-
-@record
-class Active:
-    """A turn runs; flags say whether it waits for a person."""
-
-    flags: tuple[ActiveFlag, ...] = ()
-
-
-@record
-class Broken:
-    """The last turn failed."""
-
-
-Status: TypeAlias = Idle | Active | Broken
 
 
 @record

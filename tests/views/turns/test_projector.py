@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.views.event import Event
 from orchestrator.views.turns import records as r
-from orchestrator.views.turns.projector import Projector, turns_of
+from orchestrator.views.turns.fold import turns_of
+from orchestrator.views.turns.projector import Projector
 from tests.views.turns.told import SESSION, begun, changes, completed, done, logged, named, numbered, told
 
 COMMAND: dict[str, Any] = {"call_id": "c1", "command": ["bash", "-lc", "echo"], "cwd": "/w"}
