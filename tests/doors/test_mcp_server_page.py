@@ -7,9 +7,8 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import mcp.types as sdk
@@ -20,6 +19,7 @@ from orchestrator.gateways.mcp_server.wire import messages
 from orchestrator.gateways.ndjson import Streams
 from tests.cli.machine import Machine, dendro, says
 from tests.servers import RedisServer, start_redis
+from tests.started import Started
 
 pytestmark = pytest.mark.realredis
 
@@ -39,7 +39,9 @@ def machine(tmp_path: Path, redis_server: RedisServer) -> Machine:
     return Machine.at(tmp_path, redis_server.url)
 
 
-def test_client_of_the_page_runs_a_session_and_goes_on_with_it(machine: Machine) -> None:
+def test_client_of_the_page_runs_a_session_and_goes_on_with_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     home = f"{machine.environ['DENDRO_HOME']}"
     # The SDK hands a server a few variables only; what else it needs stands in the person's file.
@@ -54,46 +56,40 @@ def test_client_of_the_page_runs_a_session_and_goes_on_with_it(machine: Machine)
         program = program.replace(
             'command="dendro", args=["mcp-server"]', f"command={words[0]!r}, args={words[1:]!r}"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            cwd=user.folder,
-            env=user.environ,
-            timeout=60,
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["Here it is.", "completed · Shorter."]
+        monkeypatch.chdir(user.folder)
+        exec(compile(program, str(PAGE), "exec"), {"__name__": "page"})
+    assert capfd.readouterr().out.splitlines() == ["Here it is.", "completed · Shorter."]
 
 
 @asynccontextmanager
 async def client_of(user: Machine) -> AsyncIterator[tuple[ClientSession, int]]:
     """A client of a server's process, and the process's id."""
-    process = await asyncio.create_subprocess_exec(
-        *dendro("-c", "worker.drain_grace_s=0", "mcp-server"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=user.folder,
-        env=dict(user.environ),
+    words = dendro("-c", "worker.drain_grace_s=0", "mcp-server")
+    process = Started(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=user.folder, env=dict(user.environ)
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    ending = process.stdin
+    ours, reader = process.stdin, asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), process.stdout)
 
     async def write(data: bytes) -> None:
-        ending.write(data)
-        await ending.drain()
+        ours.write(data)
+        ours.flush()
 
     try:
         async with (
-            messages(Streams(process.stdout.read, write), 1 << 22) as (received, sent),
+            messages(Streams(reader.read, write), 1 << 22) as (received, sent),
             ClientSession(received, sent) as client,
         ):
             await client.initialize()
             yield client, process.pid
     finally:
-        ending.close()
-        await process.wait()
+        with suppress(BrokenPipeError):
+            ours.close()
+        await asyncio.to_thread(process.wait)
+        pipe.close()
 
 
 async def test_turn_of_a_killed_server_ends_under_the_next_one(machine: Machine) -> None:
