@@ -116,6 +116,11 @@ async def test_client_finds_the_thread_in_the_list_by_its_words(peer: Peer, harn
     found = await read(peer, "thread/list", "ThreadListResponse", searchTerm="PARSER", sortKey="updated_at")
     assert [one["id"] for one in found["data"]] == [thread]
     assert found["data"][0]["preview"] == "mend the parser"
+    searched = await read(peer, "thread/search", "ThreadSearchResponse", searchTerm="The PARSER")
+    assert [(one["thread"]["id"], one["snippet"]) for one in searched["data"]] == [
+        (thread, "mend the parser")
+    ]
+    assert (await peer.refused("thread/search", {"searchTerm": ""}))[0] == Code.BAD_PARAMS
     everything = await read(peer, "thread/list", "ThreadListResponse", sourceKinds=[], limit=1)
     assert (len(everything["data"]), everything["nextCursor"] is None) == (1, False)
     none = await read(peer, "thread/list", "ThreadListResponse", sectionId="s", sortKey="section_position")

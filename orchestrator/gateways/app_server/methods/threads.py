@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -19,6 +20,7 @@ from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.search import excerpt
 from orchestrator.views.thread_list import (
     Kind,
     ListAsked,
@@ -30,7 +32,7 @@ from orchestrator.views.thread_list import (
 )
 from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.thread_pages import Asked, BadCursor, Cursor, Direction, items_page, turns_page
-from orchestrator.views.threads import threads
+from orchestrator.views.threads import Thread, threads
 from orchestrator.views.turns.records import ThreadItem, TurnId
 
 MOST_THREADS, USUAL_THREADS = 200, 25
@@ -125,6 +127,33 @@ class ThreadList(Params):
         except BadCursor as error:
             raise bad_params(str(error)) from None
         return ListAsked(limit, sort, self.sort_direction or "desc", cursor, namespace, wanted)
+
+
+class ThreadSearch(ThreadList):
+    """Words that are looked for in a thread's first message, its name and its folder."""
+
+    search_term: Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
+
+
+async def thread_search(door: Door, params: ThreadSearch) -> Result:
+    """The threads that have the words, each with the place where they stand."""
+    found = await threads_page(door.ports.found.broker, params.asked(door.principal.namespace))
+    return {
+        "data": [
+            {"thread": thread_json(one), "snippet": snippet(one, params.search_term)} for one in found.threads
+        ],
+        "nextCursor": _text(found.next),
+        "backwardsCursor": _text(found.back),
+    }
+
+
+def snippet(thread: Thread, words: str) -> str:
+    """The words with the text around them."""
+    wanted = re.compile(re.escape(words), re.IGNORECASE)
+    for said in (thread.name or "", thread.preview, thread.cwd):
+        if match := wanted.search(said):
+            return excerpt(said, *match.span())
+    return thread.preview
 
 
 NO_THREADS: JsonObject = {"data": [], "readStates": {}, "nextCursor": None, "backwardsCursor": None}
@@ -325,6 +354,7 @@ async def background_terminals(door: Door, params: OneThread) -> Result:
 
 METHODS: Mapping[str, Method] = {
     "thread/list": Method(ThreadList, thread_list),
+    "thread/search": Method(ThreadSearch, thread_search),
     "thread/loaded/list": Method(PageParams, loaded_list),
     "thread/read": Method(ThreadRead, thread_read),
     "thread/turns/list": Method(TurnsList, turns_list, waits=True),
