@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from orchestrator.model.credentials import ApiKey, CredentialStore, Tokens, patiently
-from orchestrator.runtime.providers import SignedIn
 from orchestrator.settings import Settings
 from orchestrator.tables import Secret
+
+if TYPE_CHECKING:
+    # A door keeps a sign-in without the worker's HTTP client.
+    from orchestrator.runtime.providers import SignedIn
 
 
 def credential_store(settings: Settings) -> CredentialStore:
