@@ -54,6 +54,9 @@ def approvals(
         bool, typer.Option("--all", help="Answer in every tree of the fleet, without ID.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="What is open as a JSON array.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on: each request as it is opened, and as it ends.")
+    ] = False,
 ) -> None:
     """Lists the requests that wait for a person, and answers them.
 
@@ -72,6 +75,7 @@ def approvals(
 
     \b
     dendro approvals
+    dendro approvals --follow --json
     dendro approvals 0199a2b4 --allow "git fetch*" --deny 3:call_7
     dendro approvals --all --for-session "npm test*"
     dendro approvals 0199a2b4 --answer "0:call_9 Auth=OAuth" --answer "0:call_9 Store=Redis"
@@ -90,6 +94,11 @@ def approvals(
         raise Fault("name the tree to answer in, or say --all for the whole fleet", ExitCode.USAGE)
     if id is not None and all:
         raise Fault("either one tree's ID, or --all", ExitCode.USAGE)
+    if follow:
+        if any(wishes.values()) or words:
+            raise Fault("--follow answers nothing: answer beside it", ExitCode.USAGE)
+        asyncio.run(_follow(Invocation.of(ctx), id, json=json))
+        return
     asyncio.run(_approvals(Invocation.of(ctx), id, wishes, words, json=json))
 
 
@@ -148,6 +157,30 @@ async def _approvals(
         typer.echo(plain(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):
         typer.echo(plain(line))
+
+
+async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None:
+    """Shows each request as it is opened and as it ends, until the command is stopped; JSON line by line."""
+    from orchestrator.cli.invocation import opened
+    from orchestrator.cli.terminal import json_for_stdout, one_line
+    from orchestrator.gateways.approvals import Over, followed
+    from orchestrator.views.approvals import needed
+
+    async with opened(invocation.settings(), insists=True) as found:
+        tree = await found.find_tree(id) if id is not None else None
+        async for news in followed(found.client(), found, tree):
+            asked = news.asked if isinstance(news, Over) else news
+            if json:
+                import orjson
+
+                kind = "settled" if isinstance(news, Over) else "opened"
+                typer.echo(json_for_stdout(orjson.dumps({"type": kind, **asked.value()})))
+            elif isinstance(news, Over):
+                typer.echo(f"     {one_line(f'{asked.call}  {asked.subject}: waits no longer')}")
+            else:
+                (one,) = await needed(found, [asked])
+                for line, _ in needed_lines(one, time.time() * 1000):
+                    typer.echo(line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,19 @@ may have come first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
 
 import orjson
 
+from orchestrator.broker.request_feed import Opened, Settled
 from orchestrator.core import facts as f
 from orchestrator.core.calls import PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.decide.answer import decision_word
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.entries import DENDRO
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
@@ -41,7 +44,7 @@ from orchestrator.protocol.policy import (
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.approvals import Asked, Decided
+from orchestrator.views.approvals import Asked, Decided, asked_of
 from orchestrator.views.questions import QUESTION, Answers, call_id_of, is_elicitation, is_plan, is_question
 
 PATIENCE_S = 10.0
@@ -115,6 +118,30 @@ def plan_op(request: Mapping[str, Any], feedback: str | None) -> ops.Op:
     PlanWork(dict(request["proposal"])).settled(written(response))
     id, agent = call_id_of(request), request.get("agent_id")
     return ops.ResolvePlanApproval(id=id, response=response, agent_id=agent)
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A request that was shown, and waits for nobody any more."""
+
+    asked: Asked
+
+
+async def followed(client: Client, found: LogSource, tree: TreeId | None) -> AsyncIterator[Asked | Over]:
+    """The open requests of a tree, or of all that the client sees, and then each change, for ever."""
+    shown: dict[tuple[SessionId, str], Asked] = {}
+    async for change in client.requests():
+        match change:
+            case Opened(request):
+                asked = await asked_of(found, request)
+                if asked is not None and tree in (None, asked.tree):
+                    shown[request.session, request.key] = asked
+                    yield asked
+            case Settled(session, key):
+                if (known := shown.pop((session, key), None)) is not None:
+                    yield Over(known)
+            case _:
+                assert_never(change)
 
 
 async def decide(client: Client, found: LogSource, asked: Asked, decision: Decision) -> Decided:

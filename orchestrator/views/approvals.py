@@ -138,6 +138,12 @@ async def open_requests_of(found: LogSource, tree: TreeId | None) -> list[Asked]
     return asked
 
 
+async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
+    """The open request with all that it asks; None if its session is gone."""
+    head = await found.broker.head(approval.session)
+    return None if head is None else await _asked(found, approval, head)
+
+
 async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) -> Asked:
     told = orjson.loads(approval.payload)
     texts = await found.large_texts(head.tree, references(told))

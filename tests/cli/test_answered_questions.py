@@ -93,7 +93,10 @@ def test_question_without_a_terminal_parks_and_is_answered_from_the_command_line
         assert (missing.returncode, "no answer to 'Store'" in missing.stderr) == (2, True)
         words = ("--answer", "0:q1 Auth=Key", "--answer", "0:q1 Store=Login")
         assert "handed in" in user.run("approvals", session, *words).stdout
-        done = user.run("run", "--resume", session, *NEVER)
+        with user.terminal("approvals", "--follow") as watching:
+            watching.wait_for("0:q1  answer Auth")
+            done = user.run("run", "--resume", session, *NEVER)
+            watching.wait_for("0:q1 .*waits no longer")
         assert done.returncode == 0
         assert "thank you" in done.stdout
         assert "request q1 was answered by" in user.run("logs", session).stdout
