@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.frozen import record
@@ -96,8 +95,23 @@ class CaughtUp:
 Item = Followed | Gap | Replayed | CaughtUp
 
 
+class EventReader(Protocol):
+    """The reads that following takes."""
+
+    async def head(self, session: SessionId) -> SessionHead | None: ...
+    async def read_eq(
+        self, session: SessionId, after_n: int = 0, count: int = 1_000
+    ) -> tuple[StoredEvent, ...]: ...
+    async def wait_eq(
+        self, session: SessionId, after_n: int, timeout_s: float
+    ) -> tuple[StoredEvent, ...]: ...
+    async def read_rollout(
+        self, session: SessionId, after_seq: int = 0, count: int = 1_000
+    ) -> tuple[StoredEntry, ...]: ...
+
+
 async def follow(
-    reader: Reader, session: SessionId, cursor: EqCursor = BEGINNING, *, idle_s: float = 5.0
+    reader: EventReader, session: SessionId, cursor: EqCursor = BEGINNING, *, idle_s: float = 5.0
 ) -> AsyncGenerator[Item]:
     """Yields what happened after `cursor`, forever; raises `Unavailable` when Redis goes away.
 
@@ -122,7 +136,7 @@ async def follow(
             yield Followed(at, event.payload, event.at_ms)
 
 
-async def _gap_at(reader: Reader, session: SessionId, at: EqCursor) -> Gap | None:
+async def _gap_at(reader: EventReader, session: SessionId, at: EqCursor) -> Gap | None:
     """None if the events after `at` are all there and belong to the log that `at` saw.
 
     Asked before every wait: a client library reconnects silently, and the server behind the new
@@ -148,7 +162,7 @@ def _same(kept: tuple[StoredEvent, ...], at: EqCursor) -> bool:
     return any((event.n, event.seq, event.hash8) == (at.n, at.seq, at.hash8) for event in kept)
 
 
-async def _in_log(reader: Reader, session: SessionId, at: EqCursor, head: SessionHead) -> bool:
+async def _in_log(reader: EventReader, session: SessionId, at: EqCursor, head: SessionHead) -> bool:
     if at.seq == head.seq:
         return at.hash8 == hash8_of(head.head)
     if at.seq == 0:
@@ -162,14 +176,14 @@ async def _in_log(reader: Reader, session: SessionId, at: EqCursor, head: Sessio
     return bool(entries) and entries[0].seq == at.seq and hash8_of(entries[0].chain) == at.hash8
 
 
-async def _head(reader: Reader, session: SessionId) -> SessionHead:
+async def _head(reader: EventReader, session: SessionId) -> SessionHead:
     head = await reader.head(session)
     if head is None:
         raise UnknownSession(session)
     return head
 
 
-async def _log(reader: Reader, session: SessionId, after: int, last: int) -> AsyncIterator[StoredEntry]:
+async def _log(reader: EventReader, session: SessionId, after: int, last: int) -> AsyncIterator[StoredEntry]:
     while after < last:
         page = await reader.read_rollout(session, after, _PAGE)
         for entry in page:

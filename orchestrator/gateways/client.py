@@ -21,6 +21,7 @@ from orchestrator.broker.follow import (
     BEGINNING,
     CaughtUp,
     EqCursor,
+    EventReader,
     Followed,
     Gap,
     Item,
@@ -74,6 +75,8 @@ class ClientPorts:
     """Brings an archived session back; without it, submitting to one is refused."""
     keeps_history: bool = True
     """Whether prompts are handed on to the history that the person's sessions share."""
+    events: EventReader | None = None
+    """The reads of followed sessions, where several clients share them; else the broker's own."""
     insists: bool = True
     """Whether a request is sent until Redis answers; without it the first `Unavailable` is raised."""
 
@@ -197,7 +200,7 @@ class Client:
         at = cursor
         while True:
             try:
-                async for item in follow(self._ports.broker, session, at):
+                async for item in follow(self._ports.events or self._ports.broker, session, at):
                     for event in await self._events(session, item):
                         at = event.cursor or at
                         yield event

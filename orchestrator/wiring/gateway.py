@@ -9,8 +9,10 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.shared_reads import SharedReads
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.sq_eq.door import SqEqDoor
 from orchestrator.gateways.tokens import PrincipalLookUp
@@ -115,7 +117,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Address, ...]]:
     """All doors of a deployment on these addresses."""
     raise_descriptor_limit()
-    ports = door_ports(found, sources)
+    ports = door_ports(replace(found, events=SharedReads(found.broker)), sources)
     server = AppServer(ports)
     line_limit = found.settings.wire.line_limit_bytes
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived
+from orchestrator.broker.follow import EventReader
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, Source, StoredEntry
 from orchestrator.broker.texts import Texts
@@ -44,6 +45,8 @@ class Opened:
     deployment: Deployment
     insists: bool = False
     """Whether submissions are sent again until Redis answers, however long that takes."""
+    events: EventReader | None = None
+    """The reads of followed sessions, where the clients of many connections share them."""
 
     @property
     def broker(self) -> Broker:
@@ -99,6 +102,7 @@ class Opened:
             restore=self.restore,
             keeps_history=self.settings.session_defaults.history != "none",
             insists=self.insists,
+            events=self.events,
         )
         return Client(ports, str(uuid.uuid4()), who or user_name(), namespace)
 

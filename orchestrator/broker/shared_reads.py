@@ -1,0 +1,77 @@
+"""Reads for many followers of the same sessions: followers at the same place wait for one reply.
+
+A hundred clients of a session stand at its end together; each of them alone would block a connection of its
+own to the server, and ask it the same after every event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, TypeVar
+
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
+from orchestrator.core.ids import SessionId
+
+Answer = TypeVar("Answer")
+
+
+class SharedReads:
+    """The reads that following takes, each done once for all who ask for it meanwhile."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._waiting: dict[asyncio.Task[Any], int] = {}
+
+    async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
+        """Events after `after_n`, waiting for the first of them as long as the first who asked would."""
+        key = ("wait", session, after_n)
+        return await self._shared(key, lambda: self._reader.wait_eq(session, after_n, timeout_s))
+
+    async def read_eq(
+        self, session: SessionId, after_n: int = 0, count: int = 1_000
+    ) -> tuple[StoredEvent, ...]:
+        """Events after number `after_n` that are still kept."""
+        key = ("read", session, after_n, count)
+        return await self._shared(key, lambda: self._reader.read_eq(session, after_n, count))
+
+    async def head(self, session: SessionId) -> SessionHead | None:
+        """The head of a session, or None if there is no such session."""
+        return await self._reader.head(session)
+
+    async def read_rollout(
+        self, session: SessionId, after_seq: int = 0, count: int = 1_000
+    ) -> tuple[StoredEntry, ...]:
+        """Log entries after `after_seq`; those sealed into the archive are not here."""
+        return await self._reader.read_rollout(session, after_seq, count)
+
+    async def _shared(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        task: asyncio.Task[Answer] | None = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.create_task(read())
+            task.add_done_callback(lambda done: self._over(key, done))
+        self._waiting[task] = self._waiting.get(task, 0) + 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._leave(key, task)
+
+    def _leave(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        self._waiting[task] -= 1
+        if not self._waiting[task]:
+            del self._waiting[task]
+            # Nobody is left to wait: a blocked connection would be held for nothing. Who asks from now on
+            # must not meet a read that is being cancelled.
+            self._forget(key, task)
+            task.cancel()
+
+    def _over(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        self._forget(key, task)
+        if not task.cancelled():
+            task.exception()
+
+    def _forget(self, key: Hashable, task: asyncio.Task[Any]) -> None:
+        if self._running.get(key) is task:
+            del self._running[key]
