@@ -16,7 +16,19 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from bench import broker, crowd, fleet_index, flows, latency, long_session, parked, replay, throughput, trees
+from bench import (
+    broker,
+    crowd,
+    doors,
+    fleet_index,
+    flows,
+    latency,
+    long_session,
+    parked,
+    replay,
+    throughput,
+    trees,
+)
 from bench.figures import Figure
 from bench.lab import Lab, lab
 from bench.machine import conditions
@@ -28,6 +40,7 @@ BENCHES: dict[str, Bench] = {
     "latency": latency.run,
     "flows": flows.run,
     "crowd": crowd.run,
+    "doors": doors.run,
     "fleet_index": fleet_index.run,
     "throughput": throughput.run,
     "replay": replay.run,

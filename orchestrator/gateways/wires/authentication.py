@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.gateways.principals import Principal, machine_user
-from orchestrator.gateways.wires.peers import Peer, peer_of
+from orchestrator.gateways.wires.peers import Peer, PeerFinder
 
 ROOT_UID = 0
 REVOKED_S = 3.0
@@ -48,11 +48,11 @@ class Authentication:
         look_up: TokenLookUp = no_tokens,
         *,
         loopback_needs_token: bool = False,
-        peer_of: Callable[[socket.socket | None], Peer | None] = peer_of,
+        peer_of: Callable[[socket.socket | None], Peer | None] | None = None,
     ) -> None:
         self._look_up = look_up
         self._loopback_needs_token = loopback_needs_token
-        self._peer_of = peer_of
+        self._peer_of = peer_of or PeerFinder().peer_of
 
     async def principal(self, token: str | None, connected: socket.socket | None) -> Principal:
         """The principal at the other end of a socket; raises `Unauthenticated`."""

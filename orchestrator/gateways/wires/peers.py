@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -21,6 +22,7 @@ _CREDENTIALS = struct.Struct("=iII")
 """struct ucred: pid, uid, gid."""
 _LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
 """Columns of /proc/net/tcp."""
+MOST_LATELY = 16
 _CONFINEMENT = ("NoNewPrivs", "Seccomp", "Seccomp_filters")
 
 
@@ -33,13 +35,59 @@ class Peer:
     """Whether a sandbox holds it that does not hold this process, or nobody can tell."""
 
 
-def peer_of(connected: socket.socket | None) -> Peer | None:
-    """The process at the other end; None for another machine. Blocking: it may look through /proc."""
-    if connected is None:
+class PeerFinder:
+    """Finds processes at the other end, and looks first at those that it has found lately."""
+
+    def __init__(self) -> None:
+        self._lately: deque[int] = deque(maxlen=MOST_LATELY)
+
+    def peer_of(self, connected: socket.socket | None) -> Peer | None:
+        """The process at the other end; None for another machine. Blocking: it may look through /proc."""
+        if connected is None:
+            return None
+        if connected.family == socket.AF_UNIX:
+            return _unix_peer(connected)
+        return self._loopback_peer(connected.getsockname(), connected.getpeername())
+
+    def _loopback_peer(self, ours: tuple[str, int], theirs: tuple[str, int]) -> Peer | None:
+        if not ip_address(theirs[0]).is_loopback:
+            return None
+        table = PROC / "net" / ("tcp6" if ":" in theirs[0] else "tcp")
+        here, there = _in_table(*ours[:2]), _in_table(*theirs[:2])
+        for line in table.read_text().splitlines()[1:]:
+            row = line.split()
+            if row[_LOCAL] == there and row[_REMOTE] == here:
+                uid = int(row[_UID])
+                return Peer(uid, _is_confined(self._holder(uid, f"socket:[{row[_INODE]}]")))
         return None
-    if connected.family == socket.AF_UNIX:
-        return _unix_peer(connected)
-    return _loopback_peer(connected.getsockname(), connected.getpeername())
+
+    def _holder(self, uid: int, link: str) -> int:
+        """A process of a user that has a socket open; 0 if none is found."""
+        if uid != os.geteuid():
+            return 0
+        for pid in (*self._lately, *_processes()):
+            if _holds(pid, uid, link):
+                if pid not in self._lately:
+                    self._lately.appendleft(pid)
+                return pid
+        return 0
+
+
+def _processes() -> Iterator[int]:
+    yield from (int(each.name) for each in PROC.iterdir() if each.name.isdigit())
+
+
+def _holds(pid: int, uid: int, link: str) -> bool:
+    process = PROC / str(pid)
+    try:
+        # What is another user's, or is over by now, cannot be looked into.
+        if process.stat().st_uid != uid:
+            return False
+        opened = sorted((int(each.name) for each in (process / "fd").iterdir()), reverse=True)
+    except OSError:
+        return False
+    # The newest first: it has just connected.
+    return any(_leads_to(process / "fd" / str(each), link) for each in opened)
 
 
 def _unix_peer(connected: socket.socket) -> Peer:
@@ -48,41 +96,11 @@ def _unix_peer(connected: socket.socket) -> Peer:
     return Peer(uid, _is_confined(pid))
 
 
-def _loopback_peer(ours: tuple[str, int], theirs: tuple[str, int]) -> Peer | None:
-    if not ip_address(theirs[0]).is_loopback:
-        return None
-    table = PROC / "net" / ("tcp6" if ":" in theirs[0] else "tcp")
-    here, there = _in_table(*ours[:2]), _in_table(*theirs[:2])
-    for line in table.read_text().splitlines()[1:]:
-        row = line.split()
-        if row[_LOCAL] == there and row[_REMOTE] == here:
-            uid = int(row[_UID])
-            pid = next(_holders(uid, f"socket:[{row[_INODE]}]"), 0)
-            return Peer(uid, _is_confined(pid))
-    return None
-
-
 def _in_table(host: str, port: int) -> str:
     """An address as the kernel's table shows it: each word in the machine's byte order."""
     packed = ip_address(host).packed
     words = struct.unpack(f"={len(packed) // 4}I", packed)
     return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
-
-
-def _holders(uid: int, link: str) -> Iterator[int]:
-    """Processes of a user that have a socket open."""
-    if uid != os.geteuid():
-        return
-    for process in PROC.iterdir():
-        if not process.name.isdigit():
-            continue
-        try:
-            # What is another user's, or is over by now, cannot be looked into.
-            opened = tuple((process / "fd").iterdir()) if process.stat().st_uid == uid else ()
-        except OSError:
-            continue
-        if any(_leads_to(each, link) for each in opened):
-            yield int(process.name)
 
 
 def _leads_to(descriptor: Path, link: str) -> bool:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.gateways.wires.peers import Peer, peer_of
+from orchestrator.gateways.wires.peers import Peer, PeerFinder
 
 CONFINED = """
 import ctypes, socket, sys
@@ -29,7 +29,9 @@ def test_own_process_is_known_on_loopback_of_either_family() -> None:
             socket.create_connection(listener.getsockname()[:2]),
             listener.accept()[0] as accepted,
         ):
-            assert peer_of(accepted) == Peer(os.geteuid(), False)
+            finder = PeerFinder()
+            assert finder.peer_of(accepted) == Peer(os.geteuid(), False)
+            assert finder.peer_of(accepted) == Peer(os.geteuid(), False)
 
 
 def test_process_that_has_left_is_nobody() -> None:
@@ -37,7 +39,7 @@ def test_process_that_has_left_is_nobody() -> None:
         left = socket.create_connection(listener.getsockname())
         with listener.accept()[0] as accepted:
             left.close()
-            found = peer_of(accepted)
+            found = PeerFinder().peer_of(accepted)
             assert found is None or found.is_confined
 
 
@@ -49,7 +51,7 @@ def test_process_in_a_sandbox_is_told_apart_from_its_user(tmp_path: Path) -> Non
         places = (str(path), str(tcp.getsockname()[1]))
         with subprocess.Popen([sys.executable, "-c", CONFINED, *places], stdin=subprocess.PIPE) as process:
             with unix.accept()[0] as over_unix, tcp.accept()[0] as over_tcp:
-                assert peer_of(over_unix) == Peer(os.geteuid(), True)
-                assert peer_of(over_tcp) == Peer(os.geteuid(), True)
+                assert PeerFinder().peer_of(over_unix) == Peer(os.geteuid(), True)
+                assert PeerFinder().peer_of(over_tcp) == Peer(os.geteuid(), True)
             assert process.stdin is not None
             process.stdin.close()
