@@ -75,6 +75,8 @@ class Player:
 
     def _compare(self, lines: Sequence[Line], recorded: Sequence[Line]) -> None:
         heard = self.peer.heard
+        versioned = "jsonrpc" in lines[0]["client"]
+        assert {"jsonrpc" in one for one in heard} == {versioned}, "as the client's first message"
         methods = {
             line["client"]["id"]: line["client"]["method"]
             for line in lines
