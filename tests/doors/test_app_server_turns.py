@@ -268,6 +268,7 @@ async def test_all_clients_of_a_thread_are_asked_and_the_first_answer_counts(
         {"result": {}},
         {"result": {"decision": "yes"}},
         {"result": {"decision": {"acceptWithExecpolicyAmendment": {"execpolicy_amendment": [7]}}}},
+        {"result": {"decision": {"acceptWithExecpolicyAmendment": {"execpolicy_amendment": ["x"] * 1000}}}},
         {"result": {"decision": ["accept"]}},
         {"result": "accept"},
     ],

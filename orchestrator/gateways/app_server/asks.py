@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from orchestrator.broker.errors import BrokerError
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.messages import Answer, RequestId
@@ -18,7 +20,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import ExecApproval, PatchApproval
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.questions import call_id_of
 from orchestrator.views.turns.records import RequestOpened, RequestResolved
@@ -86,7 +88,9 @@ class Asks:
         except (Malformed, DoesNotAnswer, ValueError):
             return None
         id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
-        await self._client.submit(asked.session, Submission(id, op))
+        with suppress(BrokerError, MalformedSubmission):
+            # It holds more than an answer may, or its session is gone: no error ends a connection.
+            await self._client.submit(asked.session, Submission(id, op))
         aborts = isinstance(op, ExecApproval | PatchApproval) and op.decision == ReviewDecision.ABORT
         return asked if aborts and self._drop(lambda one: one.id == asked.id) else None
 
