@@ -1,0 +1,62 @@
+"""Tenants and crowds at one gateway: nobody sees another's sessions, nobody holds up another."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.sq_eq.op_scopes import scope_of
+from orchestrator.protocol import ops
+from orchestrator.protocol.policy import ReadOnly, WorkspaceWrite
+from tests.doors.sq_eq import client as clients
+from tests.doors.sq_eq.client import connect, gateway, opened
+from tests.doors.test_app_server_turns import ports_of, working
+from tests.runtime.harness import Harness
+
+
+async def test_session_of_another_namespace_answers_as_one_that_does_not_exist(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(clients.TOKENS, "acme", Principal("acme/ci", "acme", Scope.ADMIN, "acme"))
+
+    def client(principal: Principal) -> Client:
+        return Client(harness.client._ports, f"of-{principal.name}", principal.name, principal.namespace)
+
+    async with gateway(ports_of(harness, client=client)) as address:
+        session = str(await harness.session())
+        said = []
+        for wanted in (session, "0199a2b4-0000-7000-8000-000000000000"):
+            stranger = await connect(address)
+            op = {"type": "configure_session", "session_id": wanted}
+            stranger.send("1", op, auth="acme", last_event=0)
+            (refused,) = await stranger.rest()
+            said.append(refused["msg"]["message"].replace(wanted, "X"))
+            stranger.cut()
+        assert said[0] == said[1]
+        owner = await opened(address, session)
+        owner.cut()
+
+
+async def test_hundreds_of_silent_connections_hold_up_nobody(harness: Harness) -> None:
+    async with working(harness), gateway(ports_of(harness)) as address:
+        crowd = await asyncio.gather(*(connect(address) for _ in range(300)))
+        client = await opened(address)
+        for number in range(200):
+            client.send(f"never-{number}", {"type": "exec_approval", "id": "none", "decision": "approved"})
+        client.say("u1")
+        await client.until("task_complete")
+        for each in (*crowd, client):
+            each.cut()
+
+
+def test_submitter_may_keep_commands_in_their_folder_and_not_let_them_out() -> None:
+    def override(policy: ReadOnly | WorkspaceWrite) -> Scope:
+        return scope_of(ops.OverrideTurnContext(sandbox_policy=policy))
+
+    assert override(ReadOnly()) is Scope.SUBMIT
+    assert override(WorkspaceWrite()) is Scope.SUBMIT
+    assert override(WorkspaceWrite(network_access=True)) is Scope.APPROVE
+    assert override(WorkspaceWrite(writable_roots=("/",))) is Scope.APPROVE
