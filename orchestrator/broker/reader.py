@@ -302,9 +302,12 @@ class Reader:
         states, heard = await self._connection.commands(
             [("HGETALL", states_key), ("ZREVRANGE", heard_key, 0, -1, "WITHSCORES")]
         )
-        seconds, microseconds = await self._connection.command("TIME")
-        self._clock.note(int(seconds) * 1000 + int(microseconds) // 1000)
         return tuple(Heard(w.decode(), states.get(w, b""), int(at)) for w, at in _scored(heard))
+
+    async def server_ms(self) -> int:
+        """Redis's time now."""
+        seconds, microseconds = await self._connection.command("TIME")
+        return self._clock.note(int(seconds) * 1000 + int(microseconds) // 1000)
 
     async def command(self, *args: Argument) -> object:
         """A plain read for tools such as doctor, which look at the server itself."""

@@ -37,7 +37,7 @@ class SeenWorker:
 async def workers_of(broker: Reader) -> list[SeenWorker]:
     """The workers of the last day that have not left, those heard from last first."""
     heard = await broker.workers()
-    return seen_workers(heard, broker.now_ms())
+    return seen_workers(heard, await broker.server_ms())
 
 
 def seen_workers(heard: Sequence[Heard], now_ms: int) -> list[SeenWorker]:
