@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings, SettingsSources
     from orchestrator.wiring.open_deployment import Opened
 
+STDIO = "stdio://"
+EARLY_BYTES = 64 << 10
 GO_ON = "the sessions stay as they are: dendro sessions lists them"
 
 
@@ -22,7 +26,7 @@ def app_server(
     ctx: typer.Context,
     listen: Annotated[
         str, typer.Option("--listen", metavar="ADDRESS", help="stdio://, ws://HOST:PORT or unix://PATH.")
-    ] = "stdio://",
+    ] = STDIO,
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Start no worker: others serve the sessions' pool.")
     ] = False,
@@ -38,31 +42,61 @@ def app_server(
     dendro app-server --listen unix:///tmp/dendro.sock
     dendro app-server --listen ws://127.0.0.1:7777
     """
+    invocation = Invocation.of(ctx)
+    # The client waits for an answer, and neither for what serves it nor for the worker.
+    greeted = _greeted(invocation) if listen == STDIO else (b"", False)
+
     from orchestrator.cli.processes import companion
     from orchestrator.gateways.wires.addresses import parse_address
 
     address = parse_address(listen)
-    invocation = Invocation.of(ctx)
     settings = invocation.settings()
-    # The client waits for an answer, and not for the worker: that imports what it needs beside.
     with companion(invocation, wanted=not no_worker, imported=False) as worker:
         if worker is not None:
             worker.start()
         import uvloop
 
-        uvloop.run(_serve(settings, invocation.sources(), address, worker))
+        uvloop.run(_serve(settings, invocation.sources(), (address, greeted), worker))
+
+
+def _greeted(invocation: Invocation) -> tuple[bytes, bool]:
+    """What a client has written by now, and whether it was answered."""
+    import os
+    import select
+    from importlib.metadata import version
+
+    from orchestrator.gateways.app_server.greeting import early_answer
+    from orchestrator.home import data_home
+
+    if os.isatty(0) or not select.select((0,), (), (), 0)[0]:
+        return b"", False
+    early = os.read(0, EARLY_BYTES)
+    given = str(invocation.home) if invocation.home is not None else None
+    home = data_home(given, os.environ, Path.cwd())
+    answer = early_answer(early, version("dendro-orchestrator"), home)
+    if answer is not None:
+        with suppress(BrokenPipeError):
+            os.write(1, answer)
+    return early, answer is not None
 
 
 async def _serve(
-    settings: Settings, sources: SettingsSources, address: Address, worker: Companion | None
+    settings: Settings,
+    sources: SettingsSources,
+    where: tuple[Address, tuple[bytes, bool]],
+    worker: Companion | None,
 ) -> None:
+    address, greeted = where
+
     from orchestrator.cli.invocation import opened
     from orchestrator.gateways.app_server.server import AppServer
     from orchestrator.wiring.new_threads import door_ports
 
     async with opened(settings, insists=True) as found:
         server = AppServer(door_ports(found, sources))
-        serving = _on_stdio(server) if address.scheme == "stdio" else _listening(found, server, address)
+        serving = (
+            _on_stdio(server, *greeted) if address.scheme == "stdio" else _listening(found, server, address)
+        )
         if worker is not None:
             serving = worker.outliving(serving, GO_ON)
         try:
@@ -71,12 +105,14 @@ async def _serve(
             await server.close()
 
 
-async def _on_stdio(server: AppServer) -> None:
+async def _on_stdio(server: AppServer, early: bytes, answered: bool) -> None:
     from orchestrator.cli.terminal import read_stdin, write_json
+    from orchestrator.gateways.app_server.greeting import Greeter
     from orchestrator.gateways.principals import machine_user
     from orchestrator.gateways.wires.lines import LineWire, StandardStreams
 
-    await server.serve(LineWire(StandardStreams(read_stdin, write_json), machine_user()))
+    greeter = Greeter(read_stdin, write_json, early, answered)
+    await server.serve(LineWire(StandardStreams(greeter.receive, greeter.send), machine_user()))
 
 
 async def _listening(found: Opened, server: AppServer, address: Address) -> None:

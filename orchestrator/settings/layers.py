@@ -167,10 +167,3 @@ def parse_override(override: str) -> tuple[KeyPath, str]:
     if not equals:
         raise SettingsError("-c", "", repr(override), "write -c key=value, such as -c model=gpt-5")
     return leaf[0], text.strip()
-
-
-def absolute(text: str, base: Path, user_home: Path) -> Path:
-    """A path as a person writes it: `~/` is the user's home, relative ones count from `base`."""
-    if text == "~" or text.startswith("~/"):
-        return user_home / text[2:]
-    return base / text

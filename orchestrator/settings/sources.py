@@ -7,11 +7,11 @@ they mean.
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from orchestrator.home import absolute, data_home, user_home
 from orchestrator.sandbox.policy import PROJECT_CONFIG
 from orchestrator.settings.folder import FolderRules, keys_below, written
 from orchestrator.settings.layers import (
@@ -21,7 +21,6 @@ from orchestrator.settings.layers import (
     Origin,
     Rank,
     SettingsError,
-    absolute,
     parse_override,
     parse_toml,
     parse_value,
@@ -123,17 +122,13 @@ class SettingsSources:
     @property
     def user_home(self) -> Path:
         """The user's home folder."""
-        return Path(self.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+        return user_home(self.environ)
 
     @property
     def home(self) -> Path:
         """Dendro's data folder."""
-        given = self.flags.get("home") or self.environ.get("DENDRO_HOME")
-        if given:
-            return absolute(str(given), self.cwd, self.user_home)
-        data = self.environ.get("XDG_DATA_HOME", "")
-        # The base directory specification: a relative path is to be ignored.
-        return (Path(data) if data.startswith("/") else self.user_home / ".local/share") / "dendro"
+        given = self.flags.get("home")
+        return data_home(str(given) if given else None, self.environ, self.cwd)
 
     @property
     def session_cwd(self) -> Path:

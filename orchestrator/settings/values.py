@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError, absolute
+from orchestrator.home import absolute
+from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError
 from orchestrator.tables import Setting, Table, limits_of, settings_of
 
 T = TypeVar("T", bound=Table)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 
 from orchestrator.gateways.app_server.door import ClientInfo, Door
 from orchestrator.gateways.app_server.errors import RpcError
+from orchestrator.gateways.app_server.greeting import NAME_CHARS, greeting, user_agent
 from orchestrator.gateways.app_server.method import Method, Params, Result
-
-PROTOCOL_LEVEL = "0.169.0"
-"""The version of the recorded peer whose protocol is served: clients look for it."""
-NAME_CHARS = 200
 
 
 class ClientInfoParams(Params):
@@ -50,25 +46,22 @@ async def initialize(door: Door, params: InitializeParams) -> Result:
         asked.experimental_api,
         frozenset(asked.opt_out_notification_methods or ()),
     )
-    agent = user_agent(door)
-    told = {
-        "userAgent": agent,
-        "codexHome": str(door.ports.home),
-        "platformFamily": "unix",
-        "platformOs": platform.system().lower(),
-    }
+    told = greeting(door.info.name, door.ports.version, door.ports.home)
     if params.protocol_version is None:
         return told
-    server = {"name": "dendro", "title": "Dendro", "version": door.ports.version, "user_agent": agent}
+    server = {
+        "name": "dendro",
+        "title": "Dendro",
+        "version": door.ports.version,
+        "user_agent": told["userAgent"],
+    }
     mcp = {"protocolVersion": params.protocol_version[:NAME_CHARS], "capabilities": {}, "serverInfo": server}
     return {**told, **mcp}
 
 
-def user_agent(door: Door) -> str:
+def named_agent(door: Door) -> str:
     """The server's name for itself, to a client that may not have named itself yet."""
-    client = door.info.name if door.info is not None else "dendro"
-    machine = f"{platform.system()}; {platform.machine()}"
-    return f"{client}/{PROTOCOL_LEVEL} (dendro {door.ports.version}; {machine})"
+    return user_agent(door.info.name if door.info is not None else "dendro", door.ports.version)
 
 
 METHODS: Mapping[str, Method] = {

@@ -14,7 +14,7 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
 from orchestrator.gateways.app_server.methods import account
-from orchestrator.gateways.app_server.methods.handshake import user_agent
+from orchestrator.gateways.app_server.methods.handshake import named_agent
 from orchestrator.gateways.app_server.methods.v1 import V1Params
 from orchestrator.gateways.app_server.offer import is_owner
 from orchestrator.gateways.app_server.ports import BadSetting
@@ -165,7 +165,7 @@ async def get_metadata(door: Door, params: OfPath) -> Result:
 
 async def get_user_agent(door: Door, _: NoParams) -> Result:
     """The server's name for itself."""
-    return {"userAgent": user_agent(door)}
+    return {"userAgent": named_agent(door)}
 
 
 async def user_info(door: Door, _: NoParams) -> Result:

@@ -1,0 +1,30 @@
+"""Where this user's data is, known before any setting is read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def user_home(environ: Mapping[str, str]) -> Path:
+    """The user's home folder."""
+    return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+
+
+def data_home(given: str | None, environ: Mapping[str, str], cwd: Path) -> Path:
+    """Dendro's data folder: `--home`, else `DENDRO_HOME`, else the user's place for data."""
+    own = user_home(environ)
+    if text := given or environ.get("DENDRO_HOME"):
+        return absolute(text, cwd, own)
+    data = environ.get("XDG_DATA_HOME", "")
+    # The base directory specification: a relative path is to be ignored.
+    return (Path(data) if data.startswith("/") else own / ".local/share") / "dendro"
+
+
+def absolute(text: str, base: Path, user_home: Path) -> Path:
+    """A path as a person writes it: `~/` is the user's home, relative ones count from `base`."""
+    if text == "~" or text.startswith("~/"):
+        return user_home / text[2:]
+    return base / text
