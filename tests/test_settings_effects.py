@@ -63,7 +63,7 @@ NOWHERE = SettingsSources(Path("/tmp"), {"HOME": "/tmp"})
 
 
 def _found(settings: Settings) -> Any:
-    return SimpleNamespace(settings=settings)
+    return SimpleNamespace(settings=settings, broker=None)
 
 
 def folder_of_a_thread(settings: Settings) -> Path:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,15 @@ def said(words: list[str], folder: Path, env: dict[str, str]) -> tuple[int, str,
     with Started([*COMMAND, *words], stdout=-1, stderr=-1, text=True, cwd=folder, env=env) as process:
         stdout, stderr = process.communicate()
     return process.returncode, stdout, stderr
+
+
+def held_by(process: subprocess.Popen[bytes]) -> list[str]:
+    """The files that a process has open; it may open and close others meanwhile."""
+    held = []
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            held.append(str(link.readlink()))
+    return held
 
 
 @pytest.fixture
@@ -62,9 +72,9 @@ def test_command_is_a_child_of_the_test_and_holds_nothing_else_open(
         process.stdout.readline()
         status = Path(f"/proc/{process.pid}/status").read_text()
         assert f"PPid:\t{os.getpid()}\n" in status
-        held = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
-        assert not [path for path in held if path.startswith(str(tmp_path)) or "memfd" in path]
+        held = held_by(process)
         process.kill()
+        assert not [path for path in held if path.startswith(str(tmp_path)) or "memfd" in path]
         assert process.wait() == -signal.SIGKILL
 
 

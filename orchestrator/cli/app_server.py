@@ -60,7 +60,7 @@ def app_server(
 
 
 def _greeted(invocation: Invocation) -> tuple[bytes, bool]:
-    """What a client has written by now, and whether it was answered."""
+    """The bytes that a client has written by now, and whether they were answered."""
     import os
     import select
     from importlib.metadata import version

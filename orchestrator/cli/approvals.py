@@ -174,7 +174,7 @@ async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None
                 import orjson
 
                 kind = "settled" if isinstance(news, Over) else "opened"
-                typer.echo(json_for_stdout(orjson.dumps({"type": kind, **asked.value()})))
+                typer.echo(json_for_stdout(orjson.dumps({"news": kind, **asked.value()})))
             elif isinstance(news, Over):
                 typer.echo(f"     {one_line(f'{asked.call}  {asked.subject}: waits no longer')}")
             else:

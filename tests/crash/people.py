@@ -27,6 +27,7 @@ DELTAS = frozenset(
         "agent_reasoning_delta",
         "exec_command_output_delta",
         "agent_reasoning_section_break",
+        "raw_response_item",  # of calls about agents: the conversation holds them
     }
 )
 OVER = frozenset({"task_complete", "turn_aborted"})

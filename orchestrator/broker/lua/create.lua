@@ -15,7 +15,8 @@ local pool = fixed_pool(pool_name, 3)
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
 place_birth(born, 7, {[0] = pool})
 
-local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[13], 'zset') or pool_misfit(pool) or misfit(born.key, 'hash')
+local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[13], 'zset') or pool_misfit(pool)
+  or misfit(born.key, 'hash')
 if bad then return bad end
 local now = now_ms()
 local created = redis.call('HGET', born.key, 'created')

@@ -44,7 +44,11 @@ class _Reader:
             )
         self._socket = ours
         ours.settimeout(START_S)
-        self._receive(_LENGTH.size)
+        try:
+            self._receive(_LENGTH.size)
+        except OSError:
+            self.end()
+            raise
         ours.settimeout(ANSWER_S)
 
     def ask(self, kind: bytes, source: bytes) -> Any:
