@@ -126,6 +126,29 @@ async def test_full_queue_refuses_a_message_and_takes_the_end_of_an_agent(backen
     await broker.aclose()
 
 
+@pytest.mark.parametrize(
+    "config",
+    [BrokerConfig(lease_s=60.0, sq_max_entries=3), BrokerConfig(lease_s=60.0, sq_max_bytes=300)],
+    ids=["entries", "bytes"],
+)
+async def test_messages_of_one_commit_count_before_they_are_written(
+    backend: Backend, config: BrokerConfig
+) -> None:
+    broker = backend.broker(config)
+    held = await working(broker)
+    child = NewSession(session_id(), held.claim.tree, POOL, AgentId(1), held.claim.session)
+    born = await broker.commit(step(held, held.claim, "spawn", cursor=held.sq_tip, children=(child,)))
+    assert isinstance(born, Committed)
+    await submitted(broker, child.session, "s0", b"x" * 100)
+    letters = [OutboundMessage(child.session, "message", b"x" * 100, f"m{number}") for number in range(3)]
+    refused = await broker.commit(step(born, held.claim, "three", outbox=tuple(letters)))
+    assert refused == Refused("queue_full", child.session)
+    assert isinstance(
+        await broker.commit(step(born, held.claim, "two", outbox=tuple(letters[:2]))), Committed
+    )
+    await broker.aclose()
+
+
 async def test_submission_past_eight_megabytes_is_not_sent(broker: Broker) -> None:
     session = await created(broker)
     with pytest.raises(CommitTooLarge):
