@@ -23,6 +23,11 @@ def data_home(given: str | None, environ: Mapping[str, str], cwd: Path) -> Path:
     return (Path(data) if data.startswith("/") else own / ".local/share") / "dendro"
 
 
+def home_of_process(given: Path | None) -> Path:
+    """The data folder of this process, before its settings are loaded; `given` is `--home`."""
+    return data_home(None if given is None else str(given), os.environ, Path.cwd())
+
+
 def absolute(text: str, base: Path, user_home: Path) -> Path:
     """A path as a person writes it: `~/` is the user's home, relative ones count from `base`."""
     if text == "~" or text.startswith("~/"):

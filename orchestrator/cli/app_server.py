@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -66,14 +65,12 @@ def _greeted(invocation: Invocation) -> tuple[bytes, bool]:
     from importlib.metadata import version
 
     from orchestrator.gateways.app_server.greeting import early_answer
-    from orchestrator.home import data_home
+    from orchestrator.home import home_of_process
 
     if os.isatty(0) or not select.select((0,), (), (), 0)[0]:
         return b"", False
     early = os.read(0, EARLY_BYTES)
-    given = str(invocation.home) if invocation.home is not None else None
-    home = data_home(given, os.environ, Path.cwd())
-    answer = early_answer(early, version("dendro-orchestrator"), home)
+    answer = early_answer(early, version("dendro-orchestrator"), home_of_process(invocation.home))
     if answer is not None:
         with suppress(BrokenPipeError):
             os.write(1, answer)

@@ -39,11 +39,15 @@ def request_url(provider: ProviderSettings, path: str) -> str:
     return f"{url}?{urlencode(provider.query_params)}" if provider.query_params else url
 
 
+LEAST_SECRET = 4
+"""Characters of the shortest key that is looked for: a shorter one stands in every text."""
+
+
 def redacted(provider: ProviderSettings, text: str) -> str:
     """`text` without any of the provider's secrets: servers like to quote the key that they refuse."""
     for secret in (provider.api_key, *provider.secret_headers.values()):
-        if secret:
-            text = text.replace(secret, "[redacted]")
+        if len(secret or "") >= LEAST_SECRET:
+            text = text.replace(str(secret), "[redacted]")
     return text
 
 

@@ -1,4 +1,4 @@
-"""The only reader of the environment and of configuration files.
+"""The reader of configuration files and, with `orchestrator.home`, of the environment.
 
 `load_settings` turns what a process was given (folder, environment, file, `-c`, flags) into one frozen
 `Settings`; everything else in the system gets values from it and never looks for itself.

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.provider import redacted
 from orchestrator.stub import behaviour
 from orchestrator.tools.local_shell import LOCAL_SHELL
 from tests.model.chat_chunks import COST, CUSTOM, DONE, STOP, UNPAID, USAGE, calling, chunk, line, part
@@ -245,3 +246,8 @@ async def test_a_behaviour_goes_on_from_the_outputs_that_chat_messages_carry() -
             history += [call, output]
         stream = peer.client.stream(prompt(input=history), HttpBudget(0))
         assert texts([event async for event in stream]) == "Ran 2 commands."
+
+
+@pytest.mark.parametrize(("key", "told"), [("x", "a proxy with x"), ("xyz1", "a proxy with [redacted]")])
+def test_key_of_a_letter_is_not_looked_for_in_every_text(key: str, told: str) -> None:
+    assert redacted(provider("http://h/v1", api_key=key), f"a proxy with {key}") == told
