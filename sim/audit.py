@@ -70,12 +70,11 @@ def audit(world: Ended) -> None:
 
 
 def _sent_home(world: Ended) -> None:
-    """A worker that a person has sent home drains at a heartbeat, unless Redis has lost the word."""
+    """A worker that hears at a heartbeat that a person has sent it home drains."""
     watch = world.site.watch
     for machine in world.nemesis.living:
-        since_s = max(machine.sent_home_s, machine.awake_s, watch.peace_s)
-        lost = watch.went_back_s > 0 or watch.was_parted
-        if machine.sent_home_s and not lost and world.site.loop.time() - since_s > DRAINED_WITHIN_S:
+        told_s = watch.told_home.get(machine.name)
+        if told_s is not None and world.site.loop.time() - max(told_s, machine.awake_s) > ANSWERED_WITHIN_S:
             watch.reach.saw("sent_home")
             if not machine.worker._draining.is_set():
                 watch.broken("sent_home", f"{machine.name} was sent home, and claims on")
@@ -180,8 +179,8 @@ def _patches(world: Ended) -> None:
             world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 
-DRAINED_WITHIN_S = 15.0
-"""Three heartbeats."""
+ANSWERED_WITHIN_S = 2.0
+"""The time that an answer takes to a worker that stands still nowhere."""
 WHOLE = len("<t1:0>")
 """Characters of the shortest text that no other message of a model has."""
 _OFTEN = ("_delta", "_activity", "item_started", "raw_response_item")

@@ -115,8 +115,8 @@ RULES = {
         Case("a session was taken from a holder whose lease had not run out"),
     ),
     "sent_home": Rule(
-        "A worker that a person has sent home drains, unless Redis has lost the word.",
-        Case("a worker that was sent home by way of Redis is there at the end"),
+        "A worker that hears at a heartbeat that a person has sent it home drains.",
+        Case("a worker was told so behind the last fault"),
     ),
     "alone": Rule(
         "When a session is claimed, no command of an earlier claim runs any more.",

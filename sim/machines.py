@@ -172,8 +172,6 @@ class Process(ABC):
         self.main = Lane(name)
         self.alive = True
         self.draining = False
-        self.sent_home_s = 0.0
-        """When a person has sent it home by way of Redis."""
         self.awake_s = site.loop.time()
         """When it began, or was let go after it had stood still."""
 

@@ -448,7 +448,7 @@ class Nemesis(Degradations):
                 and len(self.machines) % 2
                 and await self._called().sends_home(victim.name)
             ):
-                victim.draining, victim.sent_home_s = True, self.site.loop.time()
+                victim.draining = True
             else:
                 victim.drain()
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 3.0))

@@ -108,6 +108,8 @@ class Watch(Rest, Branches, TreeLogs):
         self.written_s = 0.0
         """When something was committed last."""
         self.peace_s = 0.0
+        self.told_home: dict[str, float] = {}
+        """When a worker was told last, after all faults, that a person has sent it home."""
         """When the last fault had ended."""
 
     @property
@@ -146,6 +148,9 @@ class Watch(Rest, Branches, TreeLogs):
             self.admissions.asked(args, int(reply[1]))
         if name == "settle" and code == b"OK":
             self.admissions.settled(args)
+        if name == "heartbeat" and code == b"OK" and reply[2] and self.peace_s:
+            worker = args[3 + int(args[2])]
+            self.told_home[worker.decode() if isinstance(worker, bytes) else str(worker)] = self._loop.time()
         if code == b"CORRUPT":
             self.broken("no_crash", f"{name} found {reply[1:]}")
         if code == b"QUARANTINED" and (session in self.poisonous or self.unmended(session)):
