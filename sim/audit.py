@@ -174,9 +174,10 @@ def _trees(world: Ended) -> None:
 
 
 def _patches(world: Ended) -> None:
-    for (session, call_id), count in world.site.ledger.written.items():
-        if count > 1 and world.site.watch.forgot_s < 0:
-            world.site.watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
+    ledger, watch = world.site.ledger, world.site.watch
+    for (session, call_id), count in ledger.written.items():
+        if count > 1 and watch.forgot_s < 0 and (session, call_id) not in ledger.missed:
+            watch.broken("effects_once", f"{session}: {call_id} was written {count} times")
 
 
 ANSWERED_WITHIN_S = 2.0

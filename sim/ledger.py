@@ -51,6 +51,8 @@ class Ledger:
         self.by_call: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
         self.written: Counter[tuple[str, str]] = Counter()
         """Patches that were written, by call."""
+        self.missed: set[tuple[str, str]] = set()
+        """Calls that went on under another claim because their supervisor stood still, as nothing forbids."""
         self.frozen: dict[SimSupervisor, float] = {}
         """Keepers that stand still, and since when."""
         self.supervisors: dict[str, SimSupervisor] = {}

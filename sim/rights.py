@@ -36,8 +36,9 @@ class Rights:
         if seen is not None and seen.claim not in ("", claim):
             self._taken_over(session, seen)
         old = [run for run in self._ledger.running(session) if run.claim != claim]
-        if any(not self._ledger.kept(run) for run in old):
+        if missed := {(session, run.call_id) for run in old if not self._ledger.kept(run)}:
             self._watch.reach.saw("supervisor_missed")
+            self._ledger.missed |= missed
         old = [run for run in old if self._ledger.kept(run)]
         if old and self._watch.now_s > self._watch.forgot_s + TRUST_S:
             self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
