@@ -28,7 +28,7 @@ NEEDED = (
 
 
 class Unauthenticated(Exception):
-    """Nobody known is at the other end; the message says what would make it known."""
+    """The peer is not known; the message says what would make it known."""
 
 
 class Revoked(Exception):

@@ -28,9 +28,9 @@ PATCH = {
     "type": "apply_patch_approval_request",
     "call_id": "p1",
     "changes": {
-        "/work/a.txt": {"type": "update", "unified_diff": "-one\n+two", "move_path": None},
-        "/work/b.txt": {"type": "add", "content": "three\n"},
-        "/work/c.txt": {"delete": {"content": "gone"}},
+        "/srv/a.txt": {"type": "update", "unified_diff": "-one\n+two", "move_path": None},
+        "/srv/b.txt": {"type": "add", "content": "three\n"},
+        "/srv/c.txt": {"delete": {"content": "gone"}},
     },
 }
 PLAN = {
@@ -78,9 +78,9 @@ def test_decision_for_an_agent_of_the_tree_names_the_agent() -> None:
 
 def test_form_about_a_patch_shows_every_file_with_its_text() -> None:
     text = form(PATCH).message
-    assert "update /work/a.txt\n-one\n+two" in text
-    assert "add /work/b.txt\nthree" in text
-    assert "delete /work/c.txt\ngone" in text
+    assert "update /srv/a.txt\n-one\n+two" in text
+    assert "add /srv/b.txt\nthree" in text
+    assert "delete /srv/c.txt\ngone" in text
 
 
 @pytest.mark.parametrize(

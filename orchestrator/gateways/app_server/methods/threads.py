@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import orjson
@@ -31,7 +32,16 @@ from orchestrator.views.thread_list import (
     threads_page,
 )
 from orchestrator.views.thread_log import ThreadLog
-from orchestrator.views.thread_pages import Asked, BadCursor, Cursor, Direction, items_page, turns_page
+from orchestrator.views.thread_pages import (
+    Asked,
+    BadCursor,
+    Cursor,
+    Direction,
+    ItemPage,
+    TurnPage,
+    items_page,
+    turns_page,
+)
 from orchestrator.views.threads import Thread, threads
 from orchestrator.views.turns.records import ThreadItem, TurnId
 
@@ -240,24 +250,15 @@ class TurnsList(Params):
 async def turns_list(door: Door, params: TurnsList) -> Result:
     """Turns from the log, as much of each as is wanted."""
     head = await head_to_read(door, params.thread_id)
-    limit = max(1, min(params.limit or USUAL_TURNS, MOST_TURNS))
     view: ItemsView = params.items_view or "summary"
-    try:
-        cursor = None if params.cursor is None else Cursor.of(params.cursor, "turns")
-        log = await ThreadLog.of(door.ports.found, head)
-        while True:
-            found = await turns_page(log, Asked(params.sort_direction or "desc", limit, cursor))
-            data = [turn_json(turn, view) for turn in found.turns]
-            if fits(data):
-                break
-            limit = len(data) // 2
-    except BadCursor as error:
-        raise bad_params(str(error)) from None
-    return {
-        "data": data,
-        "nextCursor": _text(found.next),
-        "backwardsCursor": _text(found.back),
-    }
+
+    async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], TurnPage]:
+        found = await turns_page(log, asked)
+        return [turn_json(turn, view) for turn in found.turns], found
+
+    limit = max(1, min(params.limit or USUAL_TURNS, MOST_TURNS))
+    cursor = _cursor(params.cursor, "turns")
+    return await _page_that_fits(door, head, Asked(params.sort_direction or "desc", limit, cursor), read)
 
 
 class ItemAnchor(Params):
@@ -282,17 +283,36 @@ async def items_list(door: Door, params: ItemsList) -> Result:
     if isinstance(params.cursor, ItemAnchor):
         raise bad_params("cursor: give a text that such a list answered; items are no places here")
     head = await head_to_read(door, params.thread_id)
+
+    async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], ItemPage]:
+        found = await items_page(log, asked, params.turn_id)
+        return [_entry(turn, item) for turn, item in found.items], found
+
     limit = max(1, min(params.limit or USUAL_ITEMS, MOST_ITEMS))
+    cursor = _cursor(params.cursor, "items")
+    return await _page_that_fits(door, head, Asked(params.sort_direction or "asc", limit, cursor), read)
+
+
+def _cursor(text: str | None, kind: Literal["turns", "items"]) -> Cursor | None:
     try:
-        cursor = None if params.cursor is None else Cursor.of(params.cursor, "items")
+        return None if text is None else Cursor.of(text, kind)
+    except BadCursor as error:
+        raise bad_params(str(error)) from None
+
+
+async def _page_that_fits(
+    door: Door,
+    head: SessionHead,
+    asked: Asked,
+    read: Callable[[ThreadLog, Asked], Awaitable[tuple[list[JsonObject], TurnPage | ItemPage]]],
+) -> Result:
+    """A page of the log, of as many rows as a client can be sent: halved until it fits."""
+    try:
         log = await ThreadLog.of(door.ports.found, head)
-        while True:
-            asked = Asked(params.sort_direction or "asc", limit, cursor)
-            found = await items_page(log, asked, params.turn_id)
-            data = [_entry(turn, item) for turn, item in found.items]
-            if fits(data):
-                break
-            limit = len(data) // 2
+        data, found = await read(log, asked)
+        while not fits(data):
+            asked = replace(asked, limit=len(data) // 2)
+            data, found = await read(log, asked)
     except BadCursor as error:
         raise bad_params(str(error)) from None
     return {
