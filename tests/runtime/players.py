@@ -186,7 +186,9 @@ class ScriptedTools:
         return ProcessEnd(process.number, unknown_end(process, "bye"), "bye")
 
     def kill_process(self, number: int, claim: str) -> None:
-        self.killed.append(f"process {number}")
+        """Kills it once: a worker asks at each step until the end is decided."""
+        if f"process {number}" not in self.killed:
+            self.killed.append(f"process {number}")
         self.processes.setdefault(number, Gate()).open()
 
     async def abandon(self, claim: str) -> None:
