@@ -192,7 +192,15 @@ def _lacks(root: Path, name: str) -> bool:
         return False
     if not entry.exists():
         return _real(entry).parent.is_dir()
-    return entry.is_dir() and not entry.is_symlink() and not any(entry.iterdir())
+    return entry.is_dir() and not entry.is_symlink() and _is_empty(entry)
+
+
+def _is_empty(folder: Path) -> bool:
+    try:
+        return not any(folder.iterdir())
+    except FileNotFoundError:
+        # The guard of a command that has ended meanwhile.
+        return True
 
 
 def _real(path: Path) -> Path:

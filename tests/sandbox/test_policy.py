@@ -1,5 +1,6 @@
 """The resolution of a wire policy to the paths of one command."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,21 @@ def test_dendros_own_code_is_read_only_in_a_workspace_that_holds_it(tmp_path: Pa
     assert package in confinement.read_only_subpaths
     assert all(path in confinement.read_only_subpaths for path in code if path.is_relative_to(package.parent))
     assert resolve(workspace(), tmp_path, None, read_only=code).read_only_subpaths == ()
+
+
+def test_guard_that_another_command_takes_away_meanwhile_stops_no_command(tmp_path: Path) -> None:
+    guard, over = tmp_path / "dendro.toml", threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            guard.mkdir()
+            guard.rmdir()
+
+    commands = threading.Thread(target=come_and_go)
+    commands.start()
+    try:
+        found = [resolve({"mode": "workspace-write"}, tmp_path, None).missing for _ in range(1_000)]
+    finally:
+        over.set()
+        commands.join()
+    assert all(guard in missing for missing in found)
