@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import AsyncExitStack
 
 import orjson
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 
 from bench.accounts import resident_mib
+from bench.door_clients import INITIALIZE, Served, dendro, environ, gateway
+from bench.door_logs import logs
+from bench.door_turns import crowd, turns
 from bench.figures import Figure, at_most, spread
 from bench.lab import Fleet, Lab, fleet
-from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.submission import Submission
 
-INITIALIZE = {"id": 0, "method": "initialize", "params": {"clientInfo": {"name": "bench", "version": "1"}}}
-MOST_LINE = 1 << 24
 TURNS = 20
 
 
@@ -38,7 +34,9 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
             return [
                 *await _idle(served, idle),
                 await _heard(running, served, listeners),
-                await _turns(served),
+                *await turns(running, served, 20 if quick else 100),
+                *await logs(running, served, quick),
+                *await crowd(lab, quick),
                 spread(
                     "start of `dendro app-server` to the answer of `initialize`",
                     [_start(running) for _ in range(3 if quick else 10)],
@@ -48,55 +46,13 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
             ]
 
 
-class Served:
-    """A gateway's process and its two addresses."""
-
-    def __init__(self, process: asyncio.subprocess.Process, lines: str, frames: str) -> None:
-        self.process = process
-        self.frames = frames
-        self.host, self.port = lines.removeprefix("tcp://").rsplit(":", 1)
-
-    async def lines(self, session: SessionId) -> asyncio.StreamReader:
-        """A connection of lines that is attached to a session; its greeting is read."""
-        reader, writer = await asyncio.open_connection(self.host, int(self.port), limit=MOST_LINE)
-        op = {"type": "configure_session", "session_id": session}
-        writer.write(orjson.dumps({"id": "1", "op": op, "with_seq": True}) + b"\n")
-        await reader.readline()
-        _KEPT.append(writer)
-        return reader
-
-
-_KEPT: list[asyncio.StreamWriter] = []
-"""Writers of open connections: one that is forgotten is closed."""
-
-
-@asynccontextmanager
-async def gateway(running: Fleet) -> AsyncIterator[Served]:
-    """`dendro serve` as its users start it."""
-    process = await asyncio.create_subprocess_exec(
-        *_dendro("serve", "--listen", "tcp://127.0.0.1:0", "--listen", "ws://127.0.0.1:0"),
-        stderr=asyncio.subprocess.PIPE,
-        env=_environ(running),
-        cwd=running.lab.workspace,
-    )
-    assert process.stderr is not None
-    try:
-        said = [(await process.stderr.readline()).decode().split()[-1] for _ in range(2)]
-        yield Served(process, *said)
-    finally:
-        for writer in _KEPT:
-            writer.close()
-        _KEPT.clear()
-        process.terminate()
-        await process.wait()
-
-
 async def _idle(served: Served, count: int) -> list[Figure]:
     before = resident_mib(served.process.pid)
     async with AsyncExitStack() as stack:
         for _ in range(count):
             client = await stack.enter_async_context(connect(served.frames, compression=None))
-            await _call(client, INITIALIZE)
+            await client.send(orjson.dumps(INITIALIZE).decode())
+            await client.recv()
         grown = resident_mib(served.process.pid) - before
     note = "WebSockets after `initialize`; Pss of the gateway, grown"
     return [Figure(f"{count} idle connections", grown, "MiB", at_most(100), note=note)]
@@ -139,33 +95,13 @@ async def _heard(running: Fleet, served: Served, count: int) -> Figure:
     return spread(name, late, at_most(10, p99=10), note)
 
 
-async def _turns(served: Served) -> Figure:
-    took = []
-    async with connect(served.frames, compression=None, max_size=None) as client:
-        await _call(client, INITIALIZE)
-        started = await _call(client, {"id": 1, "method": "thread/start", "params": {}})
-        thread = started["thread"]["id"]
-        for number in range(TURNS):
-            params = {"threadId": thread, "input": [{"type": "text", "text": "go"}]}
-            began = time.monotonic()
-            await client.send(
-                orjson.dumps({"id": number + 2, "method": "turn/start", "params": params}).decode()
-            )
-            while orjson.loads(await client.recv()).get("method") != "turn/completed":
-                pass
-            took.append(time.monotonic() - began)
-    return spread(
-        "`turn/start` to `turn/completed`", took[1:], None, "one text of the stub, over a WebSocket"
-    )
-
-
 def _start(running: Fleet) -> float:
     began = time.monotonic()
     with subprocess.Popen(
-        _dendro("app-server", "--no-worker"),
+        dendro("app-server", "--no-worker"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=_environ(running),
+        env=environ(running),
         cwd=running.lab.workspace,
     ) as process:
         assert process.stdin is not None
@@ -176,22 +112,3 @@ def _start(running: Fleet) -> float:
         took = time.monotonic() - began
         process.stdin.close()
     return took
-
-
-async def _call(client: ClientConnection, request: dict[str, Any]) -> dict[str, Any]:
-    """The result of a request; what comes before it is passed over."""
-    await client.send(orjson.dumps(request).decode())
-    while True:
-        message = orjson.loads(await client.recv())
-        if message.get("id") == request["id"] and "method" not in message:
-            result: dict[str, Any] = message["result"]
-            return result
-
-
-def _dendro(*words: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "orchestrator.cli.main", *words]
-
-
-def _environ(running: Fleet) -> dict[str, str]:
-    here = str(Path(__file__).resolve().parents[1])
-    return {**running.lab.environ(OPENAI_BASE_URL=running.base_url), "PYTHONPATH": here}
