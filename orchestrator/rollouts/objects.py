@@ -8,17 +8,24 @@ itself is `ArchiveUnavailable`: file systems have no error in common.
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 _UNFINISHED = ".part"
+CHUNK = 1 << 20
+
+
+class TooLarge(Exception):
+    """An object has more bytes than its reader takes."""
 
 
 class ArchiveUnavailable(Exception):
@@ -49,12 +56,38 @@ class Objects:
         self._fs.pipe_file(unfinished, content)
         self._fs.mv(unfinished, path)
 
+    def put_file(self, name: str, source: Path) -> None:
+        """Stores a file's bytes as `put` does, without holding them in memory."""
+        with self._asked("does not take", name):
+            if isinstance(self._fs, LocalFileSystem):
+                with source.open("rb") as content:
+                    self._write_file(Path(self._root, name), content)
+                return
+            path = self._path(name)
+            unfinished = f"{path}.{self._token(8)}{_UNFINISHED}"
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._fs.put_file(str(source), unfinished)
+            self._fs.mv(unfinished, path)
+
+    def get_file(self, name: str, target: BinaryIO, most: int) -> int | None:
+        """Copies an object into an open file; None if there is none, else its bytes.
+
+        Raises `TooLarge` as soon as it is more than `most` bytes.
+        """
+        with self._asked("does not give", name), suppress(FileNotFoundError):
+            with self._fs.open(self._path(name), "rb") as source:
+                return _copied(source, target, most, name)
+        return None
+
     def _put_file(self, path: Path, content: bytes) -> None:
+        self._write_file(path, io.BytesIO(content))
+
+    def _write_file(self, path: Path, content: BinaryIO) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f"{path.name}.{self._token(8)}{_UNFINISHED}")
         try:
             with unfinished.open("xb") as file:
-                file.write(content)
+                shutil.copyfileobj(content, file, CHUNK)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
@@ -96,9 +129,21 @@ class Objects:
     def _asked(self, what: str, name: str) -> Iterator[None]:
         try:
             yield
+        except TooLarge:
+            raise
         except Exception as error:
             why = str(error) or type(error).__name__
             raise ArchiveUnavailable(f"the archive {self._root} {what} {name}: {why}") from error
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
+
+
+def _copied(source: BinaryIO, target: BinaryIO, most: int, name: str) -> int:
+    size = 0
+    while chunk := source.read(CHUNK):
+        size += len(chunk)
+        if size > most:
+            raise TooLarge(f"{name} has more than the {most:,} bytes that it may have")
+        target.write(chunk)
+    return size

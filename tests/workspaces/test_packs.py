@@ -1,0 +1,115 @@
+"""Packs in the store: what is stored under which name, and what of it is trusted."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+
+ROOT = new_session_id(1, 3, 7)
+TREE, SESSION = TreeId(ROOT), SessionId(new_session_id(2, 3, 8))
+MOST = 1 << 20
+
+
+def name_of(content: bytes, epoch: int = 4, tree: TreeId = TREE) -> PackName:
+    return PackName(tree, SESSION, epoch, "ab12", hashlib.sha256(content).hexdigest())
+
+
+def file_with(tmp_path: Path, content: bytes) -> Path:
+    file = tmp_path / "made.pack"
+    file.write_bytes(content)
+    return file
+
+
+@pytest.fixture(params=["folder", "object store"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    if request.param == "folder":
+        return Objects((tmp_path / "archive").as_uri())
+    return Objects(f"memory://{tmp_path}")
+
+
+async def test_worker_reads_the_pack_that_another_worker_stored(objects: Objects, tmp_path: Path) -> None:
+    content = b"PACK" * 500_000
+    name = name_of(content)
+    await Packs(objects).put(name, file_with(tmp_path, content))
+    await Packs(objects).fetch(name, tmp_path / "here.pack", 4 * MOST)
+    assert (tmp_path / "here.pack").read_bytes() == content
+    assert await Packs(objects).names(TREE, SESSION) == (name,)
+
+
+async def test_entry_and_store_write_a_name_alike() -> None:
+    name = name_of(b"x")
+    assert PackName.of(str(name), TREE) == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../../etc/passwd",
+        f"{TREE}/workspaces/../../other/0-a-{'0' * 64}.pack",
+        str(name_of(b"x", tree=TreeId(new_session_id(9, 3, 9)))),
+        f"{name_of(b'x')}\n",
+        f"{name_of(b'x')}.part",
+        "",
+    ],
+)
+async def test_name_that_is_none_of_the_tree_is_refused_before_the_store_is_asked(text: str) -> None:
+    with pytest.raises(BrokenPack, match="none of tree"):
+        PackName.of(text, TREE)
+
+
+async def test_pack_with_other_bytes_than_its_name_says_is_not_read(objects: Objects, tmp_path: Path) -> None:
+    name = name_of(b"what was stored")
+    objects.put(str(name), b"what lies there now")
+    with pytest.raises(BrokenPack, match="other bytes"):
+        await Packs(objects).fetch(name, tmp_path / "here.pack", MOST)
+    assert list(tmp_path.glob("here*")) == []
+
+
+async def test_pack_that_is_missing_is_said_to_be_missing(objects: Objects, tmp_path: Path) -> None:
+    with pytest.raises(BrokenPack, match="lacks"):
+        await Packs(objects).fetch(name_of(b"never stored"), tmp_path / "here.pack", MOST)
+    assert list(tmp_path.glob("here*")) == []
+
+
+async def test_pack_of_more_bytes_than_a_worker_takes_is_left_in_the_store(
+    objects: Objects, tmp_path: Path
+) -> None:
+    content = b"x" * (MOST + 1)
+    await Packs(objects).put(name_of(content), file_with(tmp_path, content))
+    with pytest.raises(BrokenPack, match=r"more than the 1,048,576 bytes"):
+        await Packs(objects).fetch(name_of(content), tmp_path / "here.pack", MOST)
+    assert list(tmp_path.glob("here*")) == []
+
+
+async def test_file_that_changed_after_it_was_made_is_not_stored(objects: Objects, tmp_path: Path) -> None:
+    with pytest.raises(BrokenPack, match="changed"):
+        await Packs(objects).put(name_of(b"as it was made"), file_with(tmp_path, b"as it is now"))
+    assert await Packs(objects).names(TREE, SESSION) == ()
+
+
+async def test_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "archive").write_text("a file where a folder should be")
+    packs = Packs(Objects((tmp_path / "archive").as_uri()))
+    with pytest.raises(ArchiveUnavailable, match="does not take"):
+        await packs.put(name_of(b"x"), file_with(tmp_path, b"x"))
+
+
+async def test_deleting_a_tree_deletes_its_packs(objects: Objects, tmp_path: Path) -> None:
+    await Packs(objects).put(name_of(b"x"), file_with(tmp_path, b"x"))
+    await Archive(objects).delete_tree(TREE)
+    assert await Packs(objects).names(TREE, SESSION) == ()
+
+
+async def test_removed_pack_may_be_removed_again(objects: Objects, tmp_path: Path) -> None:
+    packs = Packs(objects)
+    await packs.put(name_of(b"x"), file_with(tmp_path, b"x"))
+    await packs.remove(name_of(b"x"))
+    await packs.remove(name_of(b"x"))
+    assert not await packs.has(name_of(b"x"))
