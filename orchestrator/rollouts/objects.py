@@ -74,9 +74,12 @@ class Objects:
 
         Raises `TooLarge` as soon as it is more than `most` bytes.
         """
-        with self._asked("does not give", name), suppress(FileNotFoundError):
-            with self._fs.open(self._path(name), "rb") as source:
-                return _copied(source, target, most, name)
+        with (
+            self._asked("does not give", name),
+            suppress(FileNotFoundError),
+            self._fs.open(self._path(name), "rb") as source,
+        ):
+            return _copied(source, target, most, name)
         return None
 
     def _put_file(self, path: Path, content: bytes) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.rollouts.objects import CHUNK, Objects, TooLarge
+from orchestrator.rollouts.objects import Objects, TooLarge
 
 _ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _NAME = re.compile(
