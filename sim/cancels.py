@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.core.entries import Entry
 from orchestrator.core.registry import Agent, RegistryView
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Phase
 from sim.ledger import Ledger
 from sim.observer import Observer
 from sim.rights import Rights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import compaction, evolve
+from orchestrator.core import compaction, evolve, evolve_task
 from orchestrator.core.decide import branch, review_task, task_end
 from sim.mutant import Mutant, text
 
@@ -11,7 +11,7 @@ DEFECTS = (
         "reviewers know the conversation",
         "a review begins with what was said before it",
         text(
-            evolve,
+            evolve_task,
             "_branch",
             "Branch(state.settings, Log.of(fact.opening), fact.opening, last_usage=last)",
             "Branch(state.settings, Log.of((*state.history, *fact.opening)), fact.opening, last_usage=last)",

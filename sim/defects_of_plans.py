@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import evolve
+from orchestrator.core import evolve_task
 from orchestrator.core.decide import plan_task, task
 from orchestrator.runtime import prompts
 from sim.mutant import Mutant, text
@@ -17,7 +17,7 @@ DEFECTS = (
     Mutant(
         "approved plans stay",
         "a plan that a task was shown is shown to the next one, too",
-        text(evolve, "_task_begun", "state = _kept(state, PINNED, None)", "pass"),
+        text(evolve_task, "_task_begun", "state = state.with_meta(PINNED, None)", "pass"),
         "plans",
     ),
     Mutant(

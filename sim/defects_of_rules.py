@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, input_items, outstanding, settings
+from orchestrator.core import evolve, evolve_request, evolve_task, input_items, outstanding, settings
 from orchestrator.core.calls import Exec, Mcp, UserInputWork
 from orchestrator.core.decide import (
     agent_status,
@@ -67,7 +67,7 @@ DEFECTS = (
     Mutant(
         "queued input is dropped",
         "when one of several inputs that wait begins, the others are forgotten",
-        text(evolve, "_task_begun", "*state.queue[place + 1 :]", ""),
+        text(evolve_task, "_task_begun", "*state.queue[place + 1 :]", ""),
     ),
     Mutant(
         "words to a closed root are dropped",
@@ -84,7 +84,7 @@ DEFECTS = (
     Mutant(
         "failed responses used nothing",
         "what a response used that failed is not counted in its session",
-        text(evolve, "_tokens_lost", "if usage else state", "if False else state"),
+        text(evolve_request, "_tokens_lost", "if usage else state", "if False else state"),
     ),
     Mutant(
         "a timer that is gone raises",

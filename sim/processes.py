@@ -14,7 +14,7 @@ from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import CallFinished, ProcessEnd
 from orchestrator.core.decide.process import no_process
 from orchestrator.core.processes import Process
-from orchestrator.core.state import Call
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ExecCommandEnd
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.core.calls import PatchWork
-from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.tools.site import CallSite
 from sim.double import EPOCH_S
 from sim.ledger import Ledger, Run

@@ -28,7 +28,8 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
 from orchestrator.core.settings import Rules
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.core.user_shell import command_of
 from orchestrator.model.request import Item
 from orchestrator.protocol import events as ev

@@ -18,8 +18,9 @@ from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITE
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
 from orchestrator.core.snapshot import decode_snapshot, encode, encode_snapshot
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
+from orchestrator.core.turn_calls import Phase
 from orchestrator.model.request import Prompt
 from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts

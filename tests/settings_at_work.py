@@ -27,7 +27,8 @@ from orchestrator.core.calls import ExecWork
 from orchestrator.core.calls.prefixes import amendment
 from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.state import Answer, Call, State, Task
+from orchestrator.core.state import Answer, State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import Connections

@@ -13,8 +13,9 @@ from orchestrator.core.calls import HelperWork, VariantsWork
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.message_payloads import Envelope
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.state import State
 from orchestrator.core.tree import AgentCard, AgentRecord, Child, Mail, TreeView
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.agents import (
     AgentOrigin,
     SubagentStatus,

@@ -11,13 +11,14 @@ from typing import TypeAlias, assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import VariantsWork
 from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve_processes import evolve_processes
+from orchestrator.core.evolve_request import evolve_request
+from orchestrator.core.evolve_task import evolve_call, evolve_task
 from orchestrator.core.evolve_tree import evolve_tree
 from orchestrator.core.frozen import replace
-from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
+from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.modes import plans
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.state import (
@@ -29,21 +30,12 @@ from orchestrator.core.state import (
     PINNED,
     THREAD_NAME,
     Answer,
-    Branch,
-    Call,
-    Calls,
-    Elicitation,
-    Phase,
     Queued,
-    Request,
-    Response,
     State,
-    Task,
 )
 from orchestrator.core.tagged import proposal
-from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
-from orchestrator.core.user_shell import shell_call
-from orchestrator.protocol.ids import ResponseId
+from orchestrator.core.tokens import TokenInfo, Usage
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 Payload: TypeAlias = JsonMapping
@@ -98,10 +90,10 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
         return replace(state, task=task)
     if payload.get("turns_kept"):
         turns = (*state.earlier_turns, *(mark for mark, _ in state.bookmarks))
-        state = _noted(state, EARLIER, turns[-MOST_EARLIER:])
+        state = state.with_list(EARLIER, turns[-MOST_EARLIER:])
     # Lengths of the old history mean nothing in the new one.
     if state.pinned is not None:
-        state = _kept(state, PINNED, {"plan": state.pinned, "length": 0})
+        state = state.with_meta(PINNED, {"plan": state.pinned, "length": 0})
     state = replace(
         state,
         history=Log.of(items),
@@ -149,11 +141,11 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
     """The state after a fact, which the rollout's entry number `seq` states."""
     # By their tag, since a fold asks this of every third entry: a question for five classes takes longer.
     if fact.of == "call":
-        return _call_moved(state, fact, seq)
+        return evolve_call(state, fact, seq)
     if fact.of == "request":
-        return _of_request(state, fact)
+        return evolve_request(state, fact)
     if fact.of == "task":
-        return _of_task(state, fact)
+        return evolve_task(state, fact)
     if fact.of == "agent":
         return replace(state, tree=evolve_tree(state.tree, fact))
     if fact.of == "session":
@@ -180,7 +172,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.InputQueued(id, turn, client):
             return replace(state, queue=(*state.queue, Queued(id, turn, client)))
         case f.Closing(by):
-            return replace(_noted(state, LOOKUPS, ()), closing=by)
+            return replace(state.with_list(LOOKUPS, ()), closing=by)
         case f.Closed():
             return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):
@@ -200,15 +192,15 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return _restored(state, fact)
         case f.LookUpAsked(id, op, client, who):
             asked = {"id": id, "op": op, "client": client, "who": who}
-            return _noted(state, LOOKUPS, (*state.meta.get(LOOKUPS, ()), asked))
+            return state.with_list(LOOKUPS, (*state.meta.get(LOOKUPS, ()), asked))
         case f.LookUpEnded(id, client):
             ended = (id, client)
             left = [one for one in state.meta.get(LOOKUPS, ()) if (one["id"], one["client"]) != ended]
-            return _noted(state, LOOKUPS, left)
+            return state.with_list(LOOKUPS, left)
         case f.FoldersTold(folders):
-            return _noted(state, FOLDERS, folders)
+            return state.with_list(FOLDERS, folders)
         case f.PlanPinned(plan):
-            return _kept(state, PINNED, {"plan": plan, "length": len(state.history)})
+            return state.with_meta(PINNED, {"plan": plan, "length": len(state.history)})
         case f.Forked(_, content, texts, instructions):
             inherited = _inherited(content, texts, instructions)
             return replace(state, history=state.history.append(inherited), native=True)
@@ -221,18 +213,6 @@ def _secret_told(state: State, fact: f.Answered) -> State:
         return state
     secrets = (*state.task.secrets, SecretAnswer(fact.call_id, fact.secret))
     return replace(state, task=replace(state.task, secrets=secrets))
-
-
-def _noted(state: State, name: str, values: Sequence[JsonValue]) -> State:
-    """The state with a list that only some sessions have; without it if it is empty."""
-    return _kept(state, name, list(values) or None)
-
-
-def _kept(state: State, name: str, value: JsonValue) -> State:
-    """The state with something that only some sessions have; without it if it is None."""
-    if value is None:
-        return replace(state, meta={k: v for k, v in state.meta.items() if k != name})
-    return replace(state, meta={**state.meta, name: value})
 
 
 def _inherited(
@@ -254,7 +234,7 @@ def _restored(state: State, fact: f.Rewound) -> State:
         turns = turns[: turns.index(fact.response_id) + 1]
     # A plan that waits was approved later: the first task after it would have taken it.
     return replace(
-        _kept(_noted(state, EARLIER, turns), PINNED, None),
+        state.with_list(EARLIER, turns).with_meta(PINNED, None),
         history=Log.of([_inherited(fact.content, fact.user_texts, fact.instructions)]),
         kept_user_texts=(),
         bookmarks=Log(),
@@ -267,248 +247,9 @@ def _rewound(state: State, length: int) -> State:
     kept = Log.of(mark for mark in state.bookmarks if mark[1] <= length)
     if (pinned := state.meta.get(PINNED)) and length < pinned["length"]:
         # The plan was talked about in what is left behind.
-        state = _kept(state, PINNED, None)
+        state = state.with_meta(PINNED, None)
     # The provider's copy of the conversation goes on from the turn that was left.
     return replace(state, history=state.history.prefix(length), bookmarks=kept, last_response=None)
-
-
-# ── the task ──────────────────────────────────────────────────────────────────────────────────
-
-
-def _of_task(state: State, fact: f.TaskFact) -> State:
-    match fact:
-        case f.TaskBegun():
-            return _task_begun(state, fact)
-        case f.TaskEnded(outcome):
-            return replace(_without_branch(state), task=None, outcome=outcome)
-        case f.Stopping(reason):
-            return replace(state, task=replace(_task(state), stopping=reason))
-        case f.Failing(message, info):
-            return replace(state, task=replace(_task(state), failure=message, failure_info=info))
-        case f.Ending(output):
-            return replace(state, task=replace(_task(state), ending=output))
-        case f.CallsClosed(call_ids):
-            task = _task(state)
-            return replace(state, task=replace(task, calls=task.calls.closed(frozenset(call_ids))))
-        case f.ElicitationOpened(call_id, id, server, timer):
-            task, asked = _task(state), Elicitation(id, call_id, server, timer)
-            return replace(state, task=replace(task, elicitations=(*task.elicitations, asked)))
-        case f.ElicitationClosed(id, decision):
-            task = _task(state)
-            decided = [
-                replace(asked, decision=decision) if asked.id == id else asked for asked in task.elicitations
-            ]
-            return replace(state, task=replace(task, elicitations=tuple(decided)))
-        case f.Steered(_, item):
-            task = _task(state)
-            return replace(state, task=replace(task, steered=(*task.steered, item)))
-        case f.SteeredJoined(count):
-            task = _task(state)
-            return replace(state, task=replace(task, steered=task.steered[count:]))
-        case f.VariantDrafted():
-            return replace(state, task=_variant_drafted(_task(state), fact))
-        case f.PlanDecided(_, plan):
-            return replace(state, task=replace(_task(state), result={"plan": plan}))
-        case _:
-            assert_never(fact)
-
-
-def _task_begun(state: State, fact: f.TaskBegun) -> State:
-    branch = _branch(state, fact)
-    schema = fact.output_schema
-    task = Task(fact.id, fact.task, fact.settings, client=fact.client, output_schema=schema, branch=branch)
-    if fact.command is not None:
-        task = replace(task, calls=Calls((shell_call(fact.id, fact.command),)))
-    if fact.takes_plan:
-        task = replace(task, pinned=state.pinned)
-        state = _kept(state, PINNED, None)
-    # Two clients may use one id: a task takes the first of its name, not everybody's input.
-    place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
-    queue = (*state.queue[:place], *state.queue[place + 1 :])
-    tokens = state.tokens
-    if tokens is not None and fact.task == "review":
-        # Its window is empty: the one that the session's conversation fills is put back with its end.
-        tokens = TokenInfo(tokens.total, Usage())
-    return replace(state, task=task, queue=queue, closed=False, native=True, tokens=tokens)
-
-
-def _variant_drafted(task: Task, fact: f.VariantDrafted) -> Task:
-    call = task.call(fact.call_id)
-    if call is None or not isinstance(call.work, VariantsWork):
-        return task
-    results = {**call.work.results, str(fact.agent_id): fact.variant}
-    return task.with_call(replace(call, work=replace(call.work, results=results)))
-
-
-def _branch(state: State, fact: f.TaskBegun) -> Branch | None:
-    """The conversation of its own that a task begins with, by its kind."""
-    last = state.tokens.last if state.tokens is not None else None
-    match fact.task:
-        case "plan":
-            # With what was said so far: one can plan what was just talked about. A log is shared, not copied.
-            items = _joined(state.history, fact.opening)
-            kept, opening = state.kept_user_texts, fact.opening
-            return Branch(state.settings, items, opening, kept, state.compacted, last)
-        case "review":
-            # With nothing of what was said: a reviewer judges what it finds.
-            return Branch(state.settings, Log.of(fact.opening), fact.opening, last_usage=last)
-        case "user" | "compact" | "shell":
-            return None
-        case _:
-            assert_never(fact.task)
-
-
-def _joined(items: Log[Item], more: Iterable[Item]) -> Log[Item]:
-    for item in more:
-        items = items.append(item)
-    return items
-
-
-def _without_branch(state: State) -> State:
-    """The state whose window is that of the session's conversation again; a branch's tokens stay counted."""
-    branch = state.task.branch if state.task is not None else None
-    if branch is None or state.tokens is None:
-        return state
-    return replace(state, tokens=TokenInfo(state.tokens.total, branch.last_usage or Usage()))
-
-
-# ── its model requests ────────────────────────────────────────────────────────────────────────
-
-
-def _of_request(state: State, fact: f.RequestFact) -> State:
-    match fact:
-        case f.RequestBegun():
-            return _request_begun(state, fact)
-        case f.RequestCompleted():
-            return _request_completed(state, fact)
-        case f.RequestRetried() | f.RequestDelayed():
-            return _tokens_lost(_to_be_sent_again(state, fact), fact.usage)
-        case f.RequestFailed(usage=usage, overflow=True):
-            return _tokens_lost(replace(state, task=_overflowed(_task(state))), usage)
-        case f.RequestFailed(usage=usage) | f.RequestStopped(usage=usage):
-            ended = replace(state, task=replace(_task(state), request=None))
-            return _tokens_lost(ended, usage)
-        case f.RetryDue():
-            return replace(state, task=replace(_task(state), wait=0, not_before_ms=0))
-        case f.SummaryReceived(text):
-            task = _task(state)
-            return replace(state, task=replace(task, summary=(task.summary or "") + text))
-        case _:
-            assert_never(fact)
-
-
-def _request_begun(state: State, fact: f.RequestBegun) -> State:
-    request = Request(fact.n, fact.purpose, fact.epoch, len(state.conversation))
-    task = replace(
-        _task(state),
-        request=request,
-        response_complete=False,
-        response_id=None,
-        usage=None,
-        calls=Calls(),
-        steered=(),
-        summary=None,
-        not_before_ms=0,
-        wait=0,
-    )
-    return replace(state, task=task, requests=request.n)
-
-
-def _request_completed(state: State, fact: f.RequestCompleted) -> State:
-    task = _task(state)
-    turn = task.request is not None and task.request.purpose == "turn"
-    usage = Usage.of(fact.usage) if fact.usage else None
-    ended = replace(
-        task,
-        request=None,
-        response_complete=True,
-        response_id=fact.response_id or None,
-        goes_on=fact.end_turn is False,
-        stream_retries=0,
-        http_used=0,
-        usage=usage,
-    )
-    if ended.branch is not None:
-        # No provider goes on from what is said beside the session's conversation.
-        branch = replace(ended.branch, compacted=ended.branch.compacted and not turn)
-        tokens = counted(state.tokens, usage) if usage else state.tokens
-        return replace(state, task=replace(ended, branch=branch), tokens=tokens)
-    # A copy of the conversation at the provider would hold a pinned plan for ever.
-    known = turn and ended.pinned is None
-    answered = _response(task, ended.response_id, len(state.history)) if known else state.last_response
-    return replace(
-        state,
-        task=ended,
-        compacted=state.compacted and not turn,
-        last_response=answered,
-        tokens=counted(state.tokens, usage) if usage else state.tokens,
-    )
-
-
-def _response(task: Task, response_id: ResponseId | None, length: int) -> Response | None:
-    if task.request is None or response_id is None:
-        return None
-    settings = task.settings
-    return Response(response_id, settings.model_provider, settings.model, task.request.sent, length)
-
-
-def _to_be_sent_again(state: State, fact: f.RequestRetried | f.RequestDelayed) -> State:
-    task = _task(state)
-    waiting = replace(
-        task,
-        request=None,
-        # Only a stream that broke is counted as one.
-        stream_retries=task.stream_retries + isinstance(fact, f.RequestRetried),
-        http_used=fact.http_used,
-        not_before_ms=fact.not_before_ms,
-        wait=fact.wait,
-    )
-    return replace(state, task=waiting, timers=max(state.timers, waiting.wait))
-
-
-def _overflowed(task: Task) -> Task:
-    """The task after a request that was too long for the model: a compaction is due."""
-    if task.request is not None and task.request.purpose == "compact":
-        return replace(task, request=None, rescue=max(task.rescue, 1) + 1)
-    return replace(task, request=None, rescue=1, rescued=True)
-
-
-def _tokens_lost(state: State, usage: Payload | None) -> State:
-    """A response that was not completed has used tokens all the same."""
-    return replace(state, tokens=lost(state.tokens, Usage.of(usage))) if usage else state
-
-
-# ── its tool calls ────────────────────────────────────────────────────────────────────────────
-
-
-def _call_moved(state: State, fact: f.CallMoved, seq: int) -> State:
-    task = _task(state)
-    call = task.call(fact.call_id)
-    if call is None:
-        return state
-    changes: dict[str, object] = {} if fact.epoch is None else {"epoch": fact.epoch}
-    if fact.work is not None:
-        changes["work"] = fact.work
-    if isinstance(fact.work, VariantsWork):
-        task = replace(task, drafted=True)
-    if fact.phase is Phase.AWAITING_APPROVAL or fact.phase is Phase.ASKING:
-        changes["asked_seq"] = seq
-    task = task.with_call(call.moved(fact.phase, changes))
-    if task.elicitations:
-        # A server waits for nothing once its call is over.
-        left = [asked for asked in task.elicitations if asked.call_id != fact.call_id]
-        task = replace(task, elicitations=tuple(left))
-    if fact.baselines:
-        changed = fact.baselines
-        kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}
-        task = replace(task, baselines={**kept, **changed["set"]})
-    return replace(state, task=task)
-
-
-def _task(state: State) -> Task:
-    if state.task is None:
-        raise ValueError("the rollout has an entry of a task where no task holds the session")
-    return state.task
 
 
 _BY_TYPE: Mapping[str, Step] = {

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from orchestrator.core.settings import Rules
-from orchestrator.core.state import Call, Phase, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call, Phase
 
 MOST_AT_ONCE = 16
 """Calls that run together: each that was running when its worker was lost takes several entries of the one

@@ -1,6 +1,6 @@
 """The phases of a task and the statuses of an agent, and what may follow what.
 
-A call's phase is a field (`core.state.Phase`, with its table `TRANSITIONS`). A task's is read from its
+A call's phase is a field (`core.turn_calls.Phase`, with its table `TRANSITIONS`). A task's is read from its
 fields, which say more than the phase; an agent's status is a fact of its own log. A decision that leaves the
 tables raises: a rule is wrong. `docs/states.md` draws the three.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from orchestrator.core.state import IllegalTransition, State, Task
+from orchestrator.core.state import State, Task
 from orchestrator.core.tree import AgentStatus
+from orchestrator.core.turn_calls import IllegalTransition
 
 
 class TaskPhase(StrEnum):

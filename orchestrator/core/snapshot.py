@@ -27,10 +27,7 @@ from orchestrator.core.state import (
     USUAL_TASK,
     Answer,
     Branch,
-    Call,
-    Calls,
     Elicitation,
-    Phase,
     Queued,
     Request,
     Response,
@@ -39,6 +36,7 @@ from orchestrator.core.state import (
 )
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
+from orchestrator.core.turn_calls import Call, Calls, Phase
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue

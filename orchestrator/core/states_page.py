@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from orchestrator.core.phases import AGENT, TASK
-from orchestrator.core.state import TRANSITIONS
+from orchestrator.core.turn_calls import TRANSITIONS
 
 S = TypeVar("S", bound=str | None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from orchestrator.core.history import Item, call_output, user_message
-from orchestrator.core.state import Call
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import CustomToolCallOutput, FunctionCallOutput, Message, ToolOutput
 

@@ -28,9 +28,10 @@ from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
 from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.core.timers import approval_timer
+from orchestrator.core.turn_calls import Call
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.import_plan import ImportPlan
 from orchestrator.rollouts.position import Position

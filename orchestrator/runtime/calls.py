@@ -12,7 +12,8 @@ from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.processes import Process
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.model.request import Item
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue

@@ -16,7 +16,8 @@ from orchestrator.core.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.processes import Process
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import parse_submission, short_id
 from orchestrator.protocol.submission import MalformedSubmission

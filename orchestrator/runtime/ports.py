@@ -18,7 +18,8 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt

@@ -26,7 +26,8 @@ from orchestrator.core.outstanding import (
     Work,
 )
 from orchestrator.core.processes import Process
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import AgentReasoningRawContentDelta
 from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime.arrivals import Arrivals

@@ -18,8 +18,8 @@ from orchestrator.core.entries import milliseconds
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.state import Call
 from orchestrator.core.tree import ROOT
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.full_log import read_all
 from orchestrator.rollouts.objects import ArchiveUnavailable

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.state import Phase
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import JsonMapping, tag_of
 

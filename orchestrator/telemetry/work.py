@@ -13,7 +13,8 @@ from orchestrator.broker.records import Claim, Claimed
 from orchestrator.core import facts as f
 from orchestrator.core.calls import UnknownWork
 from orchestrator.core.entries import DENDRO, EVENT_MSG
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.faults import CodexErrorKind, HttpFaultKind
 from orchestrator.protocol.wire import JsonMapping, tag_of

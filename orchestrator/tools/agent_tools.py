@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core.commands import Assessment
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call

@@ -24,7 +24,8 @@ from orchestrator.core.calls import ApplyPatch, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.modes import plans
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText

@@ -9,7 +9,8 @@ import orjson
 from orchestrator.core.calls import PlanWork
 from orchestrator.core.commands import Assessment
 from orchestrator.core.plans import MOST_STEPS
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.plans import PlanItemArg, PlanProposal, StepStatus, UpdatePlanArgs
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed

@@ -21,7 +21,8 @@ from orchestrator.core.agent_views import one_line
 from orchestrator.core.calls import Custom, CustomWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.mcp import text_result
 from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import BadArguments

@@ -15,7 +15,8 @@ from orchestrator.core.calls import Exec, ExecWork
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.frozen import replace
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.confinement import confinement_of

@@ -8,7 +8,8 @@ from pydantic import AliasChoices, Field
 
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.history import Item
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.commands.variables import check_variables

@@ -16,7 +16,8 @@ import orjson
 from orchestrator.core.calls import Mcp, McpWork
 from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.forms import whole
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.mcp.bounds import JSON_DEPTH, is_deeper, plain
 from orchestrator.mcp.names import PREFIX
 from orchestrator.mcp.records import McpTools, OfferedTool, Question, ServerTool, Started

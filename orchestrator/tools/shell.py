@@ -17,7 +17,8 @@ from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.prefixes import amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ExecCommandEnd, WarningEvent
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration

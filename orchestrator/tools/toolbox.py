@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from orchestrator.core.calls import McpWork, RunnableWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
 from orchestrator.core.processes import Process
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.tools.agent_tools import AGENT_TOOLS

@@ -7,7 +7,8 @@ from typing import Literal
 
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.modes import plans
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import PlanUpdate
 from orchestrator.protocol.plans import PlanItemArg, StepStatus
 from orchestrator.protocol.wire import JsonObject

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from orchestrator.core.calls import UserInputWork
 from orchestrator.core.commands import Assessment
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.plans import QuestionOption, RequestUserInputQuestion
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed

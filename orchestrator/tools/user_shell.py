@@ -8,7 +8,7 @@ from typing import Final
 from orchestrator.core.calls import Exec, ExecWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
-from orchestrator.core.state import Call
+from orchestrator.core.turn_calls import Call
 from orchestrator.core.user_shell import USER_SHELL, command_of
 from orchestrator.protocol.events import Error, ExecCommandEnd
 from orchestrator.protocol.wire import UNSET

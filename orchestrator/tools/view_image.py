@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 from orchestrator.core.commands import Assessment, Immediate
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ViewImageToolCall
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import InputImage

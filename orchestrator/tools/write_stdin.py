@@ -10,7 +10,8 @@ from orchestrator.core.calls import StdinWork, WriteStdin
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.process import no_process
 from orchestrator.core.forms import whole
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.exec.processes import LiveProcesses

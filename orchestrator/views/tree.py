@@ -23,7 +23,7 @@ from orchestrator.core.calls import AwaitWork, CallWork, HelperWork
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
-from orchestrator.core.state import Phase
+from orchestrator.core.turn_calls import Phase
 from orchestrator.views.event_text import command_text, mcp_call_text
 from orchestrator.views.questions import ASKED, subject_of
 from orchestrator.views.status import session_status, wants_worker

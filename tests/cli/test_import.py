@@ -18,7 +18,7 @@ from orchestrator.core.calls import work_of
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode
-from orchestrator.core.state import Phase
+from orchestrator.core.turn_calls import Phase
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.errors import RolloutError

@@ -28,8 +28,9 @@ from orchestrator.core.history import Item, for_model, message_text, user_messag
 from orchestrator.core.outstanding import CloseCalls, EndChildren, Work, outstanding
 from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
 from orchestrator.core.stored import decode_entry, encode_entry
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.events import ExecCommandEnd, PatchApplyEnd

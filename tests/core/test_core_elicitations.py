@@ -11,8 +11,8 @@ from orchestrator.core.calls import Mcp
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.outstanding import AnswerServer
 from orchestrator.core.snapshot import decode, digest, encode
-from orchestrator.core.state import Phase
 from orchestrator.core.timers import approval_timer
+from orchestrator.core.turn_calls import Phase
 from tests.core.driver import Seen, Session, op
 from tests.core.tree_driver import Agent, a_tree
 

@@ -22,8 +22,9 @@ from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.evolve import fold
 from orchestrator.core.outstanding import CloseCalls, OweRequest, RunCall
 from orchestrator.core.settings import Rules
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry, encode_event
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.auditor import Audit, check_calls, check_liveness
 from tests.core.driver import Session, a_command, assistant, op, text

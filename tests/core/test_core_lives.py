@@ -35,8 +35,9 @@ from orchestrator.core.outstanding import (
 )
 from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
+from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_shell import USER_SHELL
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId

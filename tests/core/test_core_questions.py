@@ -15,7 +15,7 @@ from orchestrator.core.calls.question import CANCELLED
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.core.state import Phase
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, a_command, a_patch, op, text
 from tests.core.tree_driver import Agent, a_family

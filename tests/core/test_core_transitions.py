@@ -13,8 +13,8 @@ from orchestrator.core.commands import Moment
 from orchestrator.core.draft import Draft
 from orchestrator.core.evolve import evolve
 from orchestrator.core.phases import AGENT, TASK, TaskPhase, task_phase
-from orchestrator.core.state import Call, IllegalTransition, Phase
 from orchestrator.core.states_page import page
+from orchestrator.core.turn_calls import Call, IllegalTransition, Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Session, function_call
 

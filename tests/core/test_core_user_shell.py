@@ -12,7 +12,8 @@ from orchestrator.core.compaction import newest_texts, user_turns
 from orchestrator.core.outstanding import AssessCall, RunCall
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.snapshot import decode, digest, encode
-from orchestrator.core.state import Call, Phase, Task
+from orchestrator.core.state import Task
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.core.user_shell import MOST_COMMAND_BYTES, answer_item
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, a_command, exec_end, op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.core import commands as c
 from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.prefixes import prefix_key
-from orchestrator.core.state import Phase
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, sandboxed, text
 from tests.core.tree_driver import Agent, TreeDriver, a_family

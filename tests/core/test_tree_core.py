@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.history import for_model
-from orchestrator.core.state import Phase
+from orchestrator.core.turn_calls import Phase
 from tests.core.driver import op
 from tests.core.tree_driver import TreeDriver, a_family, a_tree, answers, statuses
 

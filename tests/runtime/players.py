@@ -16,7 +16,8 @@ from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.process import unknown_end
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.request import Item, Prompt

@@ -14,7 +14,8 @@ import orjson
 import pytest
 
 from orchestrator.core.commands import Immediate
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId

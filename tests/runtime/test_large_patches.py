@@ -14,7 +14,7 @@ import pytest
 from orchestrator.core.blobs import references
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.ids import SessionId
-from orchestrator.core.state import Call
+from orchestrator.core.turn_calls import Call
 from orchestrator.model.events import ItemDone
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import Cache

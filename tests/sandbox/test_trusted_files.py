@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.workspace import look_at, mark
 from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs

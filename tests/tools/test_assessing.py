@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from orchestrator.core.calls import ApplyPatch, Exec
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig

@@ -14,7 +14,8 @@ import pytest
 from orchestrator.core.calls import Mcp
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport

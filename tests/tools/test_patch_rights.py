@@ -16,7 +16,8 @@ import pytest
 
 from orchestrator.core.calls import ApplyPatch
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools import apply_patch

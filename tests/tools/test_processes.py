@@ -18,7 +18,8 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate, Proc
 from orchestrator.core.frozen import replace
 from orchestrator.core.processes import Process
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME

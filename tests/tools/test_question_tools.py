@@ -11,7 +11,8 @@ import pytest
 from orchestrator.core.calls import QuestionWork, UserInputWork
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Call, State, Task
+from orchestrator.core.state import State, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.question import HELPER_ASKS

@@ -20,7 +20,8 @@ from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.settings import TreeRules
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.request import Item, Prompt

@@ -21,9 +21,9 @@ from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import MessagePayload, Said
 from orchestrator.core.narrowing import Widening
-from orchestrator.core.state import Call
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog, pruned_flag
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.wire import json_text

@@ -33,9 +33,9 @@ from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.modes import back_to_code, child_settings
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
-from orchestrator.core.state import Call, Phase
 from orchestrator.core.stored import encode_json
 from orchestrator.core.tree import AgentRecord, AgentStatus, Child, TreeChanges, TreeView
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubAgentInvocation
 from orchestrator.protocol.ids import CallId

@@ -19,7 +19,8 @@ from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import AnswerPayload
-from orchestrator.core.state import Answer, Call, Elicitation
+from orchestrator.core.state import Answer, Elicitation
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision

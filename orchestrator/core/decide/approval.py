@@ -13,8 +13,8 @@ from orchestrator.core.decide.helper_activity import activity
 from orchestrator.core.decide.process import numbered
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.state import Call, Phase
 from orchestrator.core.timers import approval_timer
+from orchestrator.core.turn_calls import Call, Phase
 
 REJECTED = "call rejected by user"
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from orchestrator.core.commit_parts import TreeNote
 from orchestrator.core.draft import Draft
-from orchestrator.core.state import Call
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
     AskUserQuestionRequest,

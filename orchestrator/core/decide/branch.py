@@ -19,7 +19,8 @@ from orchestrator.core.decide import plan_task, review_task
 from orchestrator.core.decide.branch_parts import Beginning, Exit
 from orchestrator.core.draft import Draft
 from orchestrator.core.review import request_fault
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.core.user_turns import UserTurnOp
 from orchestrator.protocol import ops
 

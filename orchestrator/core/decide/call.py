@@ -31,8 +31,9 @@ from orchestrator.core.decide.helper_activity import activity, uses
 from orchestrator.core.decide.process import keep, no_room, seen_ending, write_stdin
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.modes import plans
-from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.wire import EventModel, JsonObject
 

@@ -12,8 +12,8 @@ from orchestrator.core.calls import HelperWork
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.mail_delivery import publish_read
 from orchestrator.core.draft import Draft
-from orchestrator.core.state import Call
 from orchestrator.core.tree import Child, ChildChanges
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.agents import SubAgentErr, SubAgentOk
 from orchestrator.protocol.wire import JsonValue
 

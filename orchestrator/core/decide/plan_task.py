@@ -16,7 +16,8 @@ from orchestrator.core.history import message_text, user_message
 from orchestrator.core.narrowing import helper_settings
 from orchestrator.core.plans import plan_text, session_told
 from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
-from orchestrator.core.state import Branch, Call, Task
+from orchestrator.core.state import Branch, Task
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.items import InputText, Message, OutputText
 from orchestrator.protocol.plans import PlanOutputEvent

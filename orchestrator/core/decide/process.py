@@ -33,7 +33,7 @@ from orchestrator.core.processes import (
     Process,
     rights_of,
 )
-from orchestrator.core.state import Call, Phase
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.scalars import Duration

@@ -17,9 +17,9 @@ from orchestrator.core.decide.cancel import pass_over
 from orchestrator.core.decide.mail import cancel, mail_arrived
 from orchestrator.core.decide.task_end import fail
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.state import Phase
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import pruned_flag
+from orchestrator.core.turn_calls import Phase
 
 ENDED = "this agent was cancelled or pruned: it takes no more input"
 

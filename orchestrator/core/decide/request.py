@@ -22,10 +22,11 @@ from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text, searched
 from orchestrator.core.modes import plan_item_id, plans
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.core.state import Phase, Purpose, Request
+from orchestrator.core.state import Purpose, Request
 from orchestrator.core.tagged import proposal
 from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import must_compact
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, ResponseId
 from orchestrator.protocol.items import web_action

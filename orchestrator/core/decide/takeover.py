@@ -10,7 +10,7 @@ from orchestrator.core.decide.process import WORKER_LOST, lose, lost_processes
 from orchestrator.core.decide.request import response_broken
 from orchestrator.core.decide.task_end import all_stopped, fail, go_on
 from orchestrator.core.draft import DoesNotFit, Draft
-from orchestrator.core.state import Call, Phase
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
 
 IN_DOUBT = (

@@ -33,8 +33,9 @@ from orchestrator.core.decide.cancel import expect_ends, flag_and_notify
 from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, user_message
-from orchestrator.core.state import ANSWERABLE, Call, Phase, StopReason, Task
+from orchestrator.core.state import StopReason, Task
 from orchestrator.core.timers import RETRY_TIMER, approval_timer, wait_timer
+from orchestrator.core.turn_calls import ANSWERABLE, Call, Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import SubAgentErr
 from orchestrator.protocol.faults import CodexErrorInfo

@@ -12,7 +12,6 @@ from orchestrator.core.decide.budget import resume
 from orchestrator.core.decide.elicitation import UNANSWERED, decide_elicitation
 from orchestrator.core.decide.wait import timed_out
 from orchestrator.core.draft import Draft
-from orchestrator.core.state import Phase
 from orchestrator.core.timers import (
     BUDGET_TIMER,
     REAP_BELOW_TIMER,
@@ -22,6 +21,7 @@ from orchestrator.core.timers import (
     wait_timer,
     watchdog_timer,
 )
+from orchestrator.core.turn_calls import Phase
 
 
 def timer_fired(draft: Draft, command: TimerFired) -> None:

@@ -17,8 +17,8 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.helper import OUTCOME, answer_of
 from orchestrator.core.draft import Draft
 from orchestrator.core.plans import variant
-from orchestrator.core.state import Call, Phase
 from orchestrator.core.tree import Child
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.agents import SubAgentErr, SubAgentOk
 from orchestrator.protocol.wire import JsonValue, written
 

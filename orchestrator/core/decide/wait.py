@@ -11,9 +11,10 @@ from orchestrator.core.calls import Await, AwaitWork
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.mail_delivery import await_result, collect, in_order, is_instruction
 from orchestrator.core.draft import Draft
-from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.state import State
 from orchestrator.core.timers import wait_timer
 from orchestrator.core.tree import Mail
+from orchestrator.core.turn_calls import Call, Phase
 
 
 def await_agents(draft: Draft, call: Call, asked: Await) -> None:

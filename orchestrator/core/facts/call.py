@@ -9,7 +9,7 @@ from orchestrator.core.calls import CallWork, spec_of, work_of
 from orchestrator.core.facts.agent import SentMessage
 from orchestrator.core.forms import form
 from orchestrator.core.frozen import record
-from orchestrator.core.state import Phase
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonObject
 

@@ -11,8 +11,9 @@ from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
 from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
-from orchestrator.core.state import Call, Phase, State
+from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.wire import json_text
 from orchestrator.tools.arguments import BadArguments, parsed
 from orchestrator.tools.subagents import arguments as a

@@ -13,7 +13,8 @@ from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.settings import SessionFacts, TreeRules
-from orchestrator.core.state import Call, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
