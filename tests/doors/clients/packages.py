@@ -22,6 +22,16 @@ def from_pypi(name: str, version: str) -> Path:
     return _installed(folder, lambda draft: [*pip, "--target", str(draft), f"{name}=={version}"])
 
 
+def wheel_from_pypi(name: str, version: str) -> Path:
+    """The wheel itself, for what is only read in it; skips the test where it cannot be had."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    folder = _installed(
+        CACHE / f"{name}-{version}-wheel", lambda draft: [*pip, "--dest", str(draft), f"{name}=={version}"]
+    )
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
 def from_npm(name: str, version: str) -> Path:
     """A folder with `node_modules`; skips the test where the package cannot be had."""
     folder = CACHE / f"{name.replace('/', '-')}-{version}"

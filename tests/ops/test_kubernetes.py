@@ -1,0 +1,170 @@
+"""The files for Kubernetes fit its schemas, one another, and the product."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from orchestrator.broker.keys import Keys
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.settings.sources import known_paths, variable
+from orchestrator.telemetry import catalogue
+from tests.doors.clients.packages import wheel_from_pypi
+
+REPOSITORY = Path(__file__).parent.parent.parent
+FOLDER = REPOSITORY / "ops/kubernetes"
+OTHERS = {"kustomize.config.k8s.io/v1beta1", "keda.sh/v1alpha1", "redis.redis.opstreelabs.in/v1beta2"}
+"""Schemas of others than Kubernetes."""
+OWN = ("worker", "upkeep", "gateway")
+
+
+@cache
+def documents() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (file.name, document)
+        for file in sorted(FOLDER.glob("*.yaml"))
+        for document in yaml.safe_load_all(file.read_text())
+    ]
+
+
+def named(kind: str, file: str) -> dict[str, Any]:
+    (found,) = [one for name, one in documents() if one["kind"] == kind and name == file]
+    return found
+
+
+def pod(part: str) -> dict[str, Any]:
+    spec: dict[str, Any] = named("Deployment", f"{part}.yaml")["spec"]["template"]["spec"]
+    return spec
+
+
+# --- The schemas of Kubernetes
+
+
+@pytest.fixture(scope="module")
+def schemas() -> Iterator[zipfile.ZipFile]:
+    with zipfile.ZipFile(wheel_from_pypi("kubernetes-validate", "1.37.0")) as wheel:
+        yield wheel
+
+
+def _complaints(schemas: zipfile.ZipFile, document: dict[str, Any]) -> list[str]:
+    folder = "kubernetes_validate/kubernetes-json-schema/v1.36.0-local-strict"
+    group = document["apiVersion"].replace(".k8s.io", "").replace("/", "-")
+    schema = schemas.read(f"{folder}/{document['kind'].lower()}-{group}.json")
+    definitions = schemas.read(f"{folder}/_definitions.json")
+    # As one document: the parts find one another without an address.
+    whole = {**json.loads(schema), **json.loads(definitions)}
+    whole = json.loads(json.dumps(whole).replace("/api/_definitions.json#/", "#/"))
+    whole.pop("$id")
+    return [error.message for error in jsonschema.Draft202012Validator(whole).iter_errors(document)]
+
+
+def test_every_object_of_kubernetes_fits_its_schema(schemas: zipfile.ZipFile) -> None:
+    own = [(file, document) for file, document in documents() if document["apiVersion"] not in OTHERS]
+    assert len(own) >= 9
+    for file, document in own:
+        assert _complaints(schemas, document) == [], file
+
+
+def test_a_misspelt_field_does_not_fit_the_schema(schemas: zipfile.ZipFile) -> None:
+    text = json.dumps(named("Deployment", "worker.yaml"))
+    assert _complaints(schemas, json.loads(text.replace("terminationGrace", "terminateGrace")))
+
+
+# --- What the product says
+
+
+def test_pods_get_only_variables_that_exist() -> None:
+    text = "".join(file.read_text() for file in FOLDER.iterdir())
+    known = {variable(path) for path in known_paths()}
+    assert set(re.findall(r"\bDENDRO_[A-Z_]+\b", text)) <= known
+
+
+def test_settings_of_the_pods_load(tmp_path: Path) -> None:
+    (generated,) = named("Kustomization", "kustomization.yaml")["configMapGenerator"]
+    environ = dict(line.split("=", 1) for line in generated["literals"])
+    (url,) = [
+        one["value"] for one in pod("worker")["containers"][0]["env"] if one["name"] == "DENDRO_REDIS_URL"
+    ]
+    environ["DENDRO_REDIS_URL"] = url.replace("$(REDIS_PASSWORD)", "f00")
+    settings = load_settings(SettingsSources(tmp_path, environ))
+    assert settings.worker.pools == ("default",)
+    ports = [port["containerPort"] for port in pod("worker")["containers"][0]["ports"]]
+    assert ports == [settings.worker.metrics_port]
+
+
+def test_a_pod_ends_later_than_the_drain_of_its_worker(tmp_path: Path) -> None:
+    worker = load_settings(SettingsSources(tmp_path, {})).worker
+    grace = pod("worker")["terminationGracePeriodSeconds"]
+    assert grace >= worker.drain_grace_s + worker.lease_s + 30
+
+
+@pytest.mark.parametrize("part", OWN)
+def test_commands_in_a_pod_find_no_right_of_the_cluster(part: str) -> None:
+    spec = pod(part)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    for container in spec["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_redis_of_the_cluster_is_set_as_the_configuration_file_says() -> None:
+    wanted = _directives((REPOSITORY / "ops/redis.conf").read_text())
+    found = _directives(named("ConfigMap", "redis.yaml")["data"]["redis-additional.conf"])
+    of_the_host = {"bind", "port", "protected-mode", "tcp-keepalive", "aof-load-truncated"}
+    assert {key: found.get(key) for key in wanted if key not in of_the_host} == {
+        key: value for key, value in wanted.items() if key not in of_the_host
+    }
+    assert found["min-replicas-to-write"] == "1", "a primary without replicas refuses writes"
+
+
+def _directives(text: str) -> dict[str, str]:
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+
+
+# --- Autoscalers
+
+
+@pytest.mark.parametrize("file", ["autoscaler-metrics.yaml", "autoscaler-redis.yaml"])
+def test_an_autoscaler_sums_all_of_its_triggers_for_the_workers(file: str, tmp_path: Path) -> None:
+    spec = named("ScaledObject", file)["spec"]
+    modifiers = spec["advanced"]["scalingModifiers"]
+    assert modifiers["formula"].split(" + ") == [one["name"] for one in spec["triggers"]]
+    concurrency = load_settings(SettingsSources(tmp_path, {})).worker.concurrency
+    assert modifiers["target"] == str(concurrency)
+    worker = named("Deployment", "worker.yaml")
+    assert spec["scaleTargetRef"]["name"] == worker["metadata"]["name"]
+    assert "replicas" not in worker["spec"], "an apply would undo the autoscaler"
+
+
+def test_the_autoscaler_reads_figures_that_the_gateway_has() -> None:
+    triggers = named("ScaledObject", "autoscaler-metrics.yaml")["spec"]["triggers"]
+    asked = [one["metadata"]["valueLocation"] for one in triggers]
+    assert asked == [f'{one.sample}{{pool="default"}}' for one in (catalogue.QUEUE_DEPTH, catalogue.LEASED)]
+    (port,) = {re.sub(r".*:(\d+)/metrics", r"\1", one["metadata"]["url"]) for one in triggers}
+    assert int(port) in [one["port"] for one in named("Service", "gateway.yaml")["spec"]["ports"]]
+
+
+def test_the_autoscaler_reads_every_set_of_the_pool_in_redis(tmp_path: Path) -> None:
+    settings = load_settings(SettingsSources(tmp_path, {})).redis
+    keys = Keys(settings.prefix, settings.shards)
+    triggers = named("ScaledObject", "autoscaler-redis.yaml")["spec"]["triggers"]
+    assert [one["metadata"]["listName"] for one in triggers] == [
+        keys.of_shard(shard, f"{kind}:default") for kind in ("due", "leases") for shard in range(keys.shards)
+    ]
+    sentinel = [one for _, one in documents() if one["kind"] == "RedisSentinel"]
+    for one in triggers:
+        assert (
+            one["metadata"]["sentinelMaster"] == sentinel[0]["spec"]["redisSentinelConfig"]["masterGroupName"]
+        )
