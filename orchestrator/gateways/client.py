@@ -43,6 +43,7 @@ from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
 from orchestrator.core.stored import decode_entry, encode_entry, line_ms
+from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.events import WarningEvent
@@ -85,13 +86,22 @@ class Client:
     """A process's client for its sessions."""
 
     def __init__(
-        self, ports: ClientPorts, client_id: str, who: str = "", namespace: str | None = None
+        self,
+        ports: ClientPorts,
+        client_id: str,
+        who: str = "",
+        namespace: str | None = None,
+        permits: Permits | None = None,
     ) -> None:
-        """`namespace`: the only one whose sessions there are for this client; None: it sees every session."""
+        """`namespace`: the only one whose sessions there are for this client; None: it sees every session.
+
+        `permits`: the check of each submission; None: all are permitted.
+        """
         self._ports = ports
         self.client_id = client_id
         self.who = who
         self.namespace = namespace
+        self._permits = permits
         self._proof_key = b""
 
     def keeps(self, op: Op) -> bool:
@@ -138,10 +148,12 @@ class Client:
 
         The texts of an answer that may be secret are set apart from it: no queue and no log has them.
         Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`;
-        and `MalformedSubmission` for a field that holds more than it may.
+        `MalformedSubmission` for a field that holds more than it may, and `NotPermitted`.
         """
         check_bounds(submission)
         await self._check_visible(session)
+        if self._permits is not None:
+            await self._permits(session, submission.op)
         request = self._request(session, submission)
         restore = self._ports.restore
         for _ in range(RESTORES):

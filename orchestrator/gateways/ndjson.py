@@ -56,16 +56,10 @@ class Streams:
     write: Callable[[bytes], Awaitable[None]]
 
 
-def _permit(op: ops.Op) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class LineOptions:
-    """Differences of a connection from standard input and output, whose user may do everything."""
+    """Differences of a connection from standard input and output."""
 
-    permits: Callable[[ops.Op], None] = _permit
-    """Raises `NotPermitted` for an operation that is not the client's to submit."""
     numbers: Callable[[Event, int], int] | None = None
     """The `seq` of an event from that of the event before; without it lines have none."""
     number: int = 0
@@ -187,7 +181,6 @@ class NdjsonConnection:
         if not self._client.keeps(op):
             return
         try:
-            self._options.permits(op)
             await self._client.submit(self._session, submission)
         except (BrokerError, NotPermitted) as error:
             await self._error(submission.id, str(error))

@@ -17,9 +17,11 @@ from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.fork import copy_texts
+from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.pool_jobs import PoolJobs
-from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.workspace import look_at
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.layers import parse_override
@@ -63,22 +65,34 @@ class NewThreads:
     allowed: frozenset[str] = field(default_factory=keys_of_clients)
 
     async def create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
-        """Makes a root session as a client wishes it; raises `BadSetting`."""
+        """Makes a root session as a client wishes it; raises `BadSetting`, `NotPermitted`."""
         settings, warnings = await asyncio.to_thread(self._settings, wish)
+        await self._check(principal, settings, wish)
         birth = await asyncio.to_thread(_birth, settings)
         birth = replace(birth, history=await client.history())
         session = await client.create(birth, ephemeral=wish.ephemeral)
         head, path = await head_of(self.found.broker, session), birth.facts.rollout_path or ""
         return Born(head, birth.settings, warnings, path)
 
-    async def fork(self, client: Client, source: ForkedFrom, wish: NewThread) -> Born:
-        """Makes a root session that goes on where `source` stands; raises `BadSetting`.
+    async def _check(self, principal: Principal, settings: Settings, wish: NewThread) -> None:
+        """Raises `NotPermitted` for policies beyond those of the person's files for the same folder."""
+        if principal.may(Scope.APPROVE) or not (wish.settings or wish.config):
+            return
+        plain, _ = await asyncio.to_thread(self._settings, NewThread(wish.cwd))
+        asked, own = (each.session_defaults for each in (settings, plain))
+        permissions = permissions_of(self.found.settings, principal)
+        permissions.check_policies(_policies(asked, asked.sandbox), _policies(own, own.sandbox))
+
+    async def fork(self, client: Client, principal: Principal, source: ForkedFrom, wish: NewThread) -> Born:
+        """Makes a root session that goes on where `source` stands; raises `BadSetting`, `NotPermitted`.
 
         Only what the client names is new: the gateway's own command line is not about this session.
         """
         settings, warnings = await asyncio.to_thread(self._settings, wish)
         own = replace(await asyncio.to_thread(_birth, settings), history=await client.history())
         birth = forked_birth(replace(settings, named=_named(wish)), source, own)
+        permissions = permissions_of(self.found.settings, principal)
+        permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))
         await copy_texts(self.found, source, TreeId(birth.facts.tree_id))
         session = await client.create(birth, ephemeral=wish.ephemeral)
         return Born(await head_of(self.found.broker, session), birth.settings, warnings)
@@ -115,6 +129,22 @@ class NewThreads:
         return replace(ours, cwd=folder, config_file=file, flags=flags, overrides=said)
 
 
+def _policies(defaults: SessionDefaults, sandbox: SandboxPolicy) -> Policies:
+    policy: JsonObject = dict(sandbox.wire())
+    return Policies(defaults.approval_policy, policy)
+
+
+def permissions_of(settings: Settings, principal: Principal) -> Permissions:
+    """The permissions of a principal at a deployment with these settings.
+
+    Where no mode was chosen, a session may write into its folder, repository or not.
+    """
+    defaults, sandbox = settings.session_defaults, settings.session_defaults.sandbox
+    if not sandbox.chosen:
+        sandbox = sandbox.model_copy(update={"mode": "workspace-write"})
+    return Permissions(principal, _policies(defaults, sandbox))
+
+
 def _named(wish: NewThread) -> frozenset[str]:
     """The keys that a client set."""
     said = (parse_override(override)[0] for override in of_object(wish.config))
@@ -148,9 +178,14 @@ def _birth(settings: Settings) -> Birth:
 def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     """The app-server's view of a deployment."""
     makes = NewThreads(found, sources)
+
+    def client(principal: Principal) -> Client:
+        checked = permits(found, permissions_of(found.settings, principal))
+        return found.client(principal.name, principal.namespace, checked)
+
     return Ports(
         found=found,
-        client=lambda principal: found.client(principal.name, principal.namespace),
+        client=client,
         create=makes.create,
         fork=makes.fork,
         home=found.settings.home,

@@ -19,6 +19,7 @@ from orchestrator.broker.records import SessionHead, Source, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.permissions import Permits
 from orchestrator.gateways.principals import user_name
 from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.archive import Archive
@@ -89,7 +90,7 @@ class Opened:
             found[digest] = None if content is None else content.decode("utf-8", "surrogatepass")
         return {digest: text for digest, text in found.items() if text is not None}
 
-    def client(self, who: str = "", namespace: str | None = None) -> Client:
+    def client(self, who: str = "", namespace: str | None = None, permits: Permits | None = None) -> Client:
         """A new client, in the name of this process's user, or of another one that a door knows.
 
         With a namespace there are no sessions but those of it.
@@ -104,7 +105,7 @@ class Opened:
             insists=self.insists,
             events=self.events,
         )
-        return Client(ports, str(uuid.uuid4()), who or user_name(), namespace)
+        return Client(ports, str(uuid.uuid4()), who or user_name(), namespace, permits)
 
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""

@@ -19,6 +19,7 @@ from orchestrator.gateways.app_server.ports import Born, NewThread
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.principals import Principal
 from tests.doors.peer import Peer, connected, served
 from tests.doors.test_app_server_threads import read, talked
 from tests.doors.test_app_server_turns import HELLO, begun, ports_of, said, working
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.realredis
 
 @pytest.fixture
 async def server(harness: Harness) -> AsyncIterator[AppServer]:
-    async def fork(client: Client, source: ForkedFrom, wish: NewThread) -> Born:
+    async def fork(client: Client, principal: Principal, source: ForkedFrom, wish: NewThread) -> Born:
         now_ms = int(time.time() * 1000)
         session = new_session_id(now_ms, 1, secrets.randbits(62))
         facts = SessionFacts(session, TreeId(session), AgentId(0), POOL)

@@ -23,6 +23,7 @@ from orchestrator.gateways.app_server.ports import Born, NewThread, Ports
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.events import TextDelta
 from tests.doors.peer import Peer, connected, served
@@ -31,6 +32,7 @@ from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
 
+FREE = Policies("never", {"mode": "danger-full-access"})
 HELLO = (TextDelta("Hel"), TextDelta("lo."), message("Hello."))
 
 
@@ -64,10 +66,14 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
         return Born(head, settings)
 
     def client(principal: Principal) -> Client:
-        return Client(person, f"door-{time.monotonic_ns()}", principal.name, principal.namespace)
+        checked = permits(found, Permissions(principal, FREE))
+        return Client(
+            person, f"door-{time.monotonic_ns()}", principal.name, principal.namespace, permits=checked
+        )
 
+    found = cast(Any, Source(harness.broker, person.texts))
     ports = Ports(
-        found=cast(Any, Source(harness.broker, person.texts)),
+        found=found,
         client=client,
         create=create,
         fork=cast(Any, None),

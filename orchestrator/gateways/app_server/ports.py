@@ -52,9 +52,9 @@ class Ports:
     found: LogSource
     client: Callable[[Principal], Client]
     create: Callable[[Client, Principal, NewThread], Awaitable[Born]]
-    """Makes a root session; raises `BadSetting`."""
-    fork: Callable[[Client, ForkedFrom, NewThread], Awaitable[Born]]
-    """Makes a root session that goes on from a place in another one's log; raises `BadSetting`."""
+    """Makes a root session; raises `BadSetting`, `NotPermitted`."""
+    fork: Callable[[Client, Principal, ForkedFrom, NewThread], Awaitable[Born]]
+    """Makes a root session that goes on from a place in another one's log; raises the same."""
     home: Path
     version: str
     now_ms: Callable[[], int]

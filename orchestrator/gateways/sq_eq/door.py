@@ -22,14 +22,12 @@ from orchestrator.gateways.ndjson import LineOptions, NdjsonConnection, Streams
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.resume import greeting, reattached
 from orchestrator.gateways.sq_eq.first_line import FIRST_LINE_LIMIT, FirstLine, parse_first_line
-from orchestrator.gateways.sq_eq.op_scopes import scope_of
 from orchestrator.gateways.sq_eq.places import cursor_of, number_after, number_of
 from orchestrator.gateways.wires.authentication import Authentication, Revoked, TokenWatch, Unauthenticated
 from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream
 from orchestrator.gateways.wires.wire import HANDSHAKE_S, WireClosed
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import short_id
-from orchestrator.protocol.ops import Op
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.views.errors import SetAside, ViewError
@@ -88,14 +86,13 @@ class SqEqDoor:
         if first.client is not None:
             client.client_id = _client_id(principal, first.client)
         attached = await self._attached(client, principal, first)
-        options = _options(first, principal, attached)
+        options = _options(first, attached)
         streams = Streams(_after(rest, stream.read), stream.write)
         connection = NdjsonConnection(client, attached.session, streams, self._line_limit, options)
         if attached.line is not None:
             seq = {"seq": attached.number} if first.with_seq else {}
             await stream.write(orjson.dumps({**attached.line, **seq}) + b"\n")
         if first.changes_settings:
-            options.permits(first.op)
             op = first.op.model_copy(update={"session_id": None})
             await client.submit(attached.session, replace(first.submission, op=op))
         await connection.serve(attached.cursor)
@@ -127,12 +124,9 @@ async def _head(client: Client, text: str) -> SessionHead:
     return head
 
 
-def _options(first: FirstLine, principal: Principal, attached: Attached) -> LineOptions:
-    def permits(op: Op) -> None:
-        principal.require(scope_of(op), op.type)
-
+def _options(first: FirstLine, attached: Attached) -> LineOptions:
     numbers = number_after if first.with_seq else None
-    return LineOptions(permits, numbers, attached.number, first_line=2)
+    return LineOptions(numbers, attached.number, first_line=2)
 
 
 def _client_id(principal: Principal, name: str) -> str:

@@ -176,10 +176,9 @@ async def test_reader_follows_and_is_refused_everything_else(harness: Harness, a
     [
         {"type": "exec_approval", "id": "c1", "decision": "approved"},
         {"type": "run_user_shell_command", "command": "id"},
-        {"type": "override_turn_context", "sandbox_policy": {"mode": "danger-full-access"}},
     ],
 )
-async def test_submitter_neither_approves_nor_loosens(
+async def test_submitter_neither_approves_nor_runs_commands(
     harness: Harness, address: Address, op: dict[str, Any]
 ) -> None:
     client = await opened(address, auth="submit")

@@ -8,9 +8,6 @@ import pytest
 
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.gateways.sq_eq.op_scopes import scope_of
-from orchestrator.protocol import ops
-from orchestrator.protocol.policy import ReadOnly, WorkspaceWrite
 from tests.doors.sq_eq import client as clients
 from tests.doors.sq_eq.client import connect, gateway, opened
 from tests.doors.test_app_server_turns import ports_of, working
@@ -50,13 +47,3 @@ async def test_hundreds_of_silent_connections_hold_up_nobody(harness: Harness) -
         await client.until("task_complete")
         for each in (*crowd, client):
             each.cut()
-
-
-def test_submitter_may_keep_commands_in_their_folder_and_not_let_them_out() -> None:
-    def override(policy: ReadOnly | WorkspaceWrite) -> Scope:
-        return scope_of(ops.OverrideTurnContext(sandbox_policy=policy))
-
-    assert override(ReadOnly()) is Scope.SUBMIT
-    assert override(WorkspaceWrite()) is Scope.SUBMIT
-    assert override(WorkspaceWrite(network_access=True)) is Scope.APPROVE
-    assert override(WorkspaceWrite(writable_roots=("/",))) is Scope.APPROVE

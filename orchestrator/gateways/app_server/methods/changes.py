@@ -278,7 +278,7 @@ METHODS: Mapping[str, Method] = {
     "thread/archive": Method(ThreadParams, archive, Scope.SUBMIT),
     "thread/unarchive": Method(ThreadParams, unarchive, Scope.SUBMIT),
     "thread/delete": Method(ThreadParams, delete, Scope.ADMIN),
-    "thread/shellCommand": Method(ShellCommand, shell_command, Scope.SUBMIT),
+    "thread/shellCommand": Method(ShellCommand, shell_command, Scope.APPROVE),
     "review/start": Method(ReviewStart, review_start, Scope.SUBMIT),
     "thread/queue/add": Method(QueueAdd, queue_add, Scope.SUBMIT),
 }

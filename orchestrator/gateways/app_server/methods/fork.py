@@ -37,7 +37,7 @@ async def thread_fork(door: Door, params: ThreadFork) -> Result:
         raise bad_params("lastTurnId, beforeTurnId: give one of them, or none for the thread as it stands")
     wish = NewThread(params.cwd, params.settings(), params.config or {}, bool(params.ephemeral))
     try:
-        born = await door.ports.fork(door.client, await _source(door, head, params), wish)
+        born = await door.ports.fork(door.client, door.principal, await _source(door, head, params), wish)
     except BadSetting as error:
         raise bad_params(str(error)) from None
     except ViewError as error:

@@ -25,7 +25,6 @@ from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_
 from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_running_turn
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.app_server.write_settings import session_json
-from orchestrator.gateways.principals import Scope
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
@@ -98,7 +97,6 @@ async def _answer(door: Door, seen: SessionHead, params: ThreadResume) -> Result
     settings = await settings_of(door.ports.found, seen)
     override = params.override()
     if override is not None:
-        door.principal.require(Scope.SUBMIT, "thread/resume with settings")
         id = SubmissionId(f"{door.new_turn_id()}-settings")
         await door.client.submit(seen.session, Submission(id, override))
         settings = settings.changed(override.model_dump(mode="json", include=override.model_fields_set))

@@ -1,0 +1,159 @@
+"""Permissions: the operations and policies that a principal may choose.
+
+The bound of policies is what a person has set: the deployment's own settings, or those that are in force in
+the session already. Past it, a principal needs the scope `approve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import TurnSettings
+from orchestrator.gateways.principals import NotPermitted, Principal, Scope
+from orchestrator.protocol import ops
+from orchestrator.protocol.policy import AskForApproval
+from orchestrator.protocol.wire import JsonMapping
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.thread_settings import settings_of
+
+Permits: TypeAlias = Callable[[SessionId, ops.Op], Awaitable[None]]
+"""Raises `NotPermitted` for an operation that its client may not submit to a session."""
+_LOOKS = (
+    ops.GetHistoryEntryRequest,
+    ops.GetPath,
+    ops.ListCustomPrompts,
+    ops.ListMcpTools,
+    ops.ListModels,
+    ops.ListSkills,
+)
+_DECISIONS = (
+    ops.ExecApproval,
+    ops.PatchApproval,
+    ops.ResolveAskUserQuestion,
+    ops.ResolveElicitation,
+    ops.ResolvePlanApproval,
+    ops.RunUserShellCommand,
+    ops.UserInputAnswer,
+)
+"""Decisions of people, and what runs without one."""
+_ASKS_MOST_FIRST = ("untrusted", "on-request", "on-failure", "never")
+_CONFINES_MOST_FIRST = ("read-only", "workspace-write", "danger-full-access")
+_SPARED = ("exclude_tmpdir_env_var", "exclude_slash_tmp")
+
+
+def scope_of(op: ops.Op) -> Scope:
+    """The least scope that may submit an operation, whatever policies it names."""
+    if isinstance(op, _LOOKS):
+        return Scope.READ
+    return Scope.APPROVE if isinstance(op, _DECISIONS) else Scope.SUBMIT
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """An approval policy and a sandbox policy in their wire form."""
+
+    approval: str
+    sandbox: JsonMapping
+
+    @classmethod
+    def of(cls, settings: TurnSettings) -> Policies:
+        """The policies of a turn's settings."""
+        return cls(settings.approval_policy, settings.sandbox_policy)
+
+    def changed(self, op: ops.Op) -> Policies:
+        """The policies after an operation."""
+        approval, sandbox = getattr(op, "approval_policy", None), getattr(op, "sandbox_policy", None)
+        changed = self
+        if isinstance(approval, AskForApproval):
+            changed = replace(changed, approval=approval.value)
+        if sandbox is not None:
+            changed = replace(changed, sandbox=sandbox.model_dump(mode="json"))
+        return changed
+
+    def within(self, bound: Policies) -> bool:
+        """Whether commands may do no more than under `bound`, and people are asked no less."""
+        asks = _rank(_ASKS_MOST_FIRST, self.approval) <= _rank(_ASKS_MOST_FIRST, bound.approval)
+        return asks and _confines(self.sandbox, bound.sandbox)
+
+    @property
+    def in_words(self) -> str:
+        """Both, for an error."""
+        named = str(self.sandbox["mode"])
+        if self.sandbox.get("network_access"):
+            named += " with the network"
+        if roots := self.sandbox.get("writable_roots"):
+            named += f" and {len(roots)} writable roots"
+        return f"sandbox {named}, approvals {self.approval}"
+
+
+def _rank(strictest_first: tuple[str, ...], value: str) -> int:
+    """The place of a policy; one that nobody knows is served as the strictest."""
+    return strictest_first.index(value) if value in strictest_first else 0
+
+
+def _confines(sandbox: JsonMapping, bound: JsonMapping) -> bool:
+    mode, most = (_rank(_CONFINES_MOST_FIRST, str(policy["mode"])) for policy in (sandbox, bound))
+    if mode != most or _CONFINES_MOST_FIRST[mode] != "workspace-write":
+        return mode <= most
+    if sandbox.get("network_access") and not bound.get("network_access"):
+        return False
+    if any(bound.get(flag) and not sandbox.get(flag) for flag in _SPARED):
+        return False
+    allowed = [PurePosixPath(root) for root in bound.get("writable_roots") or ()]
+    return all(_lies_in(PurePosixPath(root), allowed) for root in sandbox.get("writable_roots") or ())
+
+
+def _lies_in(root: PurePosixPath, allowed: list[PurePosixPath]) -> bool:
+    # `..` is not resolved here: it may lead through a link of the worker's machine.
+    return ".." not in root.parts and any(root.is_relative_to(one) for one in allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The permissions of one principal at a deployment."""
+
+    principal: Principal
+    bound: Policies
+    """The policies of the deployment's settings."""
+
+    def check_policies(self, asked: Policies, *allowed: Policies) -> None:
+        """Raises `NotPermitted` for policies beyond those of the deployment and of each of `allowed`."""
+        if self.principal.may(Scope.APPROVE) or any(asked.within(one) for one in (self.bound, *allowed)):
+            return
+        self.principal.require(
+            Scope.APPROVE, f"{asked.in_words}: more than the settings permit ({self.bound.in_words}), which"
+        )
+
+    async def check(self, op: ops.Op, in_force: Callable[[], Awaitable[Policies]]) -> None:
+        """Raises `NotPermitted` for an operation that is not the principal's to submit.
+
+        `in_force` reads the session's policies; it is asked only where an operation names others.
+        """
+        self.principal.require(scope_of(op), op.type)
+        if self.principal.may(Scope.APPROVE) or not _names_policies(op):
+            return
+        now = await in_force()
+        self.check_policies(now.changed(op), now)
+
+
+def _names_policies(op: ops.Op) -> bool:
+    return any(getattr(op, name, None) is not None for name in ("approval_policy", "sandbox_policy"))
+
+
+def permits(found: LogSource, permissions: Permissions) -> Permits:
+    """The check of a client's submissions."""
+
+    async def check(session: SessionId, op: ops.Op) -> None:
+        async def in_force() -> Policies:
+            head = await found.broker.head(session)
+            if head is None:
+                raise NotPermitted(f"no session {session}")
+            return Policies.of(await settings_of(found, head))
+
+        await permissions.check(op, in_force)
+
+    return check
