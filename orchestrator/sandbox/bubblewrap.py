@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.sandbox import seccomp
 from orchestrator.sandbox.launch import OPTIONS_FD, SECCOMP_FD, Launch
+from orchestrator.sandbox.place import TEMPORARY, Place
 from orchestrator.sandbox.policy import Confinement
 
 KEPT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
@@ -47,6 +48,7 @@ class Bubblewrap:
         )
 
     def _options(self, cwd: Path, confinement: Confinement) -> list[str]:
+        seen = confinement.place.for_commands(cwd) if confinement.place is not None else cwd
         options = ["--die-with-parent", "--unshare-pid", "--unshare-ipc", "--ro-bind", "/", "/"]
         if not confinement.network:
             options.append("--unshare-net")
@@ -55,10 +57,33 @@ class Bubblewrap:
             options += _root_options()
         for _, words in sorted(_mounts(confinement), key=lambda mount: len(mount[0].parts)):
             options += words
-        for path in filter(Path.is_dir, confinement.hidden):
+        for path in _closed(confinement):
             # Last: what stands open inside of it has to find its place first.
             options += ["--remount-ro", str(path)]
-        return [*options, "--seccomp", str(SECCOMP_FD), "--chdir", str(cwd)]
+        return [*options, "--seccomp", str(SECCOMP_FD), "--chdir", str(seen)]
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """The launcher of full access in a portable folder: nothing is held back; the folder is in its place."""
+
+    path: str
+    place: Place
+    name: str = "none"
+    gaps: tuple[str, ...] = ()
+
+    def launch(
+        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: Path, confinement: Confinement
+    ) -> Launch:
+        """The command behind bwrap, which mounts the folder and its `/tmp`."""
+        mounts = [word for _, words in _of_place(self.place, writable=True) for word in words]
+        options = ("--die-with-parent", "--dev-bind", "/", "/", *mounts)
+        chdir = ("--chdir", str(self.place.for_commands(cwd)))
+        return Launch(
+            argv=(self.path, "--args", str(OPTIONS_FD), *options, *chdir, "--", *argv),
+            env={},
+            options_on_fd=_set_environment(env),
+        )
 
 
 def _families(confinement: Confinement) -> seccomp.Families:
@@ -89,13 +114,44 @@ def _root_options() -> list[str]:
 def _mounts(confinement: Confinement) -> list[tuple[Path, list[str]]]:
     """Every mount with its target: sorted by depth, the deeper one lies on top and decides."""
     mounts: list[tuple[Path, list[str]]] = []
-    if any(path in confinement.cwd.parents for path in confinement.hidden):
+    place = confinement.place
+    if place is not None:
+        mounts += _of_place(place, writable=False)
+    elif any(path in confinement.cwd.parents for path in confinement.hidden):
         mounts += [(confinement.cwd, ["--ro-bind-try", str(confinement.cwd), str(confinement.cwd)])]
-    mounts += [(root, ["--bind", str(root), str(root)]) for root in confinement.writable_roots]
+    mounts += [_mount("--bind", root, place) for root in confinement.writable_roots]
     # "try": a guard that could not be made is in a root that this user, and so the command, cannot write.
     held = (*confinement.read_only_subpaths, *confinement.missing)
-    mounts += [(path, ["--ro-bind-try", str(path), str(path)]) for path in held]
-    return mounts + [(path, _hide(path)) for path in confinement.hidden]
+    mounts += [_mount("--ro-bind-try", path, place) for path in held]
+    return mounts + [(path, _hide(path)) for path in _hidden(confinement)]
+
+
+def _mount(option: str, path: Path, place: Place | None) -> tuple[Path, list[str]]:
+    """A path of this machine, mounted where commands see it."""
+    target = place.for_commands(path) if place is not None else path
+    return target, [option, str(path), str(target)]
+
+
+def _of_place(place: Place, *, writable: bool) -> list[tuple[Path, list[str]]]:
+    # Its /tmp is open until the mounts inside of it have found their places: see `_closed`.
+    option = "--bind" if writable else "--ro-bind"
+    return [_mount("--bind", place.temporary, place), _mount(option, place.here, place)]
+
+
+def _hidden(confinement: Confinement) -> tuple[Path, ...]:
+    """The paths to hide: another `/tmp` has nothing of the machine's."""
+    if confinement.place is None:
+        return confinement.hidden
+    return tuple(path for path in confinement.hidden if not path.is_relative_to(TEMPORARY))
+
+
+def _closed(confinement: Confinement) -> list[Path]:
+    """The mounts that are made read-only in the end."""
+    closed = [path for path in _hidden(confinement) if path.is_dir()]
+    place = confinement.place
+    if place is not None and place.temporary not in confinement.writable_roots:
+        closed.append(TEMPORARY)
+    return closed
 
 
 def _hide(path: Path) -> list[str]:

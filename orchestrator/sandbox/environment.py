@@ -43,6 +43,9 @@ def command_environment(
     sandbox, and test suites use them to skip what cannot work inside one.
     """
     chosen = _inherited(parent, rules)
+    if confinement.place is not None:
+        # A folder of the worker's; a portable folder has a /tmp of its own.
+        chosen = {k: v for k, v in chosen.items() if k not in {"TMPDIR", "TEMP", "TMP"}}
     if confinement.mode != "danger-full-access":
         chosen = {k: v for k, v in chosen.items() if not _matches(k, CONTROL)}
     if not rules.ignore_default_excludes:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from orchestrator.sandbox.place import TEMPORARY, Place
+
 Mode = Literal["read-only", "workspace-write", "danger-full-access"]
 
 CONTROL_SOCKETS = (
@@ -57,6 +59,8 @@ class Confinement:
     network: bool = False
     unix_sockets: bool = False
     """Whether it may make Unix sockets that others can be reached by; pairs are always given out."""
+    place: Place | None = None
+    """The place of a portable folder: all paths here are of this machine, and commands see them elsewhere."""
 
 
 def resolve(
@@ -67,8 +71,12 @@ def resolve(
     hidden: Iterable[Path] = (),
     read_only: Iterable[Path] = (),
     unix_sockets: bool = False,
+    place: Place | None = None,
 ) -> Confinement:
     """Resolves a wire policy for a command that starts in `cwd`.
+
+    With a `place` the folder is a portable one: `cwd` is its path on this machine, `/tmp` is its own, and no
+    other folder may be written.
 
     `tmpdir` is the command's `$TMPDIR`. `hidden` names what belongs to Dendro itself, such
     as the folder of the Redis socket: a command that reaches it could approve itself.
@@ -79,8 +87,8 @@ def resolve(
     mode = _mode(policy)
     real_cwd = cwd.resolve()
     if mode == "danger-full-access":
-        return Confinement(mode=mode, cwd=real_cwd, network=True)
-    guarded, roots = ((), ()) if mode == "read-only" else _roots(policy, cwd, tmpdir)
+        return Confinement(mode=mode, cwd=real_cwd, network=True, place=place)
+    guarded, roots = ((), ()) if mode == "read-only" else _roots(policy, cwd, tmpdir, place)
     own = tuple(hidden)
     found = _existing([*map(Path, _control_sockets()), *own])
     concealed = _outermost(found)
@@ -89,7 +97,7 @@ def resolve(
     if not all(path.is_dir() and _below(_real(path), concealed) for path in own):
         unix_sockets = False
     if mode == "read-only":
-        return Confinement(mode=mode, cwd=real_cwd, hidden=concealed, unix_sockets=unix_sockets)
+        return Confinement(mode=mode, cwd=real_cwd, hidden=concealed, unix_sockets=unix_sockets, place=place)
     held = [*_git_paths(roots), *_config_files(roots), *_reachable(read_only, roots, concealed)]
     return Confinement(
         mode=mode,
@@ -107,18 +115,34 @@ def resolve(
         hidden=concealed,
         network=_flag(policy, "network_access"),
         unix_sockets=unix_sockets,
+        place=place,
     )
 
 
 def _roots(
-    policy: Mapping[str, Any], cwd: Path, tmpdir: str | None
+    policy: Mapping[str, Any], cwd: Path, tmpdir: str | None, place: Place | None
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """The folders whose repositories are guarded, and all that may be written."""
+    if place is not None:
+        return _portable_roots(policy, place)
     declared = [cwd.absolute(), *_declared_roots(policy, cwd.resolve())]
     temporary = _temporary_roots(policy, tmpdir)
     named = [Path(os.path.normpath(path)) for path in (*declared, *temporary)]
     guarded = _existing(path for path in declared if _is_steady(path, named))
     return guarded, _existing([*guarded, *(path for path in temporary if _is_steady(path, named))])
+
+
+def _portable_roots(policy: Mapping[str, Any], place: Place) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """The folder and its own `/tmp`: what is written elsewhere is in no snapshot."""
+    for root in _declared_roots(policy, place.seen):
+        if not Path(os.path.normpath(root)).is_relative_to(place.seen):
+            raise InvalidPolicy(
+                f"sandbox policy field writable_roots names {root}: the session's folder is portable, and "
+                f"what is written outside of {place.seen} and {TEMPORARY} would be lost with this machine. "
+                "Leave it out"
+            )
+    temporary = () if _flag(policy, "exclude_slash_tmp") else (place.temporary,)
+    return (place.here,), (place.here, *temporary)
 
 
 def _is_steady(path: Path, roots: Sequence[Path]) -> bool:

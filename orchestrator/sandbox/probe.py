@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.sandbox import landlock, seccomp
-from orchestrator.sandbox.bubblewrap import Bubblewrap
+from orchestrator.sandbox.bubblewrap import Bubblewrap, Mounted
 from orchestrator.sandbox.landlock import Landlock
 from orchestrator.sandbox.launch import Launcher, Unconfined
 from orchestrator.sandbox.limits import find_memory_cgroup, find_pids_cgroup
@@ -92,8 +92,12 @@ def probe() -> SandboxSupport:
 
 def choose(support: SandboxSupport, confinement: Confinement, prefer: Preference = "auto") -> Launcher:
     """The launcher for a confinement: bubblewrap, else Landlock; `prefer` insists on one of them."""
+    if confinement.place is not None and (fault := cannot_mount(support, prefer)):
+        raise NoConfinement(fault)
     if confinement.mode == "danger-full-access":
-        return Unconfined()
+        if confinement.place is None:
+            return Unconfined()
+        return Mounted(str(support.bubblewrap), confinement.place)
     if support.bubblewrap and prefer != "landlock":
         return Bubblewrap(support.bubblewrap, platform.machine(), as_root=os.geteuid() == 0)
     if support.landlock_abi and prefer != "bubblewrap":
@@ -105,6 +109,18 @@ def choose(support: SandboxSupport, confinement: Confinement, prefer: Preference
         f"{'; '.join(support.why) or 'the mechanism asked for is missing'}. "
         "Install bubblewrap (package `bubblewrap`), "
         "or choose danger-full-access where the machine itself is the boundary"
+    )
+
+
+def cannot_mount(support: SandboxSupport, prefer: Preference = "auto") -> str:
+    """The reason why no command can see a portable folder at its path here; empty if it can."""
+    if support.bubblewrap and prefer != "landlock":
+        return ""
+    wanted = " (`sandbox.mechanism` asks for landlock)" if prefer == "landlock" else ""
+    return (
+        "a portable folder is mounted at its path by bubblewrap, which does not work on this machine"
+        f"{wanted}: {'; '.join(support.why) or 'it is not asked for'}. "
+        "Install bubblewrap (package `bubblewrap`)"
     )
 
 
