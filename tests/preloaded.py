@@ -8,6 +8,7 @@ ends at once, so that the test's process, which adopts orphans at that moment, b
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -62,6 +63,7 @@ def _take_up(descriptors: list[int]) -> None:
     for number, descriptor in enumerate(descriptors[1:]):
         os.dup2(descriptor, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    _enter(order["namespaces"])
     if order["own_terminal"]:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -74,6 +76,16 @@ def _take_up(descriptors: list[int]) -> None:
     sys.stdin = _stream(0, "r", lenient)
     sys.stdout = _stream(1, "w", lenient)
     sys.stderr = _stream(2, "w", "backslashreplace")
+
+
+def _enter(namespaces: list[str]) -> None:
+    """Joins the namespaces of a test's machine; the first is the one that gives the right to the others."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    files = [os.open(file, os.O_RDONLY) for file in namespaces]
+    for file in files:
+        if libc.setns(file, 0):
+            raise OSError(ctypes.get_errno(), "cannot enter a machine's namespace")
+        os.close(file)
 
 
 def _stream(number: int, mode: str, errors: str) -> io.TextIOWrapper:

@@ -44,10 +44,14 @@ class _Fork(subprocess.Popen[AnyStr]):
     Takes descriptors, `cwd`, `env`, and `own_terminal` as `preexec_fn`.
     """
 
+    namespaces: tuple[str, ...] = ()
+    """Files below /proc of the namespaces that the command is to run in, in the order of entering."""
+
     def _execute_child(self, *values: Any) -> None:
         given = _PARAMETERS.bind(self, *values).arguments
         environ = os.environ if given["env"] is None else given["env"]
         if not _known_to_python(environ).items() <= _known_to_python(_ENVIRON).items():
+            assert not self.namespaces, "a new Python starts where the tests run"
             super()._execute_child(*values)  # type: ignore[misc]
             return
         assert tuple(given["args"][:3]) == COMMAND, "only dendro's commands are preloaded"
@@ -58,6 +62,7 @@ class _Fork(subprocess.Popen[AnyStr]):
             "cwd": os.fspath(given["cwd"] or Path.cwd()),
             "environ": dict(environ),
             "own_terminal": given["preexec_fn"] is own_terminal,
+            "namespaces": self.namespaces,
         }
         streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         self.pid = _fork(order, [number if end < 0 else end for number, end in enumerate(streams)])

@@ -12,7 +12,7 @@ import re
 import select
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,8 @@ class Machine:
 
     folder: Path
     environ: Mapping[str, str] = field(default_factory=dict)
+    start: Callable[..., subprocess.Popen[Any]] = Started
+    """Starts its commands; another class starts them in namespaces of their own."""
 
     @classmethod
     def at(cls, root: Path, redis_url: str | None = None) -> Machine:
@@ -59,7 +61,7 @@ class Machine:
 
     def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command to its end."""
-        with Started(
+        with self.start(
             dendro(*words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -104,7 +106,7 @@ class Machine:
 
     @contextmanager
     def _stub(self, *words: str) -> Iterator[Machine]:
-        with Started(
+        with self.start(
             dendro("model-stub", *words),
             stdout=subprocess.PIPE,
             text=True,
@@ -121,7 +123,7 @@ class Machine:
     def terminal(self, *words: str) -> Iterator[Terminal]:
         """Runs a command at a terminal."""
         ours, theirs = pty.openpty()
-        process = Started(
+        process = self.start(
             dendro(*words),
             stdin=theirs,
             stdout=theirs,

@@ -1,0 +1,167 @@
+"""Machines of a fleet, as processes in mount and UTS namespaces of their own.
+
+Each has `/srv` to itself: home, temporary files, copies of workspaces. It has a host name and a machine id of
+its own. All of them see the folder that the test gives them in common, and reach servers by TCP on loopback.
+What goes wrong on a machine, goes wrong on all that it runs: `lose` is a power failure.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.machine import PATIENCE_S, Machine, dendro
+from tests.started import Started
+
+_KINDS = ("user", "mnt", "uts")
+_BIRTH = """
+set -e
+mount --make-rprivate /
+mount --bind "$1/srv" /srv
+if [ -e /etc/machine-id ]; then mount --bind "$1/machine-id" /etc/machine-id; fi
+hostname "$2"
+echo ready
+exec sleep infinity
+"""
+"""Makes the machine, and stays for as long as the machine is there."""
+HOME = Path("/srv/home")
+"""The home folder of a machine's one user: the same path on each, another folder."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine, and its user."""
+
+    name: str
+    root: Path
+    """The machine's own folders as the test sees them: `srv/…` is `/srv/…` there."""
+    pid: int
+    user: Machine
+
+    def srv(self, *parts: str) -> Path:
+        """A path below `/srv` of this machine, as the test sees it."""
+        return self.root.joinpath("srv", *parts)
+
+    def under(self, **more: str) -> Host:
+        """The same machine with more environment variables for its user."""
+        return replace(self, user=self.user.under(**more))
+
+    def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs a `dendro` command there to its end."""
+        return self.user.run(*words, input=input)
+
+    def says(self, *words: str) -> str:
+        """The output of a command that succeeds."""
+        done = self.run(*words)
+        assert done.returncode == 0, f"{words} on {self.name}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def shell(self, script: str) -> str:
+        """The output of a script there, as the machine's root; fails with the script's first failure."""
+        inside = ["nsenter", f"--target={self.pid}", "--user", "--mount", "--uts", "--preserve-credentials"]
+        done = subprocess.run(
+            [*inside, "bash", "-euo", "pipefail", "-c", script],
+            cwd="/",
+            env=dict(self.user.environ),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\non {self.name}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    @contextmanager
+    def worker(self, *settings: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A worker there; it is told to leave at the end, if it is still there."""
+        options = [word for setting in settings for word in ("-c", setting)]
+        with self.user.start(
+            dendro(*options, "worker"), cwd=self.user.folder, env=self.user.environ, stdout=subprocess.DEVNULL
+        ) as process:
+            while process.pid not in self.processes():
+                # It is forked outside and enters; before that no failure of the machine reaches it.
+                assert process.poll() is None
+                time.sleep(0.005)
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+
+    def processes(self) -> list[int]:
+        """Everything that runs there but what keeps the machine itself."""
+        mine = Path(f"/proc/{self.pid}/ns/uts").readlink()
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and (entry / "ns/uts").readlink() == mine:
+                    found.append(int(entry.name))
+        return [pid for pid in found if pid != self.pid]
+
+    def lose(self) -> None:
+        """A power failure: everything that runs there is killed, its folders stay."""
+        while running := self.processes():
+            for pid in running:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            # A zombie is nothing that runs; its parent, perhaps the test, has still to look at it.
+            if all(_state(pid) in "ZX" for pid in running):
+                return
+            time.sleep(0.005)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return "X"
+
+
+@contextmanager
+def host(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Host]:
+    """A machine whose folders are below `root`; skips the test where namespaces cannot be had."""
+    for folder in ("srv/home", "srv/tmp", "srv/work"):
+        (root / folder).mkdir(parents=True)
+    (root / "machine-id").write_text(f"{name:0<32}\n")
+    options = [f"--{kind}" for kind in ("user", "map-root-user", "mount", "uts")]
+    with subprocess.Popen(
+        ["unshare", *options, "sh", "-c", _BIRTH, "sh", root, name],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            if (said := holder.stdout.readline()) != "ready\n":
+                _not_here(f"no machine in namespaces of its own can be had here: {said.strip()}")
+            found = Host(name, root, holder.pid, _user(root, holder.pid, environ))
+            yield found
+            found.lose()
+        finally:
+            holder.kill()
+
+
+def _not_here(why: str) -> None:
+    pytest.skip(why)
+
+
+def _user(root: Path, pid: int, environ: Mapping[str, str]) -> Machine:
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+    own = {"HOME": "/srv", "DENDRO_HOME": str(HOME), "TMPDIR": "/srv/tmp", "TERM": "xterm"}
+    return Machine(Path("/srv/work"), {**kept, **own, **environ}, started_in(pid))
+
+
+def started_in(pid: int) -> Any:
+    """`Started`, for commands in the namespaces of a process."""
+    return type("Started", (Started,), {"namespaces": tuple(f"/proc/{pid}/ns/{kind}" for kind in _KINDS)})
