@@ -11,8 +11,8 @@ from orchestrator.core.decide import agent_create, cancel, request, task, timer,
 from orchestrator.core.draft import Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
+from orchestrator.runtime.decisions import Decisions
 from orchestrator.runtime.journal import Step
-from orchestrator.runtime.runner import Runner
 from sim.mutant import Mutant, lua, swapped, text
 
 
@@ -89,7 +89,7 @@ DEFECTS = (
         "leaving ends nothing in pieces",
         "a worker that only ends what was lost does not tell the children of an agent that has many",
         text(
-            Runner,
+            Decisions,
             "_advance",
             "progressed, leaving = True, self._side_work.leaving()",
             "progressed = not (leaving := self._side_work.leaving())",

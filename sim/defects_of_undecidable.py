@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core.draft import Note
-from orchestrator.runtime import runner
+from orchestrator.runtime import decisions
 from sim.mutant import Mutant, swapped
 
 
@@ -22,13 +22,13 @@ DEFECTS = (
     Mutant(
         "a defect is tried for ever",
         "a submission whose decision raises goes from worker to worker, and its session is never at rest",
-        swapped(runner, "tries", _claims_only),
+        swapped(decisions, "tries", _claims_only),
         "undecidable",
     ),
     Mutant(
         "a defect drops its submission",
         "a submission whose decision raises is consumed without an `error`",
-        swapped(runner, "instead_of", _nothing),
+        swapped(decisions, "instead_of", _nothing),
         "undecidable",
     ),
 )

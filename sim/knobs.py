@@ -13,12 +13,12 @@ from random import Random
 
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.decide import cancel, task_end
-from orchestrator.runtime import runner
+from orchestrator.runtime import decisions
 
 _SMALL = (
     (task_end, "MOST_ITEMS", 2),
     (cancel, "MOST_TOLD", 1),
-    (runner, "MAX_STEP_ENTRIES", 24),
+    (decisions, "MAX_STEP_ENTRIES", 24),
 )
 """Constants of the product, and what they are in seeds with small bounds."""
 

@@ -17,8 +17,7 @@ from orchestrator.protocol import bounds, ops
 from orchestrator.protocol.events import BackgroundEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.runtime import runner as runners
-from orchestrator.runtime import secrets
+from orchestrator.runtime import decisions, secrets
 from orchestrator.runtime.defects import submission_of
 from orchestrator.runtime.intake import command_of
 from orchestrator.runtime.runner import Ended
@@ -161,7 +160,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
             raise error()
         return decide_module.decide(state, command, moment)
 
-    monkeypatch.setattr(runners, "decide", decide)
+    monkeypatch.setattr(decisions, "decide", decide)
     return met
 
 
@@ -275,7 +274,7 @@ async def test_what_a_model_says_and_no_rule_can_take_fails_its_task_by_name(
             raise TypeError("a bug")
         return decide_module.decide(state, command, moment)
 
-    monkeypatch.setattr(runners, "decide", decide)
+    monkeypatch.setattr(decisions, "decide", decide)
     session = await harness.session()
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
@@ -292,7 +291,7 @@ async def test_response_whose_end_no_rule_can_take_counts_what_it_used(
             raise TypeError("a bug")
         return decide_module.decide(state, command, moment)
 
-    monkeypatch.setattr(runners, "decide", decide)
+    monkeypatch.setattr(decisions, "decide", decide)
     session = await harness.session()
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED

@@ -1,0 +1,268 @@
+"""The decisions of one step, and what becomes of those that cannot be committed.
+
+A step holds what arrived and what the state owes. Each is decided on the draft that the one before it left. A
+step that raises, or that the commit refuses, is thrown away, and its parts are decided again, one by one.
+"""
+
+from __future__ import annotations
+
+from orchestrator.broker.errors import CommitTooLarge
+from orchestrator.broker.records import Refused
+from orchestrator.core import commands as c
+from orchestrator.core.decide import IllegalCommand, decide
+from orchestrator.core.draft import Decision, Note, noted
+from orchestrator.core.frozen import replace
+from orchestrator.core.outstanding import (
+    AssessCall,
+    CloseCalls,
+    EndChildren,
+    OweRequest,
+    ReadInstructions,
+    Work,
+    outstanding,
+)
+from orchestrator.core.settings import Rules
+from orchestrator.core.state import State
+from orchestrator.runtime.arrivals import Arrivals
+from orchestrator.runtime.bisect import Arrived, Bisect
+from orchestrator.runtime.defects import Undecided, given_up, instead_of, submission_of, tries
+from orchestrator.runtime.deltas import Delta
+from orchestrator.runtime.intake import Unreadable
+from orchestrator.runtime.journal import Step
+from orchestrator.runtime.log import log
+from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.runtime.side_work import SideWork, call_of
+from orchestrator.runtime.trees import looks_up
+
+MAX_STEP_ENTRIES = 128
+MAX_STEP_BYTES = 256 << 10
+"""A step is cut here; one more decision still fits the commit's bounds (256 entries, 1 MB)."""
+
+
+class Broken(Exception):
+    """Deciding a command raised what no rule raises knowingly; the step is to be thrown away."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Decisions:
+    """The decisions of a runner, step by step."""
+
+    def __init__(self, context: RunnerContext, arrivals: Arrivals, side_work: SideWork) -> None:
+        self._ports, self._config, self._claim = context.ports, context.config, context.claim
+        self._journal, self._writing, self._workspace = context.journal, context.writing, context.workspace
+        self._claims_without_progress = context.claimed.claims_without_progress
+        self._arrivals = arrivals
+        self._side_work = side_work
+        self._bisect = Bisect()
+        self.cut = False
+        """Whether a step ended before all that is owed was decided: the next one follows at once."""
+        self._owing: tuple[State, tuple[Work, ...]] | None = None
+        """The state that was last asked what it owes, and the answer."""
+        self._rules_for: tuple[tuple[int, int], Rules] | None = None
+        """The retries of the provider that was last asked for, and the rules with them."""
+        self._instead: c.Command | Note | None = None
+        """The last substitute for a command that failed."""
+
+    async def fill(self, step: Step) -> None:
+        """Decides what arrived, then what the state owes; raises `Broken` where a rule does."""
+        self._bisect.begin()
+        self._arrived(step)
+        await self._advance(step)
+
+    def committed(self) -> None:
+        self._bisect.committed()
+
+    def _arrived(self, step: Step) -> None:
+        while self._arrivals.inbox and not self._full(step):
+            command, sq_id = self._arrivals.inbox.popleft()
+            self._bisect.arrived.append((command, sq_id))
+            self._decide(step, command)
+            if sq_id is not None:
+                self._arrivals.cursor = sq_id
+
+    def _full(self, step: Step) -> bool:
+        return step.weight >= MAX_STEP_ENTRIES or step.size >= MAX_STEP_BYTES or self._bisect.full
+
+    def _decide(self, step: Step, command: Arrived) -> None:
+        if isinstance(command, Delta):
+            self._show(step, command)
+            return
+        try:
+            step.take(self._decision(step, command))
+        except Exception as error:
+            # A part of it may be in the step: nothing of that may be committed.
+            raise Broken(error) from error
+        if not isinstance(command, (Note, Unreadable)):
+            self._side_work.settle(command)
+
+    def _decision(self, step: Step, command: c.Command | Note | Unreadable) -> Decision:
+        if isinstance(command, Note):
+            return self._noted(step, command)
+        if isinstance(command, Unreadable):
+            raise command.error
+        try:
+            return decide(step.position.state, command, self._moment(step))
+        except IllegalCommand as illegal:
+            if isinstance(command, c.Submitted):
+                return self._noted(step, given_up(command.id, str(illegal)))
+            # What an effect still had to say of work that was stopped meanwhile.
+            log.info("session %s: %s", self._claim.session, illegal)
+            return Decision(step.position.state)
+
+    def _noted(self, step: Step, note: Note) -> Decision:
+        at = step.position
+        return noted(at.state, note, c.Moment(step.at_ms, self._claim.epoch, at.seq))
+
+    def _show(self, step: Step, delta: Delta) -> None:
+        task = step.position.state.task
+        if not delta.lasting and (task is None or task.id != delta.task_id):
+            return
+        if step.entries:
+            step.show(delta.event(step.position.seq, step.position.head))
+        else:
+            self._writing.delta(delta, step.base)
+
+    def _moment(self, step: Step) -> c.Moment:
+        at = step.position
+        return c.Moment(step.at_ms, self._claim.epoch, at.seq, self._rules(at.state), self._ports.jitter())
+
+    def _rules(self, state: State) -> Rules:
+        retries = self._ports.models.retries(state.in_force.model_provider)
+        # Asked for at every step, and always the same as long as the provider is.
+        if self._rules_for is None or self._rules_for[0] != retries:
+            http, stream = retries
+            rules = replace(self._config.rules, request_max_retries=http, stream_max_retries=stream)
+            self._rules_for = retries, rules
+        return self._rules_for[1]
+
+    def owed(self, state: State) -> tuple[Work, ...]:
+        # A step asks before it decides, before it commits and behind the commit, mostly of one state.
+        if self._owing is None or self._owing[0] is not state:
+            self._owing = state, outstanding(state, self._rules(state))
+        return self._owing[1]
+
+    async def _advance(self, step: Step) -> None:
+        """Decides what needs no news: calls whose turn it is, a request that is owed and due.
+
+        A leaving runner ends what is to end in pieces, and begins nothing.
+        """
+        progressed, leaving = True, self._side_work.leaving()
+        self.cut = False
+        while progressed:
+            self.cut = self._full(step)
+            if self.cut:
+                return
+            progressed = False
+            state = step.position.state
+            for work in self.owed(state):
+                match work:
+                    case CloseCalls():
+                        self._make(step, c.CloseCalls())
+                        progressed = True
+                    case EndChildren():
+                        self._make(step, c.EndChildren())
+                        progressed = True
+                    case _ if leaving:
+                        continue
+                    case AssessCall() | OweRequest() | ReadInstructions() if (
+                        fault := await self._workspace.fault(state)
+                    ):
+                        self._decide(step, c.TaskRefused(fault))
+                        # A task with very many calls ends in several steps.
+                        self.cut = CloseCalls() in self.owed(step.position.state)
+                        return
+                    case AssessCall(call_id) if step.concerns_tree and looks_up(call_of(state, call_id)):
+                        # It looks at the tree, which does not show yet what this very step does to it.
+                        self.cut = True
+                        return
+                    case AssessCall(call_id):
+                        call = call_of(state, call_id)
+                        # Large arguments of this very step are not stored yet.
+                        self._ports.texts.remember(step.blobs)
+                        assessment = await self._ports.tools.assess(call, self._side_work.site(state))
+                        self._make(step, c.CallAssessed(call_id, assessment))
+                        progressed = True
+                    case ReadInstructions(folder):
+                        text = await self._instructions(folder, state)
+                        self._make(step, c.InstructionsRead(folder, text))
+                        progressed = True
+                    case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
+                        self._make(step, c.BeginRequest())
+                        progressed = True
+                    case _:
+                        continue
+                break
+
+    async def _instructions(self, folder: str, state: State) -> str | None:
+        try:
+            return await self._ports.library.instructions(folder, state.told_folders)
+        except (OSError, ValueError) as error:
+            # A session goes on without them, as one that began there would have.
+            log.warning(
+                "session %s: instructions of %s: %s", self._claim.session, folder, error or "no answer"
+            )
+            return None
+
+    def _make(self, step: Step, command: c.Command) -> None:
+        """Decides a command that the state owes and nobody sent."""
+        self._bisect.made.append(command)
+        self._decide(step, command)
+
+    def again_behind(self, fault: str, before: State) -> None:
+        """Puts the parts of an unsent step back, to be decided again behind the fault of the file."""
+        self._undecide()
+        not_written = c.FileNotWritten(fault, self._bisect.asks_for_file(before))
+        self._arrivals.inbox.extendleft(reversed([(not_written, None), *self._bisect.arrived]))
+
+    def broke(self, error: Exception) -> None:
+        """Has a step that cannot be committed decided part by part; a part that fails alone is replaced.
+
+        Raises `Undecided` where another worker is to try the part first, `error` where nothing can take its
+        place.
+        """
+        self._undecide()
+        arrived, made = self._bisect.arrived, self._bisect.made
+        if len(arrived) + len(made) != 1:
+            if not (arrived or made):
+                raise error
+            self._arrivals.inbox.extendleft(reversed(arrived))
+            self._bisect.singly = len(arrived) + len(made)
+            return
+        command, sq_id = arrived[0] if arrived else (made[0], None)
+        if isinstance(command, (Delta, Note)) or command is self._instead:
+            raise error
+        self._instead = instead_of(command, error, self._journal.state)
+        if self._instead is None:
+            raise error
+        if sq_id is not None and not isinstance(error, CommitTooLarge):
+            self._try_again_elsewhere(command, error)
+        log.error("session %s: %s was given up", self._claim.session, type(command).__name__, exc_info=error)
+        self._arrivals.inbox.appendleft((self._instead, sq_id))
+
+    def _try_again_elsewhere(self, command: c.Command | Unreadable, error: Exception) -> None:
+        """Raises `Undecided` unless enough claims have come no further than the command."""
+        tried, most = max(1, self._claims_without_progress), tries(self._ports.broker.config.max_tries)
+        if tried < most:
+            raise Undecided(submission_of(command), error, tried, most) from error
+
+    def _undecide(self) -> None:
+        """Takes back the step's decisions, of which nothing was written."""
+        self.cut = True
+        self._arrivals.rewind()
+        for command, _ in self._bisect.arrived:
+            if not isinstance(command, Unreadable):
+                self._side_work.reopen(command)
+
+    def refused(self, answer: Refused) -> None:
+        """Lets the parts of the refused step be decided again."""
+        log.info("session %s: refused: %s %s", self._claim.session, answer.reason, answer.detail)
+        self._undecide()
+        if answer.reason == "agent_taken":
+            # Redis went back behind the reservation of its number: it is assessed again, with another one.
+            self._side_work.forget_numbers()
+            self._arrivals.inbox.extendleft(reversed(self._bisect.arrived))
+        else:
+            self._bisect.refused(answer, self._arrivals.inbox)
