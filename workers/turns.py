@@ -8,7 +8,6 @@ are taken over as after any death.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -21,10 +20,8 @@ from orchestrator.runtime.log import log
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
 from orchestrator.wiring import redis_url
+from orchestrator.wiring.heap import settle_heap
 from orchestrator.wiring.worker import running_worker
-
-CYCLES_AFTER = 5_000
-"""New objects after which Python looks for cycles among the young ones; its own 700 are a turn or two."""
 
 
 def run_turns(
@@ -57,16 +54,6 @@ async def _run(
         if ready is not None:
             ready()
         await worker.run()
-
-
-def settle_heap() -> None:
-    """Keeps the modules and models of the start out of later searches for cycles, and makes these rarer.
-
-    The start leaves 80,000 objects, which live as long as the process: each full search would walk them.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(CYCLES_AFTER)
 
 
 def _silent(_: str) -> None:

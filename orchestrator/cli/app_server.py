@@ -120,10 +120,12 @@ async def _listening(found: Opened, server: AppServer, address: Address) -> None
     from orchestrator.cli.invocation import print_on_stderr
     from orchestrator.gateways.wires.listeners import Doors
     from orchestrator.wiring.gateway import gateway
+    from orchestrator.wiring.heap import settle_heap
 
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
     async with gateway(found, [address], lambda gate, watch: Doors(server.serve)) as (actual,):
         print_on_stderr(f"listening on {actual}")
+        settle_heap()
         await told.wait()

@@ -65,6 +65,7 @@ async def _serve(settings: Settings, sources: SettingsSources, addresses: list[A
 
     from orchestrator.cli.invocation import opened, print_on_stderr
     from orchestrator.wiring.gateway import serving
+    from orchestrator.wiring.heap import settle_heap
 
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -72,4 +73,5 @@ async def _serve(settings: Settings, sources: SettingsSources, addresses: list[A
     async with opened(settings, insists=True) as found, serving(found, sources, addresses) as actual:
         for address in actual:
             print_on_stderr(f"listening on {address}")
+        settle_heap()
         await told.wait()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
-from orchestrator.core.blobs import references, resolve
+from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
@@ -23,13 +23,14 @@ from orchestrator.views.event import Event
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
 from orchestrator.views.turns.fold import turns_of
-from orchestrator.views.turns.log import may_tell, told_by
+from orchestrator.views.turns.log import event_of, may_tell
 from orchestrator.views.turns.records import Turn
 
 OPENING = 64
 """Entries of a forked session's log among which the fact stands that names its source."""
 MOST_LEGS = 100
 """Forks of forks that are followed back."""
+_REFERENCE = REFERENCE.encode()
 _BEGINS = b'"type":"task_started"'
 _SAID = b'"type":"user_message"'
 _ENDS = b'"kind":"task_ended"'
@@ -158,7 +159,10 @@ class ThreadLog:
         return next(iter(turns_of(self.thread, await self._events(leg, entries))), None)
 
     async def _events(self, leg: Leg, entries: Sequence[StoredEntry]) -> list[Event]:
-        logged = [event for event in map(told_by, entries) if event is not None]
+        logged = [event for event in map(event_of, entries) if event is not None]
+        # Looked for in the bytes first: to walk through every message takes longer than to decode it.
+        if not any(_REFERENCE in stored.payload for stored in entries):
+            return logged
         wanted = {digest for event in logged for digest in references(event.msg)}
         texts = await self.found.large_texts(leg.tree, wanted) if wanted else {}
         return [replace(event, msg=resolve(event.msg, texts.get)) for event in logged]

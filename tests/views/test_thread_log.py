@@ -44,6 +44,8 @@ class Logs:
     logs: dict[SessionId, list[StoredEntry]] = field(default_factory=dict)
     heads: dict[SessionId, SessionHead] = field(default_factory=dict)
     read: int = 0
+    texts: dict[str, str] = field(default_factory=dict)
+    """Large texts that stand beside the logs, by their digests."""
 
     def add(self, session: SessionId, lines: Sequence[Line], **facts: Any) -> SessionHead:
         at = {"timestamp": "2026-01-02T03:04:05.678Z"}
@@ -68,7 +70,7 @@ class Logs:
             yield stored
 
     async def large_texts(self, tree: Any, digests: Any) -> dict[str, str]:
-        return {}
+        return {digest: self.texts[digest] for digest in digests}
 
 
 async def log_of(logs: Logs, session: SessionId = ROOT) -> ThreadLog:
@@ -90,6 +92,16 @@ async def test_reader_finds_the_newest_turns_without_reading_a_long_log() -> Non
     # A turn ends where the next one begins, with the fact before that.
     assert found == [("t4999", 29_996, 30_000), ("t4998", 29_990, 29_995), ("t4997", 29_984, 29_989)]
     assert logs.read < 300
+
+
+async def test_reader_shows_a_large_text_of_a_turn_whole() -> None:
+    logs = Logs(texts={"d1": "a large text"})
+    said = {"$blob": "d1", "bytes": 12}
+    logs.add(ROOT, [event("task_started", "t"), event("agent_message", "t", message=said)])
+    log = await log_of(logs)
+    (found,) = [await log.turn(one) async for one in log.back()]
+    assert found is not None
+    assert [getattr(item, "text", None) for item in found.items] == ["a large text"]
 
 
 async def test_reader_finds_the_same_turns_from_both_ends() -> None:

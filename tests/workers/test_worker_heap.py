@@ -7,7 +7,7 @@ import sys
 
 _PROGRAM = """
 import gc, weakref
-from workers.turns import settle_heap
+from orchestrator.wiring.heap import settle_heap
 
 class Cycle:
     pass

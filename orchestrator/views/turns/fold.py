@@ -17,7 +17,7 @@ def turns_of(session: SessionId, events: Iterable[Event]) -> tuple[Turn, ...]:
 
     A slice of a log will do: what happened in a turn whose begin is not among the events is left out.
     """
-    projector = Projector(session)
+    projector = Projector(session, counts=False)
     turns: dict[TurnId, Turn] = {}
     for event in events:
         for change in projector.receive(event):

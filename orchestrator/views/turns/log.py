@@ -44,11 +44,16 @@ def told_by(stored: StoredEntry) -> Event | None:
 
     References to large texts in it are the reader's to resolve.
     """
-    if not may_tell(stored.payload):
-        return None
+    return event_of(stored) if may_tell(stored.payload) else None
+
+
+def event_of(stored: StoredEntry) -> Event | None:
+    """The same for an entry that may tell something."""
     line = orjson.loads(stored.payload)
-    entry = Entry(line["type"], line["payload"], line.get("id", ""))
-    return event_in(entry, milliseconds(line["timestamp"]), stored.seq)
+    at_ms = milliseconds(line["timestamp"])
+    if line["type"] == EVENT_MSG:
+        return Event(line.get("id", ""), line["payload"], None, at_ms, stored.seq)
+    return event_in(Entry(line["type"], line["payload"], line.get("id", "")), at_ms, stored.seq)
 
 
 def event_in(entry: Entry, at_ms: int, seq: int) -> Event | None:

@@ -44,8 +44,10 @@ class Projector:
     door reads the log up to a place and goes on live from there.
     """
 
-    def __init__(self, session: SessionId) -> None:
+    def __init__(self, session: SessionId, *, counts: bool = True) -> None:
+        """`counts`: whether the tokens that are used are told as well."""
         self._session = str(session)
+        self._counts = counts
         self._turn: OpenTurn | None = None
         self._status: r.Status = r.Idle()
         self._waiting: dict[str, r.RequestOpened] = {}
@@ -181,7 +183,7 @@ class Projector:
             decision = DENIED if request.kind in WITH_ITEM else ""
             self._resolved(out, call_id, decision, "", _at(event))
         info = mapping(event.msg.get("info"))
-        if not info:
+        if not info or not self._counts:
             return
         total = TokenUsage.model_validate(info.get("total_token_usage") or {})
         if total != self._total:

@@ -51,8 +51,8 @@ MOST_ITEMS, USUAL_ITEMS = 500, 100
 MOST_NAMES = 200
 MOST_TEXT = 4_096
 MOST_LOADED = 1_000
-MOST_INCLUDED = 1_000
-"""Turns that come with a thread."""
+MOST_INCLUDED = 300
+"""Turns that come with a thread: a tenth of a second of the gateway, during which others wait for a page."""
 MOST_BYTES = 4 << 20
 """Bytes of the rows of one answer: half of what may wait for a client to read it."""
 NAMED_S = 5.0
