@@ -19,7 +19,7 @@ DEFECTS = (
         text(
             takeover,
             "took_over",
-            "lose(draft, lost_processes(draft.state.processes.living, draft.moment.epoch), WORKER_LOST)",
+            "lose(draft, processes, WORKER_LOST)",
             "pass",
         ),
         "processes",
@@ -27,7 +27,7 @@ DEFECTS = (
     Mutant(
         "a session is given back over its process",
         "a session with a process owes nothing, and its claim is released",
-        text(outstanding, "outstanding", "for one in state.processes.living", "for one in ()"),
+        text(outstanding, "_owed", "for one in state.processes.living", "for one in ()"),
         "processes",
     ),
     Mutant(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from orchestrator.core.calls import AskWork, Await, Runnable, WriteStdin
+from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
@@ -14,7 +15,7 @@ from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.core.state import State
 from orchestrator.protocol.events import ExecCommandEnd
 from orchestrator.protocol.faults import CodexErrorInfo
-from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.ops import (
     ExecApproval,
@@ -373,6 +374,8 @@ class TookOver:
     """
 
     judgements: Mapping[str, str] = field(default_factory=dict)
+    folder: SnapshotId | None = None
+    """For a portable session with unsaved changes: their snapshot, if this machine can make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,5 +468,9 @@ Command = (
     | FileNotWritten
     | TimerFired
     | MailArrived
+    | FolderMade
+    | FolderFailed
+    | FolderChanged
+    | FolderUnsaved
     | CommitRefused
 )

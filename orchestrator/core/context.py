@@ -23,6 +23,9 @@ TURN_ABORTED_MARKER = (
 PROCESS_GONE_TAG = "<process_gone>"
 PROCESS_GONE = f"{PROCESS_GONE_TAG}\n{{}}\n</process_gone>"
 """The message that tells the model of a process that is gone with its worker."""
+FOLDER_CHANGED_TAG = "<folder_changed>"
+FOLDER_CHANGED = f"{FOLDER_CHANGED_TAG}\n{{}}\n</folder_changed>"
+"""The message that tells the model what its folder has lost on its way to another machine, or by a fall."""
 
 ROLE_OPENING = "You are agent "
 """The beginning of the developer message that gives an agent below the root its part."""

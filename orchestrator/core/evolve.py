@@ -17,6 +17,7 @@ from orchestrator.core.evolve_processes import evolve_processes
 from orchestrator.core.evolve_request import evolve_request
 from orchestrator.core.evolve_task import evolve_call, evolve_task
 from orchestrator.core.evolve_tree import evolve_tree
+from orchestrator.core.evolve_workspace import evolve_workspace
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.modes import plans
@@ -152,6 +153,8 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
         return _of_session(state, fact)
     if fact.of == "process":
         return replace(state, processes=evolve_processes(state.processes, fact))
+    if fact.of == "workspace":
+        return replace(state, workspace=evolve_workspace(state.workspace, fact))
     if fact.of == "nothing":
         return state
     assert_never(fact)

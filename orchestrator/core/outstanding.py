@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
+from orchestrator.core.folder_use import needs_folder
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call, Phase
@@ -93,6 +94,16 @@ class EndChildren:
     """The next of the children that are to end are to be told, or unread mail is to be let go."""
 
 
+@dataclass(frozen=True, slots=True)
+class MakeFolder:
+    """The folder of a portable session is to be made on the holder's machine, before what needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFolder:
+    """The store has not got the folder's changes: it is tried again, and the claim is kept meanwhile."""
+
+
 MOST_LOOKED_UP = 4
 """Look-ups that run together: each may read folders for seconds."""
 
@@ -108,11 +119,41 @@ Work = (
     | CloseCalls
     | EndChildren
     | FollowProcess
+    | MakeFolder
+    | SaveFolder
 )
 
 
-def outstanding(state: State, rules: Rules) -> tuple[Work, ...]:
-    """The work owed, in the order to start it in; empty when nothing can go on without news."""
+def outstanding(state: State, rules: Rules, epoch: int = 0) -> tuple[Work, ...]:
+    """The work owed, in the order to start it in; empty when nothing can go on without news.
+
+    `epoch` is the claim of whoever asks: a portable folder is made anew, or looked at, under each.
+    """
+    owed = _owed(state, rules)
+    return owed if state.facts.portable is None else _in_folder(state, rules, owed, epoch)
+
+
+def _in_folder(state: State, rules: Rules, owed: tuple[Work, ...], epoch: int) -> tuple[Work, ...]:
+    """The work of a portable session: nothing that needs the folder begins without it, nor on a full disk."""
+    unsaved = state.workspace.unsaved
+    saving = unsaved is not None and unsaved.trying
+    waiting = [work for work in owed if _waits_for_folder(state, rules, work)]
+    made = state.workspace.epoch == epoch
+    if (unsaved is not None and unsaved.blocked) or not made:
+        owed = tuple(work for work in owed if work not in waiting)
+    if not made and (waiting or saving):
+        return (MakeFolder(), *owed)
+    return (SaveFolder(), *owed) if saving else owed
+
+
+def _waits_for_folder(state: State, rules: Rules, work: Work) -> bool:
+    if not isinstance(work, AssessCall | RunCall) or state.task is None:
+        return False
+    call = state.task.call(work.call_id)
+    return call is not None and needs_folder(call, rules)
+
+
+def _owed(state: State, rules: Rules) -> tuple[Work, ...]:
     telling: tuple[Work, ...] = (EndChildren(),) if state.tree.ends_in_pieces else ()
     return (
         *telling,

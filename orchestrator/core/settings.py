@@ -16,6 +16,7 @@ from orchestrator.core.blobs import is_reference
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.windows import context_window
+from orchestrator.core.workspace import PortableFolder, read_portable, write_portable
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
@@ -213,6 +214,8 @@ class SessionFacts:
     """Whether `apply_patch` is offered as a free-form tool."""
     unified_exec: bool = False
     """Whether `exec_command` and `write_stdin` are offered in the place of `shell`."""
+    portable: PortableFolder | None = None
+    """The folder that any worker makes; None: the session works in a folder that is there."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> SessionFacts:
@@ -222,11 +225,14 @@ class SessionFacts:
             given["tree_rules"] = TreeRules.of(given["tree_rules"])
         if given.get("workspace"):
             given["workspace"] = WorkspaceMark(**given["workspace"])
+        if "portable" in given:
+            given["portable"] = read_portable(given["portable"])
         return cls(**{**given, **{name: given[name] or None for name in FACTS_EMPTY if name in given}})
 
     def wire(self) -> JsonObject:
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["workspace"] = asdict(self.workspace) if self.workspace else None
+        plain["portable"] = write_portable(self.portable)
         plain["tree_rules"] = self.tree_rules.wire()
         plain |= {name: "" for name in FACTS_EMPTY if plain[name] is None}
         return {name: value for name, value in plain.items() if value != USUAL_FACTS.get(name, _STATED)}
@@ -246,11 +252,12 @@ class SessionFacts:
         return len(self.ancestors)
 
 
-USUAL_FACTS: Mapping[str, bool] = {
+USUAL_FACTS: Mapping[str, bool | None] = {
     "web_search": False,
     "view_image": True,
     "patch_freeform": False,
     "unified_exec": False,
+    "portable": None,
 }
 """Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
 _STATED = object()
@@ -291,3 +298,5 @@ class Rules:
     """Tool names whose calls may run together."""
     repeatable: frozenset[str] = frozenset()
     """Tool names whose calls may run again after a crash (they only read)."""
+    folder_free: frozenset[str] = frozenset()
+    """Tool names whose calls need nothing of the session's folder."""

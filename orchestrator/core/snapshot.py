@@ -38,6 +38,7 @@ from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
 from orchestrator.core.turn_calls import Call, Calls, Phase
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.core.workspace import NO_WORKSPACE, USUAL_WORKSPACE, Workspace
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
@@ -51,7 +52,7 @@ SAME_SNAPSHOTS = frozenset({4, 5, 6, CORE_VERSION})
 
 def encode(state: State) -> bytes:
     """Canonical JSON: equal states are equal bytes."""
-    stored = _stated(_stored(state), USUAL_PROCESSES)
+    stored = _stated(_stored(state), {**USUAL_PROCESSES, **USUAL_WORKSPACE})
     return orjson.dumps(stored, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
@@ -211,6 +212,7 @@ def _state(wire: JsonObject) -> State:
         answers=tuple(Answer(**answer) for answer in wire["answers"]),
         tree=decode_tree(wire["tree"]),
         processes=Processes.of(wire["processes"]) if "processes" in wire else NO_PROCESSES,
+        workspace=Workspace.of(wire["workspace"]) if "workspace" in wire else NO_WORKSPACE,
     )
 
 
@@ -231,6 +233,7 @@ _STATE_NESTED = frozenset(
         "answers",
         "tree",
         "processes",
+        "workspace",
     }
 )
 

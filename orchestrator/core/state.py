@@ -23,6 +23,7 @@ from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
 from orchestrator.core.turn_calls import ANSWERABLE, Call, Calls, Phase
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.core.workspace import NO_WORKSPACE, Workspace
 from orchestrator.protocol import ops
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
@@ -302,6 +303,8 @@ class State:
     """How the last task ended."""
     tree: TreeView = field(default_factory=TreeView)
     processes: Processes = NO_PROCESSES
+    workspace: Workspace = NO_WORKSPACE
+    """The folder of a portable session."""
 
     @property
     def name(self) -> str:

@@ -14,6 +14,10 @@ REAP_BELOW_TIMER = "reap-below"
 REAP_MS = 30_000
 """Milliseconds until the claim of a cancelled agent that has not reported its end is taken from its
 worker."""
+FOLDER_TIMER = "folder"
+"""A folder's changes that the store has not got are to be tried again."""
+FOLDER_MS = 600_000
+"""Milliseconds until then."""
 STANDING_TIMERS: Mapping[str, int] = {REAP_TIMER: REAP_MS, REAP_BELOW_TIMER: REAP_MS}
 """Timers that fire again, after so many milliseconds, until they are cleared: the worker that one woke may be
 lost before it has read why, and another must then be woken."""

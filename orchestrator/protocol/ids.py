@@ -16,3 +16,6 @@ CallId = NewType("CallId", str)
 
 ResponseId = NewType("ResponseId", str)
 """The model provider's id of one response: the bookmark that a later turn may continue from."""
+
+SnapshotId = NewType("SnapshotId", str)
+"""The id of a folder's recorded content: a commit object of git, 40 hexadecimal digits."""

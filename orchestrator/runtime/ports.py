@@ -26,6 +26,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
+from orchestrator.runtime.folders import Folders, NoFolders
 from orchestrator.runtime.library import Library, NoFiles
 from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings
@@ -113,6 +114,8 @@ class Ports:
     model_settings: ModelSettings = field(default_factory=ModelSettings)
     """A provider without a table in it has the defaults."""
     workspace: WorkspaceCheck = check_workspace
+    folders: Folders = field(default_factory=NoFolders)
+    """The folders of portable sessions."""
     library: Library = field(default_factory=NoFiles)
     """The machine's files of instructions, skills, prompts and images."""
     archive: Archive | None = None

@@ -356,7 +356,7 @@ class Session:
         return digest(self.state)
 
     def owes(self) -> tuple[Work, ...]:
-        return outstanding(self.state, self.rules)
+        return outstanding(self.state, self.rules, self.epoch)
 
     @property
     def events(self) -> list[tuple[str, Mapping[str, Any]]]:

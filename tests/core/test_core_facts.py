@@ -21,6 +21,7 @@ from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.core.workspace import FileCounts, FolderChange, Pack
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import PlanRequest
@@ -63,6 +64,7 @@ turns = st.one_of(
         items,
     ),
 )
+packs = st.builds(Pack, words, words, numbers, st.booleans())
 works = works_of_calls(words, numbers, objects)
 BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "agent_id": numbers,
@@ -112,8 +114,29 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "variant": objects,
     "wait": numbers,
     "watchdog": st.builds(Watchdog, numbers, words, numbers, words, numbers),
+    "anew": st.just(True),
+    "at_ms": numbers,
+    "base": st.none() | st.text(min_size=1, max_size=8),
+    "blocked": st.just(True),
+    "change": st.builds(FolderChange, numbers, numbers, numbers, st.lists(words, max_size=2).map(tuple)),
+    "files": st.builds(FileCounts, numbers, numbers, numbers),
+    "live": st.just(True),
+    "lost": st.lists(words, max_size=3).map(tuple),
+    "names": st.lists(words, max_size=3).map(tuple),
+    "omitted": st.lists(words, min_size=1, max_size=2).map(tuple),
+    "pack": packs,
+    "packs": st.lists(packs, max_size=2).map(tuple),
+    "since_ms": numbers,
+    "to": st.none() | st.text(min_size=1, max_size=8),
+    "trying": st.booleans(),
 }
 """Values of the fields that are no texts."""
+OF_FOLDERS: Mapping[str, st.SearchStrategy[Any]] = {
+    "parent": st.none() | st.text(min_size=1, max_size=8),
+    "reason": words,
+    "snapshot": st.text(min_size=1, max_size=8),
+}
+"""The same of fields whose names other facts have for something else."""
 
 
 @st.composite
@@ -125,11 +148,16 @@ def facts(draw: st.DrawFn) -> f.Fact:
         if spec.name != "outcome" or cls is f.TaskEnded:
             left_out = spec.default is not MISSING and draw(st.booleans())
             if not left_out:
-                value = (
-                    turns if cls is f.InputQueued and spec.name == "turn" else BY_NAME.get(spec.name, words)
-                )
-                given[spec.name] = draw(value)
+                given[spec.name] = draw(_value(cls, spec.name))
     return cls(**given)
+
+
+def _value(cls: type[f.Fact], name: str) -> st.SearchStrategy[Any]:
+    if cls is f.InputQueued and name == "turn":
+        return turns
+    if cls.of == "workspace" and name in OF_FOLDERS:
+        return OF_FOLDERS[name]
+    return BY_NAME.get(name, words)
 
 
 @given(facts())

@@ -27,9 +27,11 @@ from orchestrator.core.outstanding import (
     FollowProcess,
     FollowRequest,
     LookUp,
+    MakeFolder,
     OweRequest,
     ReadInstructions,
     RunCall,
+    SaveFolder,
     StopAll,
     Work,
 )
@@ -302,8 +304,8 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
     match work:
         case OweRequest():
             return st.just(c.BeginRequest())
-        case AnswerServer():
-            # The server hears the decision, and nothing is reported of that.
+        case AnswerServer() | MakeFolder() | SaveFolder():
+            # The server hears the decision, and nothing is reported of that; no folder here is portable.
             return st.nothing()
         case LookUp(key):
             return st.sampled_from(ANSWERS).map(lambda told: c.LookedUp(key, **told))

@@ -11,6 +11,7 @@ as it was. The command's own rule comes first, then `transitions.advance`.
     answer, approval              which request an answer means, and what a decision about a call does
     agent_*, helper*              agents: calls about them, their creation, their status
     mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
+    workspace                     the folder of a portable session
     takeover, timer, refusal      a lost worker, a deadline, a commit that Redis refused
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import commands as c
+from orchestrator.core import folder_commands as folder
 from orchestrator.core.decide.call import assessed, finished
 from orchestrator.core.decide.cancel import end_next
 from orchestrator.core.decide.elicitation import dropped, elicited
@@ -38,6 +40,7 @@ from orchestrator.core.decide.takeover import refused, stopped, took_over
 from orchestrator.core.decide.task_end import go_on
 from orchestrator.core.decide.timer import timer_fired
 from orchestrator.core.decide.transitions import advance
+from orchestrator.core.decide.workspace import folder_changed, folder_failed, folder_made, folder_unsaved
 from orchestrator.core.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.state import State
 
@@ -113,6 +116,14 @@ def _apply(draft: Draft, command: c.Command) -> None:
             timer_fired(draft, command)
         case c.MailArrived():
             mail_arrived(draft, command)
+        case folder.FolderMade():
+            folder_made(draft, command)
+        case folder.FolderFailed():
+            folder_failed(draft, command)
+        case folder.FolderChanged():
+            folder_changed(draft, command)
+        case folder.FolderUnsaved():
+            folder_unsaved(draft, command)
         case c.CommitRefused():
             commit_refused(draft, command)
         case _:

@@ -188,7 +188,7 @@ def lose(draft: Draft, lost: Sequence[Process], why: str, over: ProcessEnd | Non
         draft.add(e.event(process.turn, ended), f.ProcessOver(process.number))
     message = "\n".join(lines)
     draft.add(e.event(draft.task_id or lost[0].turn, ev.WarningEvent(message=message)))
-    _say_to_model(draft, message, SubmissionId(f"process-{lost[0].number}"))
+    say_to_model(draft, PROCESS_GONE.format(message), SubmissionId(f"process-{lost[0].number}"))
     ends = draft.state.task is not None or draft.state.tree.canceling
     if ends and over is None and not draft.state.facts.is_root:
         # The supervisor has killed them, by its own clock; no worker saw it.
@@ -209,9 +209,9 @@ def unknown_end(process: Process, text: str) -> ev.ExecCommandEnd:
     )
 
 
-def _say_to_model(draft: Draft, message: str, id: SubmissionId) -> None:
-    """The message joins the running task's next request: a call and its output stand together."""
-    item = user_message(PROCESS_GONE.format(message))
+def say_to_model(draft: Draft, text: str, id: SubmissionId) -> None:
+    """The text joins the running task's next request: a call and its output stand together."""
+    item = user_message(text)
     task = draft.state.task
     if task is not None and task.kind != "compact":
         draft.add(f.Steered(id, written(item)))

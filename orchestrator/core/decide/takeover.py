@@ -9,6 +9,7 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.process import WORKER_LOST, lose, lost_processes
 from orchestrator.core.decide.request import response_broken
 from orchestrator.core.decide.task_end import all_stopped, fail, go_on
+from orchestrator.core.decide.workspace import fall_back
 from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
@@ -17,6 +18,12 @@ IN_DOUBT = (
     "in doubt: the worker was lost while this call was running; it may have had effects; "
     "check before repeating"
 )
+
+IN_DOUBT_ELSEWHERE = (
+    "in doubt: the worker was lost while this call was running; the folder is as it was before this call; "
+    "what it did elsewhere may have happened; check before repeating"
+)
+"""The same of a call in a portable folder, which goes on from its last snapshot."""
 
 
 def stopped(draft: Draft, command: Stopped) -> None:
@@ -33,8 +40,12 @@ def refused(draft: Draft, command: TaskRefused) -> None:
 
 def took_over(draft: Draft, command: TookOver) -> None:
     """Takes over from a lost holder: what it had begun is void, in doubt, or shown to be done."""
-    lose(draft, lost_processes(draft.state.processes.living, draft.moment.epoch), WORKER_LOST)
+    processes = lost_processes(draft.state.processes.living, draft.moment.epoch)
+    lose(draft, processes, WORKER_LOST)
     task = draft.state.task
+    if draft.state.facts.portable is not None:
+        running = [call for call in task.running if call.epoch != draft.moment.epoch] if task else []
+        fall_back(draft, running, [one.call_id for one in processes], command.folder)
     if task is None:
         return
     if task.ending:
@@ -58,17 +69,19 @@ def took_over(draft: Draft, command: TookOver) -> None:
 
 
 def _judge(draft: Draft, call: Call, judgement: str) -> None:
-    if judgement == "none" or _repeatable(draft, call):
+    work, portable = call.work, draft.state.facts.portable is not None
+    # A portable folder is without what a patch may have written of it.
+    if judgement == "none" or _repeatable(draft, call) or (portable and isinstance(work, PatchWork)):
         draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
         return
-    work = call.work
     if judgement == "all" and isinstance(work, PatchWork | CustomWork):
         baselines = work.baselines if isinstance(work, PatchWork) else None
         close(draft, call, work.summary, events=(work.found_done(call.call_id),), baselines=baselines)
     else:
-        ends = (work.broken_off(call.call_id, IN_DOUBT),) if isinstance(work, RunnableWork) else ()
-        close(draft, call, IN_DOUBT, events=ends)
-        draft.event(ev.WarningEvent(message=f"call {call.call_id} is {IN_DOUBT}"))
+        text = IN_DOUBT_ELSEWHERE if portable else IN_DOUBT
+        ends = (work.broken_off(call.call_id, text),) if isinstance(work, RunnableWork) else ()
+        close(draft, call, text, events=ends)
+        draft.event(ev.WarningEvent(message=f"call {call.call_id} is {text}"))
 
 
 def _repeatable(draft: Draft, call: Call) -> bool:

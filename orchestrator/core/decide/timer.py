@@ -11,9 +11,11 @@ from orchestrator.core.decide.ask import BY_TIMER, give_up
 from orchestrator.core.decide.budget import resume
 from orchestrator.core.decide.elicitation import UNANSWERED, decide_elicitation
 from orchestrator.core.decide.wait import timed_out
+from orchestrator.core.decide.workspace import folder_timer_fired
 from orchestrator.core.draft import Draft
 from orchestrator.core.timers import (
     BUDGET_TIMER,
+    FOLDER_TIMER,
     REAP_BELOW_TIMER,
     REAP_TIMER,
     RETRY_TIMER,
@@ -25,7 +27,10 @@ from orchestrator.core.turn_calls import Phase
 
 
 def timer_fired(draft: Draft, command: TimerFired) -> None:
-    """Decides the timer of a retry, an approval, a wait, a watchdog, a budget or a reap."""
+    """Decides the timer of a retry, an approval, a wait, a watchdog, a budget, a reap or a folder."""
+    if command.id == FOLDER_TIMER:
+        folder_timer_fired(draft)
+        return
     if command.id == BUDGET_TIMER:
         resume(draft)
         return

@@ -75,6 +75,17 @@ from orchestrator.core.facts.task import (
     TaskFact,
     VariantDrafted,
 )
+from orchestrator.core.facts.workspace import (
+    WorkspaceBegun,
+    WorkspaceFact,
+    WorkspaceMade,
+    WorkspaceMerged,
+    WorkspaceNotMade,
+    WorkspaceRolledBack,
+    WorkspaceSaved,
+    WorkspaceTried,
+    WorkspaceUnsaved,
+)
 
 __all__ = [
     "AgentChanged",
@@ -139,6 +150,15 @@ __all__ = [
     "VariantDrafted",
     "WatchdogEnded",
     "WatchdogSet",
+    "WorkspaceBegun",
+    "WorkspaceFact",
+    "WorkspaceMade",
+    "WorkspaceMerged",
+    "WorkspaceNotMade",
+    "WorkspaceRolledBack",
+    "WorkspaceSaved",
+    "WorkspaceTried",
+    "WorkspaceUnsaved",
     "decode",
     "encode",
     "states",

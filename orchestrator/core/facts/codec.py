@@ -17,11 +17,12 @@ from orchestrator.core.facts.process import ProcessFact
 from orchestrator.core.facts.request import RequestEnded, RequestFact
 from orchestrator.core.facts.session import SessionFact
 from orchestrator.core.facts.task import TaskFact
+from orchestrator.core.facts.workspace import WorkspaceFact
 from orchestrator.core.forms import reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
-Fact: TypeAlias = CallMoved | RequestFact | TaskFact | SessionFact | AgentFact | ProcessFact
+Fact: TypeAlias = CallMoved | RequestFact | TaskFact | SessionFact | AgentFact | ProcessFact | WorkspaceFact
 Payload: TypeAlias = JsonMapping
 _Read = Callable[[Payload], Fact]
 _Write = Callable[[Fact], JsonObject]

@@ -1,0 +1,206 @@
+"""The folder of a portable session: made, changed, not saved, not made, and what a fall loses of it.
+
+    a claim ──► made ──► a call that may write ──► changed: its snapshot is in the store, then the call ends
+                  │                                   │
+                  │                                   └──► unsaved: the store is away, or the disk is full
+                  └──► not made: another machine tries; after `MOST_TRIES` claims the task fails
+
+What is recorded of the folder is decided before whatever ends the calls that wrote to it, in whatever state
+the session is by then: a command that was interrupted has changed it, too. A new holder goes on from the last
+snapshot, and says so before it does anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.context import FOLDER_CHANGED
+from orchestrator.core.decide.process import say_to_model
+from orchestrator.core.decide.task_end import FAILED, fail
+from orchestrator.core.draft import Draft
+from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.folder_use import may_write
+from orchestrator.core.timers import FOLDER_MS, FOLDER_TIMER
+from orchestrator.core.turn_calls import Call
+from orchestrator.core.workspace import MOST_TRIES, MOST_UNSAVED_CALLS, Unsaved, fitting
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
+
+MOST_TOLD = 10
+"""Files that a warning names."""
+GONE = (
+    "The files that are recorded are as they were. Ignored files, files that are left out, and what was in "
+    "/tmp are gone"
+)
+NOT_SAVED = (
+    "the folder's changes are not stored: {}. They are on machine {} alone, which keeps the session and "
+    "tries again; until they are stored nothing can be forked, pushed or checked out from here"
+)
+
+
+def folder_made(draft: Draft, command: FolderMade) -> None:
+    """The folder is there. What the last machine had beside the recorded files is gone: the model is told."""
+    known = draft.state.workspace
+    if command.fetched is not None and command.snapshot is not None:
+        draft.add(f.WorkspaceBegun(command.snapshot, (command.fetched,), fitting(command.omitted)))
+        _tell_omitted(draft, command.omitted)
+    elif command.snapshot != known.standing:
+        if known.unsaved is None or command.snapshot != known.snapshot:
+            raise ValueError(f"made at {command.snapshot}, and the log says {known.standing}")
+        _roll_back(draft, known.snapshot, known.unsaved.call_ids)
+    draft.add(f.WorkspaceMade(draft.moment.epoch, command.machine, command.anew))
+    if known.machine and (command.anew or known.machine != command.machine):
+        where = "again" if known.machine == command.machine else "on another machine"
+        left_out = f": {', '.join(known.omitted[:MOST_TOLD])}" if known.omitted else ""
+        _say(draft, f"Your folder was made {where}. {GONE}{left_out}.")
+
+
+def folder_failed(draft: Draft, command: FolderFailed) -> None:
+    """The folder could not be made here: another machine is to try, or the task fails."""
+    known, task = draft.state.workspace, draft.state.task
+    draft.add(f.WorkspaceNotMade(command.machine, command.reason))
+    if command.elsewhere and known.failures + 1 < MOST_TRIES:
+        _warn(draft, f"machine {command.machine} could not make the folder: {command.reason}; another is to")
+    elif task is None:
+        _warn(draft, f"the folder could not be made: {command.reason}")
+        if known.unsaved is not None:
+            _keep_unsaved(draft, known.unsaved, command.reason)
+    elif task.stopping is None:
+        message = f"the folder could not be made: {command.reason}"
+        if task.request is not None:
+            draft.add(f.Failing(message), f.Stopping(FAILED))
+        else:
+            fail(draft, message, output=f"not run: {message}")
+
+
+def folder_changed(draft: Draft, command: FolderChanged) -> None:
+    """The folder has another content, and the store has it."""
+    known = draft.state.workspace
+    if command.parent != known.snapshot:
+        raise ValueError(f"a snapshot after {command.parent}, and the log's last is {known.snapshot}")
+    draft.add(
+        f.WorkspaceSaved(
+            command.snapshot,
+            command.parent,
+            command.pack,
+            command.files,
+            fitting(command.names),
+            command.call_ids[-MOST_UNSAVED_CALLS:],
+            command.at_ms,
+            command.live,
+            command.change,
+            fitting(command.omitted),
+        )
+    )
+    if fitting(command.omitted) != known.omitted:
+        _tell_omitted(draft, command.omitted)
+    if known.unsaved is not None:
+        draft.clear_timer(FOLDER_TIMER)
+        _event(draft, ev.BackgroundEvent(message="the folder's changes are stored again"))
+
+
+def folder_unsaved(draft: Draft, command: FolderUnsaved) -> None:
+    """The store has not got the folder's changes: the session goes on, and people are told once."""
+    before = draft.state.workspace.unsaved
+    calls = dict.fromkeys((*(before.call_ids if before is not None else ()), *command.call_ids))
+    unsaved = Unsaved(
+        before.since_ms if before is not None else command.at_ms,
+        command.machine,
+        tuple(calls)[-MOST_UNSAVED_CALLS:],
+        command.snapshot,
+        command.blocked,
+        command.trying,
+    )
+    if command.trying:
+        _record_unsaved(draft, unsaved, command.reason)
+    else:
+        _keep_unsaved(draft, unsaved, command.reason)
+    if before is None:
+        _warn(draft, NOT_SAVED.format(command.reason, command.machine))
+
+
+def folder_timer_fired(draft: Draft) -> None:
+    """The store is tried again, by whoever has the folder's changes."""
+    unsaved = draft.state.workspace.unsaved
+    if unsaved is not None and not unsaved.trying:
+        draft.add(f.WorkspaceTried())
+
+
+def fall_back(
+    draft: Draft, lost: Sequence[Call], processes: Sequence[CallId], has: SnapshotId | None
+) -> None:
+    """The folder goes on from its last snapshot; `lost` ran when the last holder was lost.
+
+    `has` is the unsaved snapshot that this machine can make; None if it has none.
+    """
+    known, task = draft.state.workspace, draft.state.task
+    settings = draft.state.settings if task is None else task.settings
+    calls = [call.call_id for call in lost if may_write(call.work, settings)]
+    calls += [call_id for call_id in processes if call_id not in calls]
+    unsaved = known.unsaved
+    if unsaved is not None and (unsaved.snapshot is None or has != unsaved.snapshot):
+        _roll_back(draft, known.snapshot, (*unsaved.call_ids, *calls))
+        return
+    if calls:
+        draft.add(f.WorkspaceRolledBack(known.standing, tuple(calls)))
+    if unsaved is not None and not unsaved.trying:
+        draft.add(f.WorkspaceTried())
+
+
+def _roll_back(draft: Draft, to: SnapshotId | None, lost: Sequence[CallId]) -> None:
+    """Changes that no store had are lost, with calls whose outputs the model has read."""
+    unsaved = draft.state.workspace.unsaved
+    machine = unsaved.machine if unsaved is not None else ""
+    draft.add(f.WorkspaceRolledBack(to, tuple(dict.fromkeys(lost))))
+    draft.clear_timer(FOLDER_TIMER)
+    named = ", ".join(lost[:MOST_TOLD]) + (f" and {len(lost) - MOST_TOLD} more" if lost[MOST_TOLD:] else "")
+    message = (
+        f"The folder is as it was recorded last: what these calls changed in it was stored nowhere but on "
+        f"machine {machine}, and is lost: {named or 'none of this log'}. What they did elsewhere has happened"
+    )
+    _warn(draft, message)
+    _say(draft, f"{message}.")
+
+
+def _record_unsaved(draft: Draft, unsaved: Unsaved, reason: str) -> None:
+    draft.add(
+        f.WorkspaceUnsaved(
+            unsaved.since_ms,
+            unsaved.machine,
+            reason,
+            unsaved.call_ids,
+            unsaved.snapshot,
+            unsaved.blocked,
+            unsaved.trying,
+        )
+    )
+
+
+def _keep_unsaved(draft: Draft, unsaved: Unsaved, reason: str) -> None:
+    """Gives the claim up without the changes; a timer wakes the session to try the store again."""
+    kept = Unsaved(
+        unsaved.since_ms, unsaved.machine, unsaved.call_ids, unsaved.snapshot, unsaved.blocked, trying=False
+    )
+    _record_unsaved(draft, kept, reason)
+    draft.set_timer(FOLDER_TIMER, draft.moment.at_ms + FOLDER_MS)
+
+
+def _tell_omitted(draft: Draft, omitted: Sequence[str]) -> None:
+    if omitted:
+        more = f" and {len(omitted) - MOST_TOLD} more" if omitted[MOST_TOLD:] else ""
+        _warn(draft, f"not recorded, and lost with this machine: {', '.join(omitted[:MOST_TOLD])}{more}")
+
+
+def _warn(draft: Draft, message: str) -> None:
+    _event(draft, ev.WarningEvent(message=message))
+
+
+def _event(draft: Draft, message: ev.WarningEvent | ev.BackgroundEvent) -> None:
+    draft.add(e.event(draft.task_id or "", message))
+
+
+def _say(draft: Draft, message: str) -> None:
+    id = SubmissionId(f"folder-{draft.moment.epoch}")
+    say_to_model(draft, FOLDER_CHANGED.format(message), id)

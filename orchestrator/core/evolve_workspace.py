@@ -1,0 +1,47 @@
+"""`evolve` for the folder of a portable session."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from orchestrator.core import facts as f
+from orchestrator.core.frozen import replace
+from orchestrator.core.workspace import Unsaved, Workspace
+
+
+def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
+    """The folder after a fact about it."""
+    match fact:
+        case f.WorkspaceBegun(snapshot, packs, omitted):
+            return replace(known, snapshot=snapshot, base=snapshot, packs=packs, omitted=omitted)
+        case f.WorkspaceMade(epoch, machine):
+            return replace(known, epoch=epoch, machine=machine, failures=0)
+        case f.WorkspaceNotMade():
+            return replace(known, failures=known.failures + 1)
+        case f.WorkspaceSaved():
+            return _saved(known, fact)
+        case f.WorkspaceUnsaved(since_ms, machine, _, call_ids, snapshot, blocked, trying):
+            kept = Unsaved(since_ms, machine, call_ids, snapshot, blocked, trying)
+            return replace(known, unsaved=kept)
+        case f.WorkspaceTried():
+            unsaved = replace(known.unsaved, trying=True) if known.unsaved is not None else None
+            return replace(known, unsaved=unsaved)
+        case f.WorkspaceRolledBack(to):
+            stands = known.unsaved is not None and to is not None and to == known.unsaved.snapshot
+            return replace(known, epoch=0, unsaved=known.unsaved if stands else None)
+        case f.WorkspaceMerged(agent_id=agent_id, snapshot=snapshot):
+            return replace(known, merged={**known.merged, str(agent_id): snapshot})
+        case _:
+            assert_never(fact)
+
+
+def _saved(known: Workspace, fact: f.WorkspaceSaved) -> Workspace:
+    packs = (fact.pack,) if fact.pack.whole else (*known.packs, fact.pack)
+    return replace(
+        known,
+        snapshot=fact.snapshot,
+        packs=packs,
+        unsaved=None,
+        change=fact.change,
+        omitted=fact.omitted,
+    )

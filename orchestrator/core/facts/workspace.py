@@ -1,0 +1,127 @@
+"""Facts about the folder of a portable session."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import ClassVar, Literal, TypeAlias
+
+from orchestrator.core.forms import ALWAYS, EMPTY, LIST
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId
+from orchestrator.core.workspace import CHANGE, COUNTS, PACK, PACKS, FileCounts, FolderChange, Pack
+from orchestrator.protocol.ids import CallId, SnapshotId
+
+
+@record
+class WorkspaceBegun:
+    """The content that the session begins with, and the packs that it is made from."""
+
+    kind: ClassVar[str] = "workspace_base"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    snapshot: SnapshotId
+    packs: tuple[Pack, ...] = field(metadata=PACKS)
+    omitted: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Files that were left out of it, quoted."""
+
+
+@record
+class WorkspaceMade:
+    """The holder of a claim has the folder on its machine; `anew`: not by a copy that was there."""
+
+    kind: ClassVar[str] = "workspace_made"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    epoch: int
+    machine: str
+    anew: bool = False
+
+
+@record
+class WorkspaceNotMade:
+    """A machine could not make the folder; another is to try."""
+
+    kind: ClassVar[str] = "workspace_not_made"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    machine: str
+    reason: str
+
+
+@record
+class WorkspaceSaved:
+    """The folder has changed; the store has all that its snapshot is made from."""
+
+    kind: ClassVar[str] = "workspace"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    snapshot: SnapshotId
+    parent: SnapshotId | None = field(metadata=EMPTY)
+    """The snapshot before it; None for the first."""
+    pack: Pack = field(metadata=PACK)
+    files: FileCounts = field(metadata=COUNTS)
+    names: tuple[str, ...] = field(metadata=LIST)
+    """Paths that changed, quoted, as many as an entry names."""
+    call_ids: tuple[CallId, ...] = field(metadata=LIST)
+    """The calls that have ended since the snapshot before: those that may have changed it."""
+    at_ms: int
+    """The time in the snapshot itself, by the holder's clock."""
+    live: bool = False
+    """Processes were running while it was taken."""
+    change: FolderChange | None = field(default=None, metadata=CHANGE)
+    """The difference to what the session began with."""
+    omitted: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Files that are left out of it, quoted, with their reason."""
+
+
+@record
+class WorkspaceUnsaved:
+    """The folder may have changed, and the store has not got its snapshot."""
+
+    kind: ClassVar[str] = "workspace_unsaved"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    since_ms: int
+    machine: str
+    reason: str
+    call_ids: tuple[CallId, ...] = field(metadata=LIST)
+    snapshot: SnapshotId | None = field(default=None, metadata=EMPTY)
+    blocked: bool = False
+    trying: bool = field(default=True, metadata=ALWAYS)
+
+
+@record
+class WorkspaceTried:
+    """The store is to be tried again with the unsaved folder."""
+
+    kind: ClassVar[str] = "workspace_tried"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+
+
+@record
+class WorkspaceRolledBack:
+    """The folder goes on from the snapshot `to`; what the `lost` calls did to it is gone."""
+
+    kind: ClassVar[str] = "workspace_rolled_back"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    to: SnapshotId | None = field(metadata=EMPTY)
+    lost: tuple[CallId, ...] = field(metadata=LIST)
+
+
+@record
+class WorkspaceMerged:
+    """A child's work was merged into the folder: its changes between `base` and `snapshot`."""
+
+    kind: ClassVar[str] = "workspace_merged"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    call_id: CallId
+    agent_id: AgentId
+    base: SnapshotId | None = field(metadata=EMPTY)
+    snapshot: SnapshotId
+
+
+WorkspaceFact: TypeAlias = (
+    WorkspaceBegun
+    | WorkspaceMade
+    | WorkspaceNotMade
+    | WorkspaceSaved
+    | WorkspaceUnsaved
+    | WorkspaceTried
+    | WorkspaceRolledBack
+    | WorkspaceMerged
+)

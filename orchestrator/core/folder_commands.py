@@ -1,0 +1,67 @@
+"""Commands about the folder of a portable session: what its holder found, made and saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.core.workspace import FileCounts, FolderChange, Pack
+from orchestrator.protocol.ids import CallId, SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class FolderMade:
+    """The folder is on the holder's machine, at `snapshot` (None: it is empty)."""
+
+    machine: str
+    snapshot: SnapshotId | None
+    anew: bool = False
+    """It was built; else a copy was there that is known to be clean."""
+    fetched: Pack | None = None
+    """For the first content of a folder that comes from elsewhere: its pack, which the store has."""
+    omitted: tuple[str, ...] = ()
+    """For the first content: files that were left out, quoted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFailed:
+    """The folder could not be made on this machine; `reason` says why, and what to do about it."""
+
+    machine: str
+    reason: str
+    elsewhere: bool = False
+    """Another machine may well do it: the claim is given back, a few times."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderChanged:
+    """The folder has changed, and the store has the pack of its snapshot."""
+
+    snapshot: SnapshotId
+    parent: SnapshotId | None
+    pack: Pack
+    files: FileCounts
+    names: tuple[str, ...]
+    call_ids: tuple[CallId, ...]
+    at_ms: int
+    live: bool = False
+    change: FolderChange | None = None
+    omitted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FolderUnsaved:
+    """The folder may have changed, and its snapshot is not in the store; `reason` says why."""
+
+    machine: str
+    reason: str
+    call_ids: tuple[CallId, ...]
+    at_ms: int
+    snapshot: SnapshotId | None = None
+    """The snapshot on this machine; None if none could be taken."""
+    blocked: bool = False
+    """The disk is full."""
+    trying: bool = True
+    """Whether the store is tried again under this claim."""
+
+
+FolderCommand = FolderMade | FolderFailed | FolderChanged | FolderUnsaved

@@ -1,0 +1,234 @@
+"""The folder of a portable session, as its log knows it.
+
+Such a folder belongs to its session alone, and is part of its log: after each call that may have written, an
+entry names a snapshot of it, beside the call's output. A snapshot is made from packs, which lie in the store
+before an entry names them: the newest one that stands alone, and all that were added since. So any machine
+can make the folder as it was at any entry, and a new holder begins with the last snapshot, whatever its
+predecessor did behind it.
+
+    made      the holder of a claim has the folder on its machine; only under that claim it is written
+    unsaved   the store did not take the last snapshot: it is on one machine, or nowhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field
+
+from orchestrator.core.forms import LIST, form, reader_of, writer_of
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.protocol.wire import JsonMapping, JsonObject
+
+MOST_ADDED = 32
+"""Packs behind the one that stands alone; the next pack is one that stands alone again."""
+MOST_UNSAVED_CALLS = 64
+"""Calls that an unsaved folder names, the newest."""
+NAMES_BYTES = 2048
+"""Bytes of paths that one entry names."""
+MOST_TRIES = 3
+"""Claims that may fail to make the folder before the task does."""
+
+
+@record
+class Pack:
+    """Objects of one snapshot, or of several, as one object of the store."""
+
+    name: str
+    """The object's name below the archive's address."""
+    sha256: str
+    bytes: int
+    whole: bool = False
+    """Whether it needs no other pack."""
+
+
+@record
+class FileCounts:
+    """The number of files that a snapshot changes."""
+
+    added: int = 0
+    modified: int = 0
+    deleted: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.added + self.modified + self.deleted
+
+
+@record
+class FolderChange:
+    """The difference between the folder that a session began with and the folder as it is."""
+
+    files: int = 0
+    insertions: int = 0
+    deletions: int = 0
+    names: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Paths, quoted, up to `NAMES_BYTES`."""
+
+
+@record
+class PortableFolder:
+    """A folder that any worker makes: fixed when its session is made."""
+
+    root: str
+    """The folder below which every worker of the pool makes it (`workspace.root`)."""
+    name: str
+    include: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Globs of ignored files that are recorded all the same."""
+    exclude: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Globs of files that are never recorded."""
+    source: JsonMapping | None = None
+    """The place that its first content is fetched from, by the worker that makes it first; None: the log
+    names its first snapshot, or it begins empty."""
+
+    def path(self, tree: TreeId) -> str:
+        """The folder's path, on every machine."""
+        return f"{self.root.rstrip('/')}/{tree}/{self.name}"
+
+
+@record
+class Unsaved:
+    """Changes of the folder that the store does not have."""
+
+    since_ms: int
+    machine: str
+    """The machine that has them."""
+    call_ids: tuple[CallId, ...] = field(default=(), metadata=LIST)
+    """The calls whose changes they are, the newest `MOST_UNSAVED_CALLS`."""
+    snapshot: SnapshotId | None = None
+    """Their snapshot on that machine; None if not even that could be made."""
+    blocked: bool = False
+    """No call that needs the folder begins until it is saved: the machine's disk is full."""
+    trying: bool = True
+    """The claim is kept, and the store is tried again."""
+
+
+@record
+class Workspace:
+    """A portable session's folder."""
+
+    snapshot: SnapshotId | None = None
+    """The last one that the store has; None for a folder that was empty so far."""
+    base: SnapshotId | None = None
+    """The snapshot that the session began with."""
+    packs: tuple[Pack, ...] = ()
+    """The packs that `snapshot` is made from, oldest first."""
+    epoch: int = 0
+    """The claim under which the folder was made last; 0: it never was."""
+    machine: str = ""
+    """The machine on which it was made last."""
+    unsaved: Unsaved | None = None
+    change: FolderChange | None = None
+    """The difference to `base`."""
+    omitted: tuple[str, ...] = ()
+    """The files that are not recorded, as people were told last."""
+    merged: Mapping[str, SnapshotId] = field(default_factory=dict)
+    """For each agent whose work was merged into the folder: the snapshot of it that was merged last."""
+    failures: int = 0
+    """Claims in a row that could not make the folder."""
+
+    @property
+    def standing(self) -> SnapshotId | None:
+        """The snapshot that the folder is to be at, wherever its changes are."""
+        if self.unsaved is not None and self.unsaved.snapshot is not None:
+            return self.unsaved.snapshot
+        return self.snapshot
+
+    def base_of(self, child: AgentId, began_with: SnapshotId | None) -> SnapshotId | None:
+        """The snapshot that a merge of a child's work counts from."""
+        return self.merged.get(str(child), began_with)
+
+    @classmethod
+    def of(cls, wire: JsonMapping) -> Workspace:
+        return cls(
+            wire["snapshot"],
+            wire["base"],
+            read_packs(wire["packs"]),
+            wire["epoch"],
+            wire["machine"],
+            read_unsaved(wire["unsaved"]) if wire["unsaved"] else None,
+            read_change(wire["change"]),
+            tuple(wire["omitted"]),
+            wire["merged"],
+            wire["failures"],
+        )
+
+
+NO_WORKSPACE = Workspace()
+USUAL_WORKSPACE: Mapping[str, Workspace] = {"workspace": NO_WORKSPACE}
+"""A field that snapshots of sessions without a portable folder leave out: those of earlier versions have
+none."""
+
+
+def fitting(names: Sequence[str]) -> tuple[str, ...]:
+    """The first of the names, as many as an entry has room for."""
+    size, kept = 0, []
+    for name in names:
+        size += len(name.encode("utf-8", "surrogatepass")) + 4
+        if size > NAMES_BYTES:
+            break
+        kept.append(name)
+    return tuple(kept)
+
+
+def is_pack_due_whole(packs: Sequence[Pack]) -> bool:
+    """Whether the next pack has to stand alone: too many were added to the last such one, or too much."""
+    added = [pack for pack in packs if not pack.whole]
+    first = next((pack.bytes for pack in packs if pack.whole), 0)
+    return not packs or len(added) >= MOST_ADDED or sum(pack.bytes for pack in added) > first
+
+
+# ── as JSON ───────────────────────────────────────────────────────────────────────────────────
+
+_read_pack, _write_pack = reader_of(Pack), writer_of(Pack, "pack")
+_read_change, _write_change = reader_of(FolderChange), writer_of(FolderChange, "change")
+read_unsaved = reader_of(Unsaved)
+_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder, "portable")
+
+
+def _unkinded(wire: JsonObject) -> JsonObject:
+    del wire["kind"]
+    return wire
+
+
+def read_pack(wire: JsonMapping) -> Pack:
+    return _read_pack(wire)
+
+
+def write_pack(pack: Pack) -> JsonObject:
+    return _unkinded(_write_pack(pack))
+
+
+def read_packs(wire: Sequence[JsonMapping]) -> tuple[Pack, ...]:
+    return tuple(map(_read_pack, wire))
+
+
+def write_packs(packs: Sequence[Pack]) -> list[JsonObject]:
+    return list(map(write_pack, packs))
+
+
+def read_counts(wire: JsonMapping) -> FileCounts:
+    return FileCounts(wire["added"], wire["modified"], wire["deleted"])
+
+
+def read_change(wire: JsonMapping | None) -> FolderChange | None:
+    return _read_change(wire) if wire else None
+
+
+def write_change(change: FolderChange | None) -> JsonObject | None:
+    return _unkinded(_write_change(change)) if change is not None else None
+
+
+def read_portable(wire: JsonMapping | None) -> PortableFolder | None:
+    return _read_portable(wire) if wire else None
+
+
+def write_portable(folder: PortableFolder | None) -> JsonObject | None:
+    return _unkinded(_write_portable(folder)) if folder is not None else None
+
+
+PACK = form(read=read_pack, write=write_pack)
+PACKS = form(read=read_packs, write=write_packs)
+COUNTS = form(read=read_counts, write=asdict)
+CHANGE = form(read=read_change, write=write_change)

@@ -1,0 +1,90 @@
+"""The port to portable folders: what is made, looked at and stored of them, on a worker's machine.
+
+One folder belongs to one session, and only the holder of the session's claim writes it. Nothing here decides:
+each answer is a command, which the runner decides in the step that it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from orchestrator.broker.records import Claim
+from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.ids import SessionId
+from orchestrator.core.state import State
+from orchestrator.protocol.ids import CallId, SnapshotId
+
+NOT_SERVED = (
+    "this worker makes no folders, and the session's is one that any worker makes. Set `workspace.root` and "
+    "`archive.url` for all workers of the session's pool, start them again, and send the input again"
+)
+
+
+class Folders(Protocol):
+    """The portable folders of one worker's machine."""
+
+    async def has(self, state: State) -> SnapshotId | None:
+        """The snapshot of the session's unsaved changes, if this machine can make it."""
+        ...
+
+    async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
+        """Makes the folder at `state.workspace.standing`, or finds it; what is there beside it is discarded.
+
+        Waits for a store that is away, for a time. Cancelling it leaves the folder as it was, or not there.
+        """
+        ...
+
+    async def writing(self, state: State, claim: Claim) -> None:
+        """Notes, before a call that may write begins, that the copy is none of a known snapshot any more."""
+        ...
+
+    async def changed(
+        self, state: State, claim: Claim, call_ids: Sequence[CallId], at_ms: int
+    ) -> FolderChanged | FolderUnsaved | None:
+        """Takes a snapshot of the folder and stores it; None if nothing has changed since the last one.
+
+        Its parent is the last snapshot that this claim stored, also if the log does not have it yet. It may
+        be cancelled, and asked again: then it names what it had begun to. It raises for nothing that a
+        folder, a disk or a store can do.
+        """
+        ...
+
+    def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
+        """Notes that the log has the folder's state; `resting`: nothing that may write runs."""
+        ...
+
+    async def instructions(self, state: State, folder: str) -> str | None:
+        """The instructions for a folder that the model has not been told, read from the snapshot's tree."""
+        ...
+
+    async def release(self, session: SessionId, claim: Claim) -> None:
+        """Lets go of the folder: nothing of this claim touches it when this returns."""
+        ...
+
+
+class NoFolders:
+    """A worker that serves no portable sessions: it can say so, and give their claims back."""
+
+    async def has(self, state: State) -> SnapshotId | None:
+        return None
+
+    async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
+        return FolderFailed("", NOT_SERVED, elsewhere=True)
+
+    async def writing(self, state: State, claim: Claim) -> None:
+        return None
+
+    async def changed(
+        self, state: State, claim: Claim, call_ids: Sequence[CallId], at_ms: int
+    ) -> FolderChanged | FolderUnsaved | None:
+        return None
+
+    def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
+        return None
+
+    async def instructions(self, state: State, folder: str) -> str | None:
+        return None
+
+    async def release(self, session: SessionId, claim: Claim) -> None:
+        return None
