@@ -21,6 +21,12 @@ DEFECTS = (
         "asks",
     ),
     Mutant(
+        "input forgets its settings",
+        "a turn begins without the settings that its input brought along",
+        text(task, "bring_settings", "change_settings(draft, named_changes(changed))", "pass"),
+        "asks",
+    ),
+    Mutant(
         "queued turns are cut short",
         "a queued turn is stopped for the next one that waits behind it",
         text(task, "_replacing", "any(waiting.turn.replaces for waiting in state.queue)", "state.queue"),

@@ -14,6 +14,8 @@ CONTEXT = ("<environment_context>", "<user_instructions>")
 MANNERS = ("personality", "collaboration_mode")
 ABORTED = "<turn_aborted>"
 REVIEWED = "<code_review>"
+BRINGS, BROUGHT = "+summary-", "concise"
+"""The mark in the id of input that sets the summary of its turn, and the summary."""
 MEANT = "@"
 """In the id of a submission: behind it stands the turn that it is for, and no other."""
 BRIDGE = "This conversation was compacted."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG
+from sim.grammar_terms import BRINGS
 from sim.queued import BY_PERSON, MESSAGE, submission_of
 from sim.seen import Seen
 from sim.watch import Watch
@@ -19,6 +20,8 @@ class Taken(NamedTuple):
     refused: set[str]
     messages: set[str]
     """From people."""
+    brought: list[tuple[str, str]]
+    """The inputs that brought settings along, with the summary that their tasks began with."""
 
 
 def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
@@ -31,6 +34,9 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
             watch.broken("in_order", f"{session}: {known} is not the order in which they were submitted")
     if any(id in taken.queued for id in taken.begun):
         watch.reach.saw("in_order")
+    for id, summary in taken.brought:
+        if not id.endswith(f"{BRINGS}{summary}"):
+            watch.broken("in_order", f"{session}: {id} began with the summary {summary}")
     waits = {waiting.id for waiting in seen.state.queue}
     if waits and not (seen.state.closed or seen.state.tree.canceling):
         watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
@@ -60,7 +66,7 @@ def _named_by_people(watch: Watch, seen: Seen) -> dict[str, int]:
 
 
 def _taken(seen: Seen) -> Taken:
-    taken = Taken([], [], set(), set(), set())
+    taken = Taken([], [], set(), set(), set(), [])
     for entry in seen.entries:
         if entry.type == EVENT_MSG and entry.payload["type"] == "error":
             taken.refused.add(entry.id)
@@ -68,6 +74,9 @@ def _taken(seen: Seen) -> Taken:
             match entry.payload["kind"]:
                 case "task":
                     taken.begun.append(entry.payload["id"])
+                    if BRINGS in entry.payload["id"]:
+                        brought = entry.payload["id"], entry.payload["settings"]["summary"]
+                        taken.brought.append(brought)
                 case "steered":
                     taken.steered.append(entry.payload["id"])
                 case "queued":

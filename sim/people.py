@@ -50,7 +50,7 @@ from orchestrator.runtime.restore import restore_session
 from orchestrator.views.event import Event
 from orchestrator.views.questions import PLAN, QUESTIONS, call_id_of, is_secret, name_of
 from sim.double import EPOCH_S
-from sim.grammar_terms import MEANT
+from sim.grammar_terms import BRINGS, BROUGHT, MEANT
 from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
@@ -228,7 +228,10 @@ class Person:
             op = words(text).model_copy(update={"expected_turn_id": turn})
             return await self.submits(session, op, f"{id}{MEANT}{turn}")
         delivery = self._whims.choice(tuple(Delivery))
-        named = {"delivery": delivery, "client_user_message_id": id}
+        named: dict[str, Any] = {"delivery": delivery, "client_user_message_id": id}
+        if self._whims.random() < 0.3:
+            named["overrides"] = ops.OverrideTurnContext(summary=cast(Any, BROUGHT))
+            id += f"{BRINGS}{BROUGHT}"
         return await self.submits(session, words(text).model_copy(update=named), id)
 
     async def _interrupts_turn(self, session: str) -> None:

@@ -15,7 +15,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.protocol import ops
-from orchestrator.protocol.policy import AskForApproval
+from orchestrator.protocol.policy import AskForApproval, SandboxPolicy
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.thread_settings import settings_of
@@ -66,9 +66,9 @@ class Policies:
 
     def changed(self, op: ops.Op) -> Policies:
         """The policies after an operation."""
-        approval, sandbox = getattr(op, "approval_policy", None), getattr(op, "sandbox_policy", None)
+        approval, sandbox = _named(op)
         changed = self
-        if isinstance(approval, AskForApproval):
+        if approval is not None:
             changed = replace(changed, approval=approval.value)
         if sandbox is not None:
             changed = replace(changed, sandbox=sandbox.model_dump(mode="json"))
@@ -88,6 +88,17 @@ class Policies:
         if roots := self.sandbox.get("writable_roots"):
             named += f" and {len(roots)} writable roots"
         return f"sandbox {named}, approvals {self.approval}"
+
+
+def _named(op: ops.Op) -> tuple[AskForApproval | None, SandboxPolicy | None]:
+    """The policies that an operation names."""
+    match op:
+        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession():
+            return op.approval_policy, op.sandbox_policy
+        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
+            return changed.approval_policy, changed.sandbox_policy
+        case _:
+            return None, None
 
 
 def _rank(strictest_first: tuple[str, ...], value: str) -> int:
@@ -134,14 +145,10 @@ class Permissions:
         `in_force` reads the session's policies; it is asked only where an operation names others.
         """
         self.principal.require(scope_of(op), op.type)
-        if self.principal.may(Scope.APPROVE) or not _names_policies(op):
+        if self.principal.may(Scope.APPROVE) or _named(op) == (None, None):
             return
         now = await in_force()
         self.check_policies(now.changed(op), now)
-
-
-def _names_policies(op: ops.Op) -> bool:
-    return any(getattr(op, name, None) is not None for name in ("approval_policy", "sandbox_policy"))
 
 
 def permits(found: LogSource, permissions: Permissions) -> Permits:

@@ -82,12 +82,29 @@ class Interrupt(OpModel):
     expected_turn_id: Maybe[str] = None
 
 
+class OverrideTurnContext(OpModel):
+    """Changes the settings of the turns to come; what is left out stays as it is."""
+
+    type: Literal["override_turn_context"] = "override_turn_context"
+    cwd: Maybe[str] = None
+    approval_policy: Maybe[AskForApproval] = None
+    sandbox_policy: Maybe[SandboxPolicyField] = None
+    windows_sandbox_level: Maybe[WindowsSandboxLevel] = None
+    model: Maybe[str] = None
+    effort: Settable[ReasoningEffort] = UNSET
+    summary: Maybe[ReasoningSummary] = None
+    collaboration_mode: Maybe[CollaborationMode] = None
+    personality: Maybe[Personality] = None
+
+
 class UserInput(OpModel):
     """Something a person says, under the settings in force.
 
     Dendro's own: `delivery` says where it goes while a task runs; `expected_turn_id` lets it join that turn
     and no other. Either is answered: by `task_started` under the submission's id, `input_accepted`, or an
-    `error`. `client_user_message_id` comes back as the `client_id` of `user_message`.
+    `error`. `client_user_message_id` comes back as the `client_id` of `user_message`. `overrides` changes the
+    settings of this turn and those after it, with the input or not at all; of input that joins a running
+    turn, from the next one on.
     """
 
     type: Literal["user_input"] = "user_input"
@@ -97,6 +114,7 @@ class UserInput(OpModel):
     delivery: Maybe[Delivery] = None
     expected_turn_id: Maybe[str] = None
     client_user_message_id: Maybe[str] = None
+    overrides: Maybe[OverrideTurnContext] = None
 
 
 class UserTurn(OpModel):
@@ -120,21 +138,6 @@ class UserTurn(OpModel):
     last_response_id: Maybe[ResponseId] = None
     delivery: Maybe[Delivery] = None
     client_user_message_id: Maybe[str] = None
-
-
-class OverrideTurnContext(OpModel):
-    """Changes the settings of the turns to come; what is left out stays as it is."""
-
-    type: Literal["override_turn_context"] = "override_turn_context"
-    cwd: Maybe[str] = None
-    approval_policy: Maybe[AskForApproval] = None
-    sandbox_policy: Maybe[SandboxPolicyField] = None
-    windows_sandbox_level: Maybe[WindowsSandboxLevel] = None
-    model: Maybe[str] = None
-    effort: Settable[ReasoningEffort] = UNSET
-    summary: Maybe[ReasoningSummary] = None
-    collaboration_mode: Maybe[CollaborationMode] = None
-    personality: Maybe[Personality] = None
 
 
 class ExecApproval(OpModel):

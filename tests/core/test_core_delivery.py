@@ -53,6 +53,37 @@ def test_user_turn_to_steer_joins_and_its_settings_hold_from_the_next_turn_on() 
     assert session.state.settings.model == "other"
 
 
+def test_input_brings_settings_that_its_turn_begins_with() -> None:
+    session = Session()
+    seen = session.say("go", "u1", overrides={"model": "other", "effort": "low"})
+    assert (session.task.settings.model, session.task.settings.effort) == ("other", "low")
+    assert next(entry.payload["kind"] for entry in seen.entries if entry.type == "dendro") == "settings"
+
+
+def test_settings_of_input_that_waits_hold_from_its_own_turn_on() -> None:
+    session = running()
+    session.say("later", "u2", delivery="queue", overrides={"model": "other"})
+    assert (session.state.settings.model, session.task.settings.model) == ("gpt-5", "gpt-5")
+    session.answers_now("done")
+    assert (session.task.id, session.task.settings.model) == ("u2", "other")
+
+
+def test_settings_of_input_that_steers_hold_from_the_next_turn_on() -> None:
+    session = running()
+    session.say("and this", "u2", delivery="steer", overrides={"model": "other"})
+    assert (session.task.settings.model, session.state.settings.model) == ("gpt-5", "other")
+
+
+def test_input_that_is_refused_changes_no_settings() -> None:
+    session = running()
+    seen = session.say("x", "u2", expected_turn_id="other", overrides={"model": "other"})
+    assert refusal(seen)[1] == "other_turn"
+    mode = {"mode": "plan", "settings": {"model": " "}}
+    (error,) = session.say("x", "u3", overrides={"collaboration_mode": mode}).all("error")
+    assert "name a model" in error["message"]
+    assert session.state.settings.model == "gpt-5"
+
+
 def test_input_to_queue_waits_behind_the_running_turn_which_goes_on() -> None:
     session = running(facts={"on_user_input": "steer"})
     seen = session.say("later", "u2", delivery="queue")

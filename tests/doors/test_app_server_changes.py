@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker.requests import queue_number
+from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.principals import Principal, Scope
@@ -33,6 +35,30 @@ async def test_client_changes_settings_that_hold_for_the_next_turn(peer: Peer, h
     assert harness.models.prompts[-1].model == "m2"
     resumed = await read(peer, "thread/resume", "ThreadResumeResponse", threadId=thread)
     assert (resumed["model"], resumed["reasoningEffort"]) == ("m2", "high")
+
+
+async def test_words_and_their_settings_are_one_submission_and_all_who_hear_are_told(
+    peer: Peer, other: Peer, harness: Harness
+) -> None:
+    thread = await begun(peer)
+    await other.call("thread/resume", {"threadId": thread})
+    before = await harness.broker.head(SessionId(thread))
+    harness.models.will(HELLO)
+    words = {"input": [{"type": "text", "text": "go"}], "model": "m2", "effort": "low"}
+    await peer.call("turn/start", {"threadId": thread, **words})
+    for each in (peer, other):
+        told = await each.until("thread/settings/updated")
+        assert (told["threadSettings"]["model"], told["threadSettings"]["effort"]) == ("m2", "low")
+        await each.until("turn/completed")
+    assert harness.models.prompts[-1].model == "m2"
+    after = await harness.broker.head(SessionId(thread))
+    assert before is not None
+    assert after is not None
+    assert queue_number(after.sq_tip) == queue_number(before.sq_tip) + 1
+    harness.models.will(HELLO)
+    await peer.call("turn/start", {"threadId": thread, **words})
+    await peer.until("turn/completed")
+    assert peer.methods().count("thread/settings/updated") == 1
 
 
 @pytest.mark.parametrize("change", [{"effort": "?"}, {"sandboxPolicy": {"type": "externalSandbox"}}])

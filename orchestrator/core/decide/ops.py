@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never, cast
+from typing import assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -16,13 +16,12 @@ from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.decide.rollback import roll_back
-from orchestrator.core.decide.task import change_settings
+from orchestrator.core.decide.task import change_settings, named_changes
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.decide.user_turn import refused_turn, user_turn
 from orchestrator.core.draft import Draft
 from orchestrator.core.input_items import fault
-from orchestrator.core.modes import mode_fault, with_mode
-from orchestrator.core.settings import SettingsChanges
+from orchestrator.core.modes import mode_fault
 from orchestrator.core.user_shell import command_fault
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
@@ -39,6 +38,10 @@ def submitted(draft: Draft, command: Submitted) -> None:
     match op:
         case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession() if (
             why := mode_fault(op.collaboration_mode)
+        ) is not None:
+            error(draft, command.id, why)
+        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed) if (
+            why := mode_fault(changed.collaboration_mode)
         ) is not None:
             error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() if (why := fault(op)) is not None:
@@ -68,7 +71,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
         ):
             answer(draft, command, op)
         case ops.OverrideTurnContext():
-            change_settings(draft, _changes(op))
+            change_settings(draft, named_changes(op))
         case ops.ConfigureSession():
             _configure(draft, command, op)
         case ops.ThreadRollback():
@@ -125,18 +128,11 @@ def _run_command(draft: Draft, command: Submitted, op: ops.RunUserShellCommand) 
         user_turn(draft, command, UserTurn(op))
 
 
-def _changes(op: ops.OverrideTurnContext | ops.ConfigureSession) -> SettingsChanges:
-    """The fields that the op names; an absent one is left alone, `effort: null` clears."""
-    named = op.model_dump(mode="json", include=set(SettingsChanges.__annotations__))
-    changes = {name: named[name] for name in SettingsChanges.__annotations__ if name in named}
-    return with_mode(cast(SettingsChanges, changes))
-
-
 def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> None:
     """(Re)configures; what runs is aborted, the history stays."""
     stop_processes(draft)
     stop(draft, "replaced", command.id)
-    change_settings(draft, _changes(op))
+    change_settings(draft, named_changes(op))
     if op.base_instructions is not None:
         draft.add(f.Instructed(op.base_instructions))
     if op.user_instructions:

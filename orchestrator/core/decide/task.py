@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import cast
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -127,8 +128,7 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
             _left_meanwhile(draft, waiting)
             return
         _rewind(draft, turn.bookmark, past)
-    if isinstance(turn.op, ops.UserTurn):
-        change_settings(draft, turn_changes(turn.op))
+    bring_settings(draft, turn)
     kind: TaskKind = "compact" if isinstance(turn.op, ops.Compact) else "user"
     if isinstance(turn.op, ops.RunUserShellCommand):
         kind = "shell"
@@ -257,7 +257,25 @@ def bookmarked(state: State, response_id: str) -> int | None:
     return next((length for mark, length in state.bookmarks if mark == response_id), None)
 
 
-def turn_changes(op: ops.UserTurn) -> SettingsChanges:
+def bring_settings(draft: Draft, turn: UserTurn) -> None:
+    """Changes the settings as the input brings them along."""
+    match turn.op:
+        case ops.UserTurn():
+            change_settings(draft, _turn_changes(turn.op))
+        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
+            change_settings(draft, named_changes(changed))
+        case _:
+            pass
+
+
+def named_changes(op: ops.OverrideTurnContext | ops.ConfigureSession) -> SettingsChanges:
+    """The fields that the op names; an absent one is left alone, `effort: null` clears."""
+    named = op.model_dump(mode="json", include=set(SettingsChanges.__annotations__))
+    changes = {name: named[name] for name in SettingsChanges.__annotations__ if name in named}
+    return with_mode(cast(SettingsChanges, changes))
+
+
+def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
     """The settings that a user turn brings along."""
     changes: SettingsChanges = {
         "cwd": op.cwd,

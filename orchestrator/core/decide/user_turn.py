@@ -14,7 +14,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.commands import Submitted
 from orchestrator.core.compaction import was_compacted
 from orchestrator.core.decide.item_events import publish_input
-from orchestrator.core.decide.task import begin_task, bookmarked, change_settings, lies_before, turn_changes
+from orchestrator.core.decide.task import begin_task, bookmarked, bring_settings, lies_before
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.draft import Draft
 from orchestrator.core.input_items import input_messages, user_message_event
@@ -115,8 +115,7 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     if len(draft.task.steered) >= MOST_STEERED:
         _error(draft, command, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
         return
-    if isinstance(turn.op, ops.UserTurn):
-        change_settings(draft, turn_changes(turn.op))
+    bring_settings(draft, turn)
     _accepted(draft, command, turn, Delivered.STEERED)
     for message in input_messages(turn.items):
         draft.add(f.Steered(command.id, written(message)))

@@ -171,6 +171,16 @@ class Door:
         at_ms = self.ports.now_ms()
         self.tell(Line(method, whole, notification(method, whole, at_ms), at_ms))
 
+    def tell_all(self, session: SessionId, method: str, params: Mapping[str, object]) -> None:
+        """The same for all connections of this process that hear a thread, and for this one."""
+        whole: JsonObject = dict(params)
+        at_ms = self.ports.now_ms()
+        line = Line(method, whole, notification(method, whole, at_ms), at_ms)
+        live = self.threads.of(session)
+        hears = live.listeners if live is not None else []
+        for listener in {id(each): each for each in (self, *hears)}.values():
+            listener.tell(line)
+
     def tell(self, line: Line) -> None:
         """Sends a line, or keeps it until a response is out."""
         if self._held is not None:

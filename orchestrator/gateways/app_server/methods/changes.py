@@ -20,11 +20,12 @@ from orchestrator.gateways.app_server.methods.running import (
     Policy,
     ThreadParams,
     TurnStartParams,
+    settings_after,
     started_turn,
+    tell_settings,
 )
 from orchestrator.gateways.app_server.methods.threads import MOST_TEXT, head_to_read, thread_of
 from orchestrator.gateways.app_server.running_turn import AT_REST
-from orchestrator.gateways.app_server.write_settings import settings_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
@@ -76,10 +77,8 @@ async def settings_update(door: Door, params: SettingsUpdate) -> Result:
     settings = await settings_of(door.ports.found, head)
     if override is not None:
         await door.client.submit(head.session, Submission(door.new_turn_id(), override))
-        wire = override.model_dump(mode="json", include=override.model_fields_set)
-        settings = settings.changed(wire)
-    told = {"threadId": head.session, "threadSettings": settings_json(settings)}
-    door.notify("thread/settings/updated", told)
+        settings = settings_after(settings, override)
+    tell_settings(door, head.session, settings)
     return {}
 
 

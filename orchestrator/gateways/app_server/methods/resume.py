@@ -20,7 +20,7 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import no_rollout
 from orchestrator.gateways.app_server.live import Told
 from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.methods.running import Policy, Reviewer, asks_of
+from orchestrator.gateways.app_server.methods.running import Policy, Reviewer, asks_of, settings_after
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
 from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_running_turn
 from orchestrator.gateways.app_server.write_notifications import notifications
@@ -99,7 +99,7 @@ async def _answer(door: Door, seen: SessionHead, params: ThreadResume) -> Result
     if override is not None:
         id = SubmissionId(f"{door.new_turn_id()}-settings")
         await door.client.submit(seen.session, Submission(id, override))
-        settings = settings.changed(override.model_dump(mode="json", include=override.model_fields_set))
+        settings = settings_after(settings, override)
     turns = [] if params.exclude_turns else await all_turns(door, seen)
     return {
         "thread": await thread_of(door, seen, turns),

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import Field
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.requests import queue_number
+from orchestrator.core.ids import SessionId
+from orchestrator.core.modes import with_mode
+from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.input import Said, input_items
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
-from orchestrator.gateways.app_server.write_settings import sandbox_of, session_json
+from orchestrator.gateways.app_server.write_settings import sandbox_of, session_json, settings_json
 from orchestrator.gateways.app_server.write_threads import thread_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
@@ -25,6 +28,7 @@ from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
+from orchestrator.views.thread_settings import settings_of
 from orchestrator.views.threads import thread
 
 AT_REST = frozenset({"idle", "closed"})
@@ -185,22 +189,49 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
     subscription = door.subscriptions.get(head.session)
     if subscription is not None and params.approvals_reviewer is not None:
         subscription.asks = asks_of(door, params.approvals_reviewer)
-    if override is not None:
-        await door.client.submit(head.session, Submission(SubmissionId(f"{turn}-settings"), override))
     said = ops.UserInput(
         items=items,
         final_output_json_schema=params.output_schema,
         delivery=Delivery.STEER,
         client_user_message_id=params.client_user_message_id,
+        overrides=override,
     )
+    changed = await _changed(door, head, override)
     if head.status in AT_REST:
         kept = await door.client.submit(head.session, Submission(turn, said))
         if kept.holder is None:
             door.threads.begin(warn_unserved(door, head, kept.sq_id))
+        if changed is not None:
+            tell_settings(door, head.session, changed)
         return {"turn": started_turn(turn)}
     told = await _decided(door, head, said, STEER_S, id=turn)
+    if changed is not None:
+        tell_settings(door, head.session, changed)
     joined = told.msg["turn_id"] if told is not None and told.type == "input_accepted" else turn
     return {"turn": started_turn(joined)}
+
+
+async def _changed(
+    door: Door, head: SessionHead, override: ops.OverrideTurnContext | None
+) -> TurnSettings | None:
+    """The settings of a thread after a change; None if it changes nothing."""
+    if override is None:
+        return None
+    now = await settings_of(door.ports.found, head)
+    after = settings_after(now, override)
+    return None if settings_json(after) == settings_json(now) else after
+
+
+def settings_after(now: TurnSettings, override: ops.OverrideTurnContext) -> TurnSettings:
+    """The settings as the core makes them of a change."""
+    named = override.model_dump(mode="json", include=override.model_fields_set)
+    return now.changed(with_mode(cast(SettingsChanges, named)))
+
+
+def tell_settings(door: Door, session: SessionId, settings: TurnSettings) -> None:
+    """Tells all who hear a thread here of its settings."""
+    told = {"threadId": session, "threadSettings": settings_json(settings)}
+    door.tell_all(session, "thread/settings/updated", told)
 
 
 async def warn_unserved(door: Door, head: SessionHead, sq_id: str) -> None:
