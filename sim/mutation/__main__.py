@@ -22,7 +22,7 @@ from sim.mutation.verdicts import Kept, Verdict, equivalents
 SETTINGS = tuple(f"tests/test_settings{part}.py" for part in ("", "_layers", "_page"))
 TESTS = (
     ("tests/core", "tests/protocol", "tests/gateways", "tests/workers", *SETTINGS),
-    ("tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
+    ("tests/rollouts", "tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
 )
 """Measured side by side, for what runs in the tests' own process."""
 WITH_SERVER = (

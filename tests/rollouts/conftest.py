@@ -1,0 +1,24 @@
+"""A deployment without a server: fakeredis, and an archive in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import fakeredis
+import pytest
+
+from orchestrator.broker.connection import Connection
+from orchestrator.broker.texts import Texts
+from tests.rollouts.deployments import Kept
+from tests.workers.actors import storage_over
+
+
+@pytest.fixture
+async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+    """Where sessions are kept, with nothing in it."""
+    double = fakeredis.FakeAsyncRedis()
+    storage = storage_over(Connection(double, double), tmp_path / "archive")
+    await storage.broker.open()
+    yield Kept(storage, Texts(storage.blobs), tmp_path / "sessions", double)
+    await double.aclose()

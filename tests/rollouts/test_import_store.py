@@ -1,0 +1,188 @@
+"""Imported sessions as they are stored: in how many pieces, with what on the queue and in the fleet's."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.broker.records import CommitRequest, Fenced
+from orchestrator.core import entries as e
+from orchestrator.core.entries import Entry
+from orchestrator.core.ids import TreeId
+from orchestrator.core.snapshot import CORE_VERSION, digest
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.import_store import store
+from orchestrator.rollouts.replay import fold_session
+from tests.rollouts.deployments import NOW_MS, Kept, asking, output, plan_of, said
+
+
+@pytest.fixture
+def commits(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> list[CommitRequest]:
+    """Every commit that is made, as it is made."""
+    seen: list[CommitRequest] = []
+    commit = kept.broker.commit
+
+    async def noted(request: CommitRequest) -> Any:
+        seen.append(request)
+        return await commit(request)
+
+    monkeypatch.setattr(kept.broker, "commit", noted)
+    return seen
+
+
+async def test_importer_of_a_short_session_claims_nothing(kept: Kept, commits: list[CommitRequest]) -> None:
+    session = await kept.has(said("one"))
+    head = await kept.head(session)
+    assert (head.epoch, head.status, head.holder, commits) == (0, "idle", None, [])
+
+
+async def test_importer_fills_each_commit_by_entries(kept: Kept, commits: list[CommitRequest]) -> None:
+    session = await kept.has(*(said(str(n)) for n in range(600)))
+    written = [len(request.entries) for request in commits]
+    # The first piece creates the session, an empty commit raises the bar, and another one lowers it.
+    assert written == [0, 200, 200, (await kept.head(session)).seq - 600, 0]
+    assert [request.min_core for request in commits] == [1 << 30, None, None, None, CORE_VERSION]
+    assert commits[-1].release == "park"
+
+
+async def test_importer_fills_each_commit_by_bytes(kept: Kept, commits: list[CommitRequest]) -> None:
+    # Inline as each is: what is larger than that stands beside the log.
+    session = await kept.has(*(said("x" * 65_000) for _ in range(17)))
+    sizes = [sum(len(entry.payload) for entry in request.entries) for request in commits if request.entries]
+    assert [512 << 10 >= size > 456_000 for size in sizes] == [True, False]
+    assert (await kept.head(session)).status == "idle"
+
+
+async def test_importer_fills_a_commit_to_the_last_byte(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, commits: list[CommitRequest]
+) -> None:
+    await kept.has(*(said("same") for _ in range(300)))
+    size = len(commits[1].entries[-1].payload)
+    monkeypatch.setattr("orchestrator.rollouts.import_store.PIECE_BYTES", 40 * size)
+    commits.clear()
+    await kept.has(*(said("same") for _ in range(300)))
+    assert [len(request.entries) for request in commits[2:-2]] == [40] * (len(commits) - 4)
+
+
+async def test_importer_of_one_entry_that_is_larger_than_a_piece_writes_it_alone(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, commits: list[CommitRequest]
+) -> None:
+    monkeypatch.setattr("orchestrator.rollouts.import_store.PIECE_BYTES", 10)
+    plan = plan_of(said("one"))
+    await store(kept, plan, {}, NOW_MS, "an importer")
+    assert [len(request.entries) for request in commits] == [0, *[1] * (len(plan.entries) - 1), 0]
+
+
+async def test_follower_of_an_imported_session_is_told_that_it_is_configured_and_no_news_of_old(
+    kept: Kept,
+) -> None:
+    old = Entry(e.EVENT_MSG, {"type": "agent_message", "message": "long ago"}, "t1")
+    configured = Entry(e.EVENT_MSG, {"type": "session_configured", "session_id": "again"}, "")
+    lookalike = e.item({"type": "session_configured"})
+    session = await kept.has(old, lookalike, configured)
+    events = [orjson.loads(event.payload)["msg"] for event in await kept.broker.read_eq(session)]
+    assert [event["type"] for event in events] == ["session_configured"] * 2
+    assert events[1]["session_id"] == "again"
+
+
+async def test_imported_log_folds_to_what_its_summary_says(kept: Kept) -> None:
+    plan = plan_of(said("one"), output("y" * 20_000))
+    session = await store(kept, plan, {}, NOW_MS, "an importer")
+    folded = await fold_session(kept, await kept.head(session), None)
+    assert folded.matches is True
+    assert folded.seq == len(plan.entries)
+    assert await kept.large_texts(TreeId(session), [_reference(list(folded.state.history)[-1])])
+
+
+def _reference(item: Any) -> str:
+    found: str = item["output"]["$blob"]
+    return found
+
+
+async def test_texts_that_came_with_a_file_are_stored_beside_its_log(kept: Kept) -> None:
+    name = hashlib.sha256(b"kept").hexdigest()
+    session = await store(kept, plan_of(said("one")), {name: b"kept"}, NOW_MS, "an importer")
+    assert await kept.stored.blobs.get(TreeId(session), name) == b"kept"
+
+
+@pytest.mark.parametrize("named", ["call_id", "callId"])
+async def test_person_finds_an_imported_request_as_it_was_asked(
+    kept: Kept, commits: list[CommitRequest], named: str
+) -> None:
+    session = await kept.has(*asking(named))
+    [approval] = await kept.broker.approvals(session)
+    asked = orjson.loads(approval.payload)
+    assert (approval.key, asked["kind"], asked["turn"]) == ("c1", "exec", "1")
+    assert asked["event"][named] == "c1"
+    assert (await kept.head(session)).status == "awaiting_approval"
+    assert [request.timers_set for request in commits][-1] == ()
+
+
+async def test_person_finds_the_last_question_of_a_call_that_was_asked_about_twice(kept: Kept) -> None:
+    again = Entry(e.EVENT_MSG, {"type": "exec_approval_request", "call_id": "c1", "command": ["again"]}, "1")
+    other = Entry(e.EVENT_MSG, {"type": "exec_approval_request", "call_id": "c9", "command": ["other"]}, "1")
+    unlike = Entry(e.EVENT_MSG, {"type": "exec_command_end", "call_id": "c1"}, "1")
+    session = await kept.has(*asking(), again, other, unlike)
+    [approval] = await kept.broker.approvals(session)
+    assert orjson.loads(approval.payload)["event"]["command"] == ["again"]
+
+
+async def test_imported_request_has_all_of_its_time_again(kept: Kept, commits: list[CommitRequest]) -> None:
+    await kept.has(*asking(timer=4), approval_timeout_ms=60_000)
+    [timer] = commits[-1].timers_set
+    assert (timer.generation, timer.at_ms) == (4, NOW_MS + 60_000)
+    await kept.has(*asking(timer=4))
+    await kept.has(*asking(), approval_timeout_ms=60_000)
+    assert [request.timers_set for request in commits[-3::2]] == [(), ()]
+
+
+async def test_nobody_is_shown_half_of_a_session(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+    commit = kept.broker.commit
+
+    async def looked_at(request: CommitRequest) -> Any:
+        head = await kept.head(request.claim.session)
+        seen.append((head.status, len(await kept.broker.approvals(request.claim.session))))
+        return await commit(request)
+
+    monkeypatch.setattr(kept.broker, "commit", looked_at)
+    session = await kept.has(*asking())
+    assert seen == [("importing", 0)] * 2
+    assert len(await kept.broker.approvals(session)) == 1
+
+
+async def test_session_that_a_worker_took_is_not_imported_and_not_there(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def taken(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(kept.broker, "claim_session", taken)
+    plan = plan_of(*(said(str(n)) for n in range(300)))
+    with pytest.raises(RolloutError, match="was taken by a worker"):
+        await store(kept, plan, {}, NOW_MS, "an importer")
+    assert await kept.broker.head(plan.facts.session_id) is None
+
+
+async def test_session_whose_last_commit_is_refused_is_not_there(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = kept.broker.commit
+
+    async def refused_at_last(request: CommitRequest) -> Any:
+        return Fenced(9, "somebody else") if request.release == "park" else await commit(request)
+
+    monkeypatch.setattr(kept.broker, "commit", refused_at_last)
+    plan = plan_of(*(said(str(n)) for n in range(300)))
+    with pytest.raises(RolloutError, match="was not imported: somebody else"):
+        await store(kept, plan, {}, NOW_MS, "an importer")
+    assert await kept.broker.head(plan.facts.session_id) is None
+
+
+async def test_imported_sessions_state_is_the_one_that_was_planned(kept: Kept) -> None:
+    plan = plan_of(said("one"), said("two"))
+    session = await store(kept, plan, {}, NOW_MS, "an importer")
+    assert digest((await fold_session(kept, await kept.head(session), None)).state) == digest(plan.state)
