@@ -94,7 +94,7 @@ def plan_of(*entries: Entry, **facts: Any) -> ImportPlan:
 
 
 def said(words: str) -> Entry:
-    """What a person said, without a task: the state remembers it."""
+    """Input of a person without a task: the state remembers it."""
     return e.item({"type": "message", "role": "user", "content": [{"type": "input_text", "text": words}]})
 
 
