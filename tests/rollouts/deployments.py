@@ -19,7 +19,8 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import Phase, State
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.full_log import full_log
