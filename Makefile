@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test cover demo bench crash sim mutation clean
+.PHONY: setup check test cover demo bench crash machines sim mutation clean
 
 setup: $(VENV)/.ready
 
@@ -44,6 +44,9 @@ bench: setup
 
 crash: setup
 	$(BIN)/python -m tests.crash
+
+machines: setup
+	DENDRO_MACHINES=all $(BIN)/pytest -n 0 tests/machines
 
 sim: setup
 	$(BIN)/python -m sim

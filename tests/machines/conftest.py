@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cli.machine import Machine
+from tests.commit_seed import base_seed
 from tests.machines.host import Host, host
 from tests.servers import RedisServer, free_ports, start_redis
+
+IN_TURN = 4
+WHOLE = os.environ.get("DENDRO_MACHINES") == "all" or base_seed() % IN_TURN == 0
+"""Whether the long tests run, too: with `make machines`, and in CI with one commit in four."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Fleet:
     one: Host
     two: Host
     common: Path
-    """A folder that all machines see under this path: a mount, or the place of a store."""
+    """The folder that all machines see as `/mnt`: a mount, or the place of a store."""
     redis: RedisServer
 
     def under(self, **more: str) -> Fleet:
@@ -48,16 +53,31 @@ def fleet(tmp_path: Path, redis_server: RedisServer) -> Iterator[Fleet]:
         "DENDRO_REDIS_URL": redis_server.url,
         "DENDRO_POOL": "default",
         "DENDRO_WORKER_POOLS": "default",
-        "DENDRO_UPKEEP_ARCHIVE_URL": f"file://{common}/archive",
+        "DENDRO_UPKEEP_ARCHIVE_URL": "file:///mnt/archive",
         "OPENAI_API_KEY": "none",
     }
     with ExitStack() as stack:
-        one, two = (stack.enter_context(host(tmp_path / name, name, environ)) for name in ("one", "two"))
+        one, two = (
+            stack.enter_context(host(tmp_path / name, name, environ, common)) for name in ("one", "two")
+        )
         yield Fleet(one, two, common, redis_server)
 
 
-def model(tmp_path: Path, *steps: dict[str, Any], agents: list[dict[str, Any]] | None = None) -> Any:
-    """A model for the machines, scripted; `with` gives the machine whose environment names it."""
+MEET = "hostname > {label}; until [ -s {other} ]; do sleep 0.02; done; cat {other}"
+"""A command that ends when another machine's has begun: each worker of the fleet has room for one session."""
+
+
+def fleet_model(tmp_path: Path) -> AbstractContextManager[Machine]:
+    """A model of a root and two agents whose commands wait for one another."""
+    labels = ("left", "right")
+    spawn = [{"call": "subagent_spawn", "args": {"label": one, "prompt": f"Be {one}."}} for one in labels]
+    wait = {"items": [{"call": "subagent_await", "args": {}}]}
+    agents = []
+    for label, other in (labels, labels[::-1]):
+        command = ["bash", "-c", MEET.format(label=label, other=other)]
+        steps = [{"items": [{"call": "shell", "args": {"command": command}}]}, {"items": [{"text": label}]}]
+        agents.append({"label": label, "steps": steps})
+    root = [{"items": spawn}, wait, wait, {"items": [{"text": "both have met"}]}]
     folder = tmp_path / "model"
     folder.mkdir()
-    return Machine.at(folder).playing(json.dumps({"steps": steps, "agents": agents or []}))
+    return Machine.at(folder).playing(json.dumps({"steps": root, "agents": agents}))

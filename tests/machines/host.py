@@ -1,7 +1,7 @@
 """Machines of a fleet, as processes in mount and UTS namespaces of their own.
 
 Each has `/srv` to itself: home, temporary files, copies of workspaces. It has a host name and a machine id of
-its own. All of them see the folder that the test gives them in common, and reach servers by TCP on loopback.
+its own. All of them see one folder of the test's as `/mnt`, and reach servers by TCP on loopback.
 What goes wrong on a machine, goes wrong on all that it runs: `lose` is a power failure.
 """
 
@@ -27,6 +27,7 @@ _BIRTH = """
 set -e
 mount --make-rprivate /
 mount --bind "$1/srv" /srv
+mount --bind "$3" /mnt
 if [ -e /etc/machine-id ]; then mount --bind "$1/machine-id" /etc/machine-id; fi
 hostname "$2"
 echo ready
@@ -55,6 +56,11 @@ class Host:
         """The same machine with more environment variables for its user."""
         return replace(self, user=self.user.under(**more))
 
+    @property
+    def inside(self) -> list[str]:
+        """Words before a command that is to run there, as the machine's root."""
+        return ["nsenter", f"--target={self.pid}", "--user", "--mount", "--uts", "--preserve-credentials"]
+
     def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a `dendro` command there to its end."""
         return self.user.run(*words, input=input)
@@ -67,9 +73,8 @@ class Host:
 
     def shell(self, script: str) -> str:
         """The output of a script there, as the machine's root; fails with the script's first failure."""
-        inside = ["nsenter", f"--target={self.pid}", "--user", "--mount", "--uts", "--preserve-credentials"]
         done = subprocess.run(
-            [*inside, "bash", "-euo", "pipefail", "-c", script],
+            [*self.inside, "bash", "-euo", "pipefail", "-c", script],
             cwd="/",
             env=dict(self.user.environ),
             capture_output=True,
@@ -127,14 +132,17 @@ def _state(pid: int) -> str:
 
 
 @contextmanager
-def host(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Host]:
-    """A machine whose folders are below `root`; skips the test where namespaces cannot be had."""
+def host(root: Path, name: str, environ: Mapping[str, str], common: Path) -> Iterator[Host]:
+    """A machine whose own folders are below `root`, with `common` as `/mnt`.
+
+    Skips the test where namespaces cannot be had.
+    """
     for folder in ("srv/home", "srv/tmp", "srv/work"):
         (root / folder).mkdir(parents=True)
     (root / "machine-id").write_text(f"{name:0<32}\n")
     options = [f"--{kind}" for kind in ("user", "map-root-user", "mount", "uts")]
     with subprocess.Popen(
-        ["unshare", *options, "sh", "-c", _BIRTH, "sh", root, name],
+        ["unshare", *options, "sh", "-c", _BIRTH, "sh", root, name, common],
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
