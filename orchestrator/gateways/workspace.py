@@ -14,7 +14,7 @@ from pathlib import Path
 
 from orchestrator.core.settings import WorkspaceMark
 from orchestrator.instructions.guide import Guide
-from orchestrator.instructions.repository import git
+from orchestrator.instructions.repository import git, repository
 from orchestrator.sandbox.trusted_files import read_regular
 
 MARK_BYTES = 256
@@ -33,7 +33,9 @@ class Workspace:
 
 def look_at(cwd: Path, guide: Guide) -> Workspace:
     """Reads what there is; blocking, a few milliseconds."""
-    return Workspace(git_info(cwd), guide.first(cwd))
+    found = repository(cwd)
+    facts = {"commit_hash": found.commit, "branch": found.branch, "repository_url": found.origin}
+    return Workspace({name: value for name, value in facts.items() if value}, guide.first(cwd, found.top))
 
 
 def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:
@@ -73,13 +75,3 @@ def _self_ignoring(folder: Path) -> None:
     if not folder.exists():
         folder.mkdir(exist_ok=True)
         (folder / ".gitignore").write_text("*\n", encoding="utf-8")
-
-
-def git_info(cwd: Path) -> dict[str, str]:
-    """The folder's commit, branch and origin; empty outside of a repository, or without git."""
-    found = {
-        "commit_hash": git(cwd, "rev-parse", "HEAD"),
-        "branch": git(cwd, "symbolic-ref", "--quiet", "--short", "HEAD"),
-        "repository_url": git(cwd, "config", "--get", "remote.origin.url"),
-    }
-    return {name: value for name, value in found.items() if value}

@@ -17,9 +17,13 @@ class Guide:
     docs: ProjectDocs
     skills: Skills
 
-    def first(self, cwd: Path) -> str | None:
-        """The instructions of a new session: the person's own, the folder's, and its skills."""
-        return _joined([self.docs.of_person(), self.docs.of_folder(cwd), self.skills.offer(str(cwd))])
+    def first(self, cwd: Path, top: str | None = None) -> str | None:
+        """The instructions of a new session: the person's own, the folder's, and its skills.
+
+        `top` is the root of the folder's repository, where it is known.
+        """
+        docs, skills = self.docs.of_folder(cwd, top=top), self.skills.offer(str(cwd), top=top)
+        return _joined([self.docs.of_person(), docs, skills])
 
     def further(self, cwd: str, known: Sequence[str]) -> str | None:
         """The instructions of a folder that a session comes to, without those of the `known` folders."""

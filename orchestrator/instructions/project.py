@@ -33,13 +33,13 @@ class ProjectDocs:
         """The instructions in the home folder."""
         return _joined(_texts([self.home], (OVERRIDE_FILE, INSTRUCTIONS_FILE), self.most_bytes, ()))
 
-    def of_folder(self, cwd: Path, known: Sequence[Path] = ()) -> str | None:
+    def of_folder(self, cwd: Path, known: Sequence[Path] = (), top: str | None = None) -> str | None:
         """The instructions of `cwd` and the folders around it, without those that the `known` folders have.
 
-        Blocking: it asks `git` for the repository.
+        Blocking: without `top` it asks `git` for the repository's root.
         """
         told = {folder for other in known for folder in from_root(other)}
-        folders = [folder for folder in from_root(cwd) if folder not in told]
+        folders = [folder for folder in from_root(cwd, top) if folder not in told]
         names = (OVERRIDE_FILE, INSTRUCTIONS_FILE, *self.fallbacks)
         return _joined(_texts(folders, names, self.most_bytes, (self.home,)))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.sandbox.trusted_files import find_program
@@ -34,9 +36,38 @@ def git(cwd: Path, *words: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def from_root(cwd: Path) -> Sequence[Path]:
-    """The folders from the repository's root down to `cwd`; outside of a repository `cwd` alone."""
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The repository around a folder; empty texts where there is none."""
+
+    top: str = ""
+    commit: str = ""
+    branch: str = ""
+    origin: str = ""
+
+
+def repository(cwd: Path) -> Repository:
+    """What git tells, by two processes side by side: some 3 ms, during which it blocks."""
+    with ThreadPoolExecutor(1) as beside:
+        origin = beside.submit(git, cwd, "config", "--get", "remote.origin.url")
+        told = git(cwd, "rev-parse", "--show-toplevel", "HEAD", "--symbolic-full-name", "HEAD").split("\n")
+        if len(told) == 3:
+            top, commit, ref = told
+            branch = ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else ""
+        else:
+            # Without a commit git tells nothing at once; and a folder's name may have two lines.
+            top, commit = git(cwd, "rev-parse", "--show-toplevel"), git(cwd, "rev-parse", "HEAD")
+            branch = git(cwd, "symbolic-ref", "--quiet", "--short", "HEAD")
+        return Repository(top, commit, branch, origin.result())
+
+
+def from_root(cwd: Path, top: str | None = None) -> Sequence[Path]:
+    """The folders from the repository's root down to `cwd`; outside of a repository `cwd` alone.
+
+    `top` is the root as git has told it; None asks git.
+    """
     folder = cwd.resolve()
-    top = git(folder, "rev-parse", "--show-toplevel")
+    if top is None:
+        top = git(folder, "rev-parse", "--show-toplevel")
     chain = [folder, *folder.parents]
     return chain[chain.index(Path(top)) :: -1] if top and Path(top) in chain else [folder]

@@ -68,13 +68,16 @@ class Skills:
         self._kept: dict[str, _Kept] = {}
         self._lock = Lock()
 
-    def listed(self, cwd: str, *, anew: bool = False) -> SkillsListEntry:
-        """The skills for a working folder, nearest first; `anew` looks at every file again."""
+    def listed(self, cwd: str, *, anew: bool = False, top: str | None = None) -> SkillsListEntry:
+        """The skills for a working folder, nearest first; `anew` looks at every file again.
+
+        `top` is the root of the folder's repository, where it is known.
+        """
         with self._lock:
             kept = self._kept.get(cwd)
         if kept is not None and not anew and all(_time(path) == at for path, at in kept.times):
             return kept.entry
-        kept = self._found(cwd)
+        kept = self._found(cwd, top)
         with self._lock:
             self._kept.pop(cwd, None)
             self._kept[cwd] = kept
@@ -94,34 +97,34 @@ class Skills:
         root = next(root for root in self._roots(Path(cwd)) if Path(path).is_relative_to(root.path))
         return skill, self._text(Path(path), root)
 
-    def offer(self, cwd: str, known: Sequence[str] = ()) -> str | None:
+    def offer(self, cwd: str, known: Sequence[str] = (), top: str | None = None) -> str | None:
         """The section that tells a model of its skills, without those of the `known` folders; None if empty.
 
         Skills in Dendro's own folder are left out: it is hidden from the model's commands.
         """
         told = {skill.path for other in known for skill in self.listed(other).skills}
-        skills = [skill for skill in self.listed(cwd).skills if skill.path not in told]
+        skills = [skill for skill in self.listed(cwd, top=top).skills if skill.path not in told]
         shown = [skill for skill in skills if not any(map(Path(skill.path).is_relative_to, self._hidden))]
         lines = [f"- {skill.name}: {skill.description} (file: {skill.path})\n" for skill in shown]
         return _cut(lines) if lines else None
 
     # ── finding ───────────────────────────────────────────────────────────────────────────────
 
-    def _roots(self, cwd: Path) -> Sequence[Root]:
-        inward = from_root(cwd)
+    def _roots(self, cwd: Path, known_top: str | None = None) -> Sequence[Root]:
+        inward = from_root(cwd, known_top)
         top = inward[0]
         named = [folder / name for folder in reversed(inward) for name in IN_REPOSITORY]
         fixed = {root.path for root in self._fixed}
         return [*(Root(path, SkillScope.REPO, top) for path in named if path not in fixed), *self._fixed]
 
-    def _found(self, cwd: str) -> _Kept:
+    def _found(self, cwd: str, top: str | None) -> _Kept:
         folder = Path(cwd)
         if not _is_folder(folder):
             error = SkillErrorInfo(path=cwd, message="no folder of this machine")
             return _Kept(SkillsListEntry(cwd=cwd, skills=(), errors=(error,)), ((folder, -1),))
         skills: list[SkillMetadata] = []
         errors: list[SkillErrorInfo] = []
-        roots = self._roots(folder)
+        roots = self._roots(folder, top)
         times = [(root.path, _time(root.path)) for root in roots]
         for root in roots:
             for file in _files(root, MOST_FILES - len(skills) - len(errors), errors):
