@@ -12,11 +12,12 @@ import orjson
 from websockets.asyncio.client import connect
 
 from bench.accounts import resident_mib
-from bench.door_clients import INITIALIZE, Served, dendro, environ, gateway
+from bench.door_clients import INITIALIZE, MOST_LINE, Served, dendro, environ, gateway
 from bench.door_logs import logs
 from bench.door_turns import crowd, turns
 from bench.figures import Figure, at_most, spread
 from bench.lab import Fleet, Lab, fleet
+from orchestrator.gateways.sq_eq.places import STEP
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
@@ -64,11 +65,12 @@ async def _heard(running: Fleet, served: Served, count: int) -> Figure:
     readers = [await served.lines(session) for _ in range(count)]
     direct: dict[int, float] = {}
     over = asyncio.Event()
-    heard: dict[int, list[float]] = defaultdict(list)
+    came: list[list[tuple[float, bytes]]] = [[] for _ in readers]
 
-    async def listen(reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            heard[orjson.loads(line)["seq"] // 100_000_000].append(time.monotonic())
+    async def listen(reader: asyncio.StreamReader, kept: list[tuple[float, bytes]]) -> None:
+        # Lines are looked at afterwards: a hundred clients in one process would wait for each other.
+        while data := await reader.read(MOST_LINE):
+            kept.append((time.monotonic(), data))
 
     async def follow() -> None:
         async for event in running.client.follow(session):
@@ -77,7 +79,7 @@ async def _heard(running: Fleet, served: Served, count: int) -> Figure:
             if event.type == "task_complete":
                 over.set()
 
-    listening = [asyncio.create_task(listen(reader)) for reader in readers]
+    listening = [asyncio.create_task(listen(*each)) for each in zip(readers, came, strict=True)]
     following = asyncio.create_task(follow())
     for turn in range(TURNS):
         op = ops.UserInput(items=(TextInput(text="go"),))
@@ -88,11 +90,24 @@ async def _heard(running: Fleet, served: Served, count: int) -> Figure:
     await asyncio.sleep(0.5)
     for task in (*listening, following):
         task.cancel()
+    heard = _heard_at(came)
     late = [max(0.0, at - direct[n]) for n, times in heard.items() if n in direct for at in times]
     missing = sum(count - len(heard[n]) for n in direct if n > 1)
     name = f"an event at each of {count} connections of its session"
     note = f"behind a follower of Redis; clients in the bench's process; {missing} missing of {len(late)}"
     return spread(name, late, at_most(10, p99=10), note)
+
+
+def _heard_at(came: list[list[tuple[float, bytes]]]) -> dict[int, list[float]]:
+    """When each event's line was whole, at every connection."""
+    heard: dict[int, list[float]] = defaultdict(list)
+    for kept in came:
+        rest = b""
+        for at, data in kept:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                heard[orjson.loads(line)["seq"] // STEP].append(at)
+    return heard
 
 
 def _start(running: Fleet) -> float:

@@ -34,6 +34,8 @@ from orchestrator.views.questions import call_id_of, is_elicitation, is_question
 AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
 """The statuses of a session that waits for a person, and what is open then."""
 READ_BYTES = 1 << 16
+BURST_BYTES = 1 << 16
+"""Bytes of lines beyond which the next event waits until they are sent."""
 
 
 class Ending(StrEnum):
@@ -85,7 +87,9 @@ class NdjsonConnection:
         self._splitter = LineSplitter(line_limit, options.first_line)
         self._options = options
         self._number = options.number
-        self._writing = asyncio.Lock()
+        self._unsent = bytearray()
+        """Lines of one burst of events, which go out together."""
+        self._sending: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._eof = False
         self._published = 0
@@ -102,8 +106,13 @@ class NdjsonConnection:
         for task in tasks:
             task.add_done_callback(self._watched)
         try:
-            return await self._ended
+            ending = await self._ended
+            if self._sending is not None:
+                await self._sending
+            return ending
         finally:
+            if self._sending is not None:
+                tasks.append(self._sending)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -139,8 +148,21 @@ class NdjsonConnection:
     async def _write(self, value: dict[str, Any]) -> None:
         if self._options.numbers is not None:
             value["seq"] = self._number
-        async with self._writing:
-            await self._streams.write(orjson.dumps(value) + b"\n")
+        self._unsent += orjson.dumps(value) + b"\n"
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+            self._sending.add_done_callback(self._watched)
+        if len(self._unsent) > BURST_BYTES:
+            await asyncio.shield(self._sending)
+
+    async def _send(self) -> None:
+        """Sends what was written since the loop has turned: a call to the kernel for many events."""
+        try:
+            while self._unsent:
+                lines, self._unsent = bytes(self._unsent), bytearray()
+                await self._streams.write(lines)
+        finally:
+            self._sending = None
 
     async def _error(self, id: str, message: str) -> None:
         await self._publish(id, ev.Error(message=message, codex_error_info=UNSET))

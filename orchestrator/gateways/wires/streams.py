@@ -63,7 +63,7 @@ class SocketStream:
             raise WireClosed("the client has left")
         self._writer.write(data)
         transport = self._writer.transport
-        while True:
+        while transport.get_write_buffer_size():
             waiting = transport.get_write_buffer_size()
             try:
                 async with asyncio.timeout(self._bounds.stall_s):
