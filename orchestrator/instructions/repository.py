@@ -47,7 +47,7 @@ class Repository:
 
 
 def repository(cwd: Path) -> Repository:
-    """What git tells, by two processes side by side: some 3 ms, during which it blocks."""
+    """Asks git, in two processes side by side. Blocking: some 3 ms."""
     with ThreadPoolExecutor(1) as beside:
         origin = beside.submit(git, cwd, "config", "--get", "remote.origin.url")
         told = git(cwd, "rev-parse", "--show-toplevel", "HEAD", "--symbolic-full-name", "HEAD").split("\n")
