@@ -135,9 +135,10 @@ def _content(run: Sequence[Inherited]) -> Any:
 def _shown(raw: Any, shown: Any) -> bool:
     """Whether `shown` is `raw` with texts in the place of references, or the word that they are gone."""
     if is_reference(raw):
-        gone = resolve(raw, lambda _: None)
-        text = shown.encode("utf-8", "surrogatepass")
-        return bool(shown == gone or hashlib.sha256(text).hexdigest() == raw["$blob"])
+        if not isinstance(shown, str):
+            return False
+        digest = hashlib.sha256(shown.encode("utf-8", "surrogatepass")).hexdigest()
+        return bool(shown == resolve(raw, lambda _: None) or digest == raw["$blob"])
     if isinstance(raw, dict) and isinstance(shown, dict):
         return raw.keys() == shown.keys() and all(_shown(raw[key], shown[key]) for key in raw)
     if isinstance(raw, list) and isinstance(shown, list):

@@ -1,0 +1,228 @@
+"""Plans of imports: whose every entry is now, and which files are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.entries import Entry
+from orchestrator.core.ids import SessionId
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.file_format import BadLine, Header, read_rollout
+from orchestrator.rollouts.import_plan import ImportPlan, Newcomer, plan_import, renamed
+from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.rollout_file import export_lines
+from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, new_facts, newcomer, output, said
+from tests.rollouts.test_file_format import SECRET, full, grandchild, stored
+
+META = b'{"timestamp":"2025-09-20T10:00:00.000Z","type":"session_meta","payload":{"id":"x","cwd":"/there"}}\n'
+SAID = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+
+
+def line(payload: dict[str, Any], kind: str = "response_item", at: str = "2025-09-20T10:00:01.5Z") -> bytes:
+    return orjson.dumps({"timestamp": at, "type": kind, "payload": payload}) + b"\n"
+
+
+def planned(lines: list[bytes], who: Newcomer | None = None, secret: bytes = b"") -> ImportPlan:
+    blobs: dict[str, bytes] = {}
+    return plan_import(read_rollout(lines, blobs), who or newcomer(), blobs, secret)
+
+
+@pytest.fixture
+async def exported(kept: Kept) -> list[bytes]:
+    return await kept.file(await kept.has(said("one"), output("z" * 9_000)))
+
+
+async def test_full_export_becomes_the_same_session_under_another_id(exported: list[bytes]) -> None:
+    who = newcomer(pool="gpu")
+    plan = planned(exported, who)
+    texts = [entry.payload for entry, _ in plan.entries]
+    own = (plan.facts.session_id, plan.facts.tree_id, plan.facts.pool, plan.facts.rollout_path)
+    assert own == (who.facts.session_id, who.facts.tree_id, "gpu", who.facts.rollout_path)
+    assert texts[0]["id"] == texts[1]["session"]["session_id"] == texts[2]["session_id"] == own[0]
+    assert texts[2]["rollout_path"] == own[3]
+    assert (plan.lines, plan.left_out, plan.notes) == (len(plan.entries), 0, ())
+    assert {at_ms for _, at_ms in plan.entries} == {NOW_MS}
+
+
+async def test_facts_that_no_import_sets_stay_as_the_file_has_them(kept: Kept) -> None:
+    session = await kept.has(said("one"), approval_timeout_ms=7_000)
+    plan = planned(await kept.file(session))
+    assert (plan.facts.approval_timeout_ms, plan.facts.session_id == session) == (7_000, False)
+
+
+def test_entry_of_the_old_session_is_renamed_where_it_names_it() -> None:
+    facts = replace(new_facts(), rollout_path=None)
+    for entry, told in (
+        (Entry(e.SESSION_META, {"id": "old", "cwd": "/"}), {"id": facts.session_id, "cwd": "/"}),
+        (Entry(e.DENDRO, {"kind": "call", "epoch": 7}), {"kind": "call", "epoch": 0}),
+        (
+            Entry(e.EVENT_MSG, {"type": "session_configured", "session_id": "old", "rollout_path": "/old"}),
+            {"type": "session_configured", "session_id": facts.session_id, "rollout_path": ""},
+        ),
+        (
+            Entry(e.EVENT_MSG, {"type": "conversation_path", "conversation_id": "old", "path": "/old"}),
+            {"type": "conversation_path", "conversation_id": facts.session_id, "path": ""},
+        ),
+        (Entry(e.EVENT_MSG, {"type": "other", "epoch": 7}), {"type": "other", "epoch": 7}),
+        (Entry(e.DENDRO, {"kind": "closed"}), {"kind": "closed"}),
+    ):
+        assert dict(renamed(entry, facts).payload) == told
+
+
+def test_full_export_is_checked_with_its_key_or_said_not_to_be() -> None:
+    log, texts = stored([Entry(e.SESSION_META, {"id": "s"}), e.item(SAID)])
+    lines = full(log, texts)
+    keyed = Header("s", "default", 2, log[-1].chain, "2026")
+    lines[0] = keyed.encode(SECRET) + b"\n"
+    assert planned(lines, secret=SECRET).notes == ()
+    assert planned(lines).notes == ("its chain was not checked: the key '2026' is not configured here",)
+    with pytest.raises(RolloutError, match="its chain is broken at entry 1: its hash"):
+        planned(lines, secret=b"another key")
+    lines[0] = replace(keyed, pool="x").encode(b"another key") + b"\n"
+    with pytest.raises(RolloutError, match="first line was changed"):
+        planned(lines, secret=SECRET)
+    assert len(planned(lines).entries) == 2
+
+
+async def test_full_export_with_a_hole_a_short_end_or_a_redacted_entry_is_refused(
+    exported: list[bytes],
+) -> None:
+    with pytest.raises(RolloutError, match=r"its chain is broken at entry 4: missing: .* is 5"):
+        planned([*exported[:4], *exported[5:]])
+    last = len(exported) - 1
+    with pytest.raises(RolloutError, match=f"it ends at entry {last - 1}, its first line says {last}"):
+        planned(exported[:-1])
+    log, texts = stored([e.item(SAID)])
+    lines = full(log, texts)
+    value = {"seq": 1, "epoch": 3, "digest": "00" * 32, "chain": log[0].chain.hex()}
+    keyed = Header("s", "default", 1, log[0].chain, "2026").encode() + b"\n"
+    with pytest.raises(RolloutError, match="line 2 is redacted: what it did to the state"):
+        planned([keyed, orjson.dumps(value)])
+    assert len(planned([keyed, *lines[1:]]).entries) == 1
+
+
+async def test_full_export_whose_entry_does_not_fit_is_named_by_its_line() -> None:
+    bad = Entry(e.EVENT_MSG, {"type": "token_count", "info": {"a": 1}})
+    log, texts = stored([e.item(SAID), bad])
+    first = Header("s", "default", 2, log[-1].chain).encode(SECRET) + b"\n"
+    with pytest.raises(BadLine, match=r"^line 3: it does not fit what came before"):
+        planned([first, *full(log, texts)[1:]], secret=SECRET)
+
+
+def test_peers_rollout_becomes_a_session_with_the_settings_that_it_lacks() -> None:
+    who = newcomer()
+    plan = planned([META, line(SAID), line({"type": "user_message", "message": "hello"}, "event_msg")], who)
+    kinds = [(entry.type, at_ms) for entry, at_ms in plan.entries]
+    then = 1_758_362_401_500
+    assert kinds == [
+        (e.SESSION_META, NOW_MS),
+        (e.RESPONSE_ITEM, then),
+        (e.EVENT_MSG, then),
+        (e.DENDRO, NOW_MS),
+        (e.EVENT_MSG, NOW_MS),
+    ]
+    meta = plan.entries[0][0].payload
+    assert (meta["id"], meta["cwd"], meta["cli_version"], meta["originator"]) == (
+        who.facts.session_id,
+        "/there",
+        "0",
+        "dendro",
+    )
+    settings = plan.state.settings
+    assert (settings.cwd, settings.model, settings.approval_policy) == ("/there", "gpt-5", "on-request")
+    assert (plan.lines, plan.left_out, plan.facts) == (3, 0, who.facts)
+    assert plan.entries[-1][0].payload["session_id"] == who.facts.session_id
+
+
+def test_settings_that_a_peers_rollout_says_last_hold() -> None:
+    turn = {
+        "cwd": "/here",
+        "model": "gpt-4",
+        "approval_policy": "never",
+        "sandbox_policy": {"mode": "read-only"},
+        "summary": "concise",
+    }
+    fallback = replace(SETTINGS, effort="high", summary="detailed")
+    who = replace(newcomer(), fallback=fallback)
+    told = planned([META, line(turn, "turn_context"), line(SAID)], who).state.settings
+    assert (told.cwd, told.model, told.approval_policy) == ("/here", "gpt-4", "never")
+    assert (told.effort, told.summary, told.sandbox_policy) == (None, "concise", {"mode": "read-only"})
+    silent = planned([line(SAID)], who).state.settings
+    assert (silent.cwd, silent.effort, silent.summary) == (fallback.cwd, "high", "detailed")
+    assert (silent.model_provider, silent.sandbox_policy) == ("openai", fallback.sandbox_policy)
+    meta = META.replace(b'"cwd"', b'"model_provider":"mine","cwd"')
+    assert planned([meta, line(SAID)], who).state.settings.model_provider == "mine"
+
+
+def test_second_session_meta_of_a_copied_history_names_nobody() -> None:
+    second = META.replace(b"/there", b"/elsewhere")
+    plan = planned([META, second, line(SAID)])
+    assert plan.entries[0][0].payload["cwd"] == "/there"
+    assert [entry.type for entry, _ in plan.entries].count(e.SESSION_META) == 1
+
+
+def test_line_without_a_readable_time_takes_that_of_the_line_before() -> None:
+    lines = [
+        line(SAID, at="someday"),
+        line(SAID),
+        line(SAID, at="someday"),
+        line(SAID, at="2025-09-20T10:00"),
+    ]
+    times = [at_ms for _, at_ms in planned(lines).entries[1:5]]
+    assert times == [NOW_MS, 1_758_362_401_500, 1_758_362_401_500, 1_758_362_400_000]
+
+
+def test_exported_file_is_counted_with_what_it_left_out() -> None:
+    log, texts, whole = grandchild()
+    plan = planned(list(export_lines(map(LogLine, log), texts.get)))
+    assert (plan.lines, plan.left_out) == (2, 1)
+    assert len(plan.state.history) == len(whole) + 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ({"type": "message", "role": "user"}, "^line 2: response_item .*: Field required"),
+        ({"type": "message", "role": 3, "content": []}, "^line 2: response_item .*role"),
+    ],
+)
+def test_item_that_no_model_would_take_is_named(bad: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadLine, match=told):
+        planned([META, line(bad)])
+
+
+def test_fact_in_a_file_that_is_no_full_export_is_refused() -> None:
+    with pytest.raises(BadLine, match=r"^line 2: a fact of Dendro's own"):
+        planned([META, line(f.encode(f.Closed()), e.DENDRO)])
+
+
+def test_file_without_a_conversation_is_refused() -> None:
+    with pytest.raises(RolloutError, match="it holds no conversation"):
+        planned([META])
+
+
+def test_redacted_line_of_an_exported_file_is_imported_as_one_that_says_nothing() -> None:
+    log, _ = stored([e.item(SAID), e.item(SAID)])
+    first = orjson.loads(log[0].payload) | {
+        "seq": 1,
+        "epoch": 3,
+        "salt": log[0].salt.hex(),
+        "chain": log[0].chain.hex(),
+    }
+    gone = {"seq": 2, "epoch": 3, "digest": "00" * 32, "chain": log[1].chain.hex()}
+    plan = planned([orjson.dumps(first), orjson.dumps(gone)])
+    assert [entry.type for entry, _ in plan.entries[1:3]] == [e.RESPONSE_ITEM, "redacted"]
+
+
+def test_large_output_of_a_peer_stands_beside_the_log() -> None:
+    long = {"type": "function_call_output", "call_id": "c", "output": "z" * 9_000}
+    called = {"type": "function_call", "call_id": "c", "name": "shell", "arguments": "{}"}
+    plan = planned([META, line(called), line(long)])
+    assert plan.entries[2][0].payload["output"]["bytes"] == 9_000
+    assert SessionId(plan.facts.session_id) == plan.state.facts.session_id
