@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core.draft import Note
-from orchestrator.runtime import decisions
-from sim.mutant import Mutant, swapped
+from orchestrator.runtime import decisions, runner
+from sim.mutant import Mutant, both, swapped
 
 
 def _claims_only(real: Any) -> Any:
@@ -22,7 +22,7 @@ DEFECTS = (
     Mutant(
         "a defect is tried for ever",
         "a submission whose decision raises goes from worker to worker, and its session is never at rest",
-        swapped(decisions, "tries", _claims_only),
+        both(swapped(decisions, "tries", _claims_only), swapped(runner, "tries", _claims_only)),
         "undecidable",
     ),
     Mutant(

@@ -300,7 +300,7 @@ class Machine(Process):
     def kill(self) -> None:
         """SIGKILL: nothing of it runs again, and its supervisor's pipe closes."""
         self.alive = False
-        self.site.watch.worker_ends(self.runners)
+        self.site.watch.live_state.worker_ends(self.runners)
         for lane in self.lanes:
             self.site.loop.kill(lane)
         self.supervisor.kill_now()

@@ -64,6 +64,16 @@ def swapped(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], N
     return plant
 
 
+def both(*plants: Callable[[], None]) -> Callable[[], None]:
+    """Plants one defect in several places."""
+
+    def plant() -> None:
+        for each in plants:
+            each()
+
+    return plant
+
+
 def text(owner: Any, name: str, old: str, new: str) -> Callable[[], None]:
     """Changes the text of a Python function or method, wherever it is known under its name."""
 

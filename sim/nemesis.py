@@ -443,11 +443,8 @@ class Nemesis(Degradations):
 
     async def _drain(self) -> None:
         if victim := self._victim():
-            if (
-                isinstance(victim, Machine)
-                and len(self.machines) % 2
-                and await self._called().sends_home(victim.name)
-            ):
+            called = isinstance(victim, Machine) and len(self.machines) % 2
+            if isinstance(victim, Machine) and called and await self._called().sends_home(victim.name):
                 victim.draining = True
             else:
                 victim.drain()

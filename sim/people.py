@@ -7,7 +7,7 @@ written down here, because it is what must not be lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,13 +34,8 @@ from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.plans import (
     PlanRequest,
-    QuestionsAnswered,
-    QuestionsCancelled,
-    RequestUserInputAnswer,
-    RequestUserInputResponse,
 )
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
@@ -48,13 +43,12 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
 from orchestrator.views.event import Event
-from orchestrator.views.questions import PLAN, QUESTIONS, call_id_of, is_secret, name_of
+from sim.answering import Answering
 from sim.double import EPOCH_S
 from sim.grammar_terms import BRINGS, BROUGHT, MEANT
 from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
-from sim.secrets import SECRET
 
 FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
@@ -62,9 +56,6 @@ SHOWS, NAMES, LOOKS = 0.06, 0.04, 0.06
 """How likely a picture comes with what is said, and a name or a look-up before an act."""
 MANNERS = 0.3
 """How likely a turn comes with a personality, and with a mode."""
-ALLOWS = 0.8
-"""How likely a person who may allow a prefix of commands does so."""
-PLANNED = ("approved", "rejected")
 PNG = "iVBORw0KGgoA"
 """The beginning of a PNG, without which no picture is taken."""
 FREE = "danger-full-access"
@@ -118,18 +109,13 @@ class _OldClient(Client):
         return Submit(session, self.client_id, submission.id, payload, sender=self.who)
 
 
-class Person:
+class Person(Answering):
     """A client process and its habits."""
 
     def __init__(self, site: Site, name: str, rng: Random, diary: Diary) -> None:
-        self.name = name
+        super().__init__(site, name, rng)
         self.lane = Lane(name)
-        self._site = site
-        self._rng = rng
-        # Drawn beside the rest, so that who does nothing of the kind does what it did.
-        self._whims = Random(f"{name}:{rng.getstate()[1][:4]}")
         self._diary = diary
-        self._numbered = 0
         self.habits = dict(HABITS)
         self.speaks_of_old: frozenset[str] = frozenset()
         """Types of ops that this person hands in by a client of an older version."""
@@ -409,137 +395,6 @@ class Person:
         cursor = seen[-1].cursor if seen else None
         await self.follows(session, cursor=cursor or self._places[session])
 
-    async def answers(self, session: str, event: Event) -> None:
-        """Answers requests, some of them late, twice, or not at all."""
-        if event.type in QUESTIONS:
-            await self._answers_questions(session, event)
-            return
-        if event.type == "elicitation_request":
-            await self._answers_server(session, event)
-            return
-        if event.type == PLAN:
-            await self._answers_plan(session, event)
-            return
-        if not event.type.endswith("_approval_request"):
-            return
-        rng = self._rng
-        for _ in range(rng.choice((0, 1, 1, 1, 2))):
-            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
-            # Under the call's id, or the turn's; at a root, also by the number of the agent that asks.
-            meant = event.id if rng.random() < 0.25 else event.msg["call_id"]
-            agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
-            prefix = event.msg.get("proposed_execpolicy_amendment")
-            decision = _amendment(prefix) if prefix and self._whims.random() < ALLOWS else ""
-            await self.decides(session, event.type, meant, decision, agent_id=agent)
-
-    async def _answers_questions(self, session: str, event: Event) -> None:
-        rng, request = self._rng, event.msg
-        for _ in range(rng.choice((0, 1, 1, 2))):
-            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
-            meant = event.id if rng.random() < 0.25 else call_id_of(request)
-            agent = request.get("agent_id") if rng.random() < 0.7 else None
-            if rng.random() < 0.1:
-                # An op that answers something else: nothing of it may happen.
-                await self.decides(session, "exec", meant, "approved", agent_id=agent)
-            else:
-                await self.replies(session, request["type"], meant, self._words_for(request), agent)
-
-    async def _answers_plan(self, session: str, event: Event) -> None:
-        """Decides on a plan, late, twice, by another op or without words, or not at all."""
-        rng = self._rng
-        for _ in range(rng.choice((0, 1, 1, 2))):
-            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
-            meant = event.id if rng.random() < 0.25 else call_id_of(event.msg)
-            agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
-            if rng.random() < 0.1:
-                await self.decides(session, "exec", meant, "approved", agent_id=agent)
-            else:
-                await self.plans(session, meant, rng.choice((*PLANNED, "approved", " ")), agent)
-
-    async def plans(self, session: str, id: str, decision: str, agent_id: int | None = None) -> None:
-        """Decides on a plan; other words say what is to be changed."""
-        response: Any = (
-            {"type": decision} if decision in PLANNED else {"type": "revised", "feedback": decision}
-        )
-        op = {"type": "resolve_plan_approval", "id": id, "response": response, "agent_id": agent_id}
-        await self.submits(session, ops.ResolvePlanApproval.model_validate(op))
-
-    def _words_for(self, request: Mapping[str, Any]) -> dict[str, str] | None:
-        """An answer to each question; None: this person will not answer. Some answers fit no question."""
-        rng = self._rng
-        if rng.random() < 0.2:
-            return None
-        names = [name_of(each) for each in request["questions"]]
-        told = {name: rng.choice(("A", "B")) for name in (names if rng.random() < 0.85 else ["nobody"])}
-        for each in request["questions"]:
-            if is_secret(each) and name_of(each) in told:
-                told[name_of(each)] = f"{SECRET}{self.name}.{self._numbered}"
-                self._site.watch.secrets.given = True
-        return told
-
-    async def replies(
-        self, session: str, type: str, id: str, words: Mapping[str, str] | None, agent_id: int | None = None
-    ) -> None:
-        """Answers questions."""
-        op: Any
-        if type == "request_user_input":
-            given = {name: RequestUserInputAnswer(answers=(text,)) for name, text in (words or {}).items()}
-            op = ops.UserInputAnswer(
-                id=id, response=RequestUserInputResponse(answers=given), agent_id=agent_id
-            )
-        else:
-            response = QuestionsCancelled() if words is None else QuestionsAnswered(answers=dict(words))
-            op = ops.ResolveAskUserQuestion(id=id, response=response, agent_id=agent_id)
-        await self.submits(session, op)
-
-    async def settles(self, session: str, call_id: str, kind: str) -> None:
-        """Brings a request to its end, whatever it asks."""
-        if kind == "elicitation":
-            await self.tells_server(session, call_id, "decline")
-        elif kind == "plan":
-            await self.plans(session, call_id, "rejected")
-        elif kind in ("question", "user_input"):
-            types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
-            await self.replies(session, types[kind], call_id, None)
-        else:
-            await self.decides(session, "apply_patch" if kind == "patch" else "exec", call_id, "denied")
-
-    async def tells_server(
-        self, session: str, id: str, decision: str, agent_id: int | None = None, server: str = "sim"
-    ) -> None:
-        """Answers a question of an MCP server."""
-        action = ElicitationAction(decision)
-        op = ops.ResolveElicitation(server_name=server, request_id=id, decision=action, agent_id=agent_id)
-        await self.submits(session, op)
-
-    async def _answers_server(self, session: str, event: Event) -> None:
-        rng, request = self._whims, event.msg
-        for _ in range(rng.choice((0, 1, 1, 2))):
-            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
-            agent = request.get("agent_id") if rng.random() < 0.7 else None
-            server = "sim" if rng.random() < 0.9 else "another"
-            decision = rng.choice(("accept", "decline", "cancel"))
-            await self.tells_server(session, request["id"], decision, agent, server)
-
-    async def decides(
-        self, session: str, request: str, id: str, decision: Any = "", agent_id: int | None = None
-    ) -> None:
-        chosen = decision or self._rng.choice(
-            ("approved", "approved", "denied", "abort", "approved_for_session")
-        )
-        kind = ops.ExecApproval if request.startswith("exec") else ops.PatchApproval
-        reach = self._site.watch.reach
-        if agent_id is not None:
-            reach.saw("answered_by_agent")
-        if not id.startswith("c"):
-            reach.saw("answered_by_turn")
-        await self.submits(session, kind(id=id, decision=cast(Any, chosen), agent_id=agent_id))
-
 
 def words(text: str) -> Any:
     return ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))
-
-
-def _amendment(prefix: Sequence[str]) -> dict[str, Any]:
-    """The decision that allows a prefix from now on."""
-    return {"approved_execpolicy_amendment": {"proposed_execpolicy_amendment": list(prefix)}}

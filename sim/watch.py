@@ -17,12 +17,9 @@ from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
-from orchestrator.core.snapshot import decode_snapshot, encode, encode_snapshot
-from orchestrator.core.state import State
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.turn_calls import Phase
 from orchestrator.model.request import Prompt
-from orchestrator.runtime.runner import Runner
 from sim.accounts import Accounts
 from sim.admissions import Admissions
 from sim.answers import Answers
@@ -37,6 +34,7 @@ from sim.grammar_terms import Wrong
 from sim.inherited import Place, text_of, unlike, unlike_then
 from sim.invariants import Broken, Violation
 from sim.ledger import Ledger, Run
+from sim.live_state import LiveState
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
@@ -96,6 +94,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.steps = Commits(loop.time, double, self.broken, self.reach)
         self.conversations = Conversations(self._text)
         self.archive_moves = ArchiveMoves(self, double, keys, objects)
+        self.live_state = LiveState(self, double, keys)
         self._renewed_at: dict[str, int] = {}
         """Where each session's log ended when its claim was renewed last."""
         self.violation: Violation | None = None
@@ -143,6 +142,13 @@ class Watch(Rest, Branches, TreeLogs):
         if not isinstance(reply, list) or not reply or type(reply[0]) is not bytes:
             return
         code, session = reply[0], session_of(name, args)
+        self._judge(name, args, reply, session)
+        if code == b"OK" and session:
+            self._changed(name, args, reply, session)
+
+    def _judge(self, name: str, args: Sequence[Any], reply: Any, session: str) -> None:
+        """Holds the answer's code against the rules, whatever was written."""
+        code = reply[0]
         if name == "admit" and code == b"OK":
             self.admissions.admitted(args)
         if name == "admit" and code == b"WAIT":
@@ -162,8 +168,9 @@ class Watch(Rest, Branches, TreeLogs):
             self.rights.turned_away(session)
         if name == "commit" and code in (b"OK", b"REFUSED"):
             self.steps.judged(session, args, code)
-        if code != b"OK" or not session:
-            return
+
+    def _changed(self, name: str, args: Sequence[Any], reply: Any, session: str) -> None:
+        """Reads what a script has written about a session and those beside it."""
         if name == "commit":
             self.commits += 1
             self.written_s = self._loop.time()
@@ -192,7 +199,7 @@ class Watch(Rest, Branches, TreeLogs):
         if name == "commit":
             self.shown.asked(session, self.sessions[session])
         if name == "snapshot":
-            self._snapshot(session, args)
+            self.live_state.snapshot(session)
         if name == "raise_limits":
             self.accounts.raised(session, args)
         if name in ("commit", "create", "raise_limits"):
@@ -230,25 +237,6 @@ class Watch(Rest, Branches, TreeLogs):
         if self.sessions[session].seq > self._renewed_at.get(session, 0):
             self.reach.saw("renewed")
         self._renewed_at[session] = self.sessions[session].seq
-
-    def _snapshot(self, session: str, args: Sequence[Any]) -> None:
-        """The snapshot that a resume would begin with is the fold of the log up to the snapshot."""
-        seen = self.sessions[session]
-        data = self._double.look("GET", self.keys.snapshot(session))
-        # The canonical form decides: one of this version is compared as it was written.
-        if data == encode_snapshot(seen.state, seen.seq, seen.head, self.secret):
-            self.reach.saw("snapshot_compared")
-            return
-        try:
-            found = decode_snapshot(data, self.secret)
-        except ValueError as error:
-            self.broken("live_state", f"{session}: its snapshot is of no use: {error}")
-            return
-        if found is None or found[1] != seen.seq:
-            return
-        if found[2] != seen.head or not _same(found[0], seen.state):
-            self.broken("live_state", f"{session}: the snapshot at {seen.seq} is not the log's state")
-        self.reach.saw("snapshot_compared")
 
     def marks(self, tree: str) -> Mapping[bytes, bytes]:
         """The fields of a tree's registry, marks among them."""
@@ -460,25 +448,6 @@ class Watch(Rest, Branches, TreeLogs):
         told = int(data.get(b"regular", b"0")), int(data.get(b"interrupts", b"0"))
         self.accounts.inbox(session, seen, told)
 
-    # ── what workers think ────────────────────────────────────────────────────────────────────
-
-    def worker_ends(self, runners: Sequence[Runner]) -> None:
-        """A worker is about to die, or the simulation to end: what does it think?"""
-        for runner in runners:
-            self.compare(runner)
-
-    def compare(self, runner: Runner) -> None:
-        """The runner's state is the log's, if the runner knows as much as the log says by now."""
-        position = getattr(runner._journal, "position", None)
-        seen = self.sessions.get(str(runner.claim.session))
-        if position is None or seen is None or (position.seq, position.head) != (seen.seq, seen.head):
-            return
-        self.reach.saw("live_state")
-        if not _same(position.state, seen.state):
-            self.broken(
-                "live_state", f"{runner.claim.session} at {seen.seq}: the worker's state is not the log's"
-            )
-
     # ── Redis goes back ───────────────────────────────────────────────────────────────────────
 
     def _read_anew(self, to_s: float) -> None:
@@ -510,11 +479,6 @@ def _first_words(args: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a commit before its entries."""
     first = 3 + int(args[2])
     return args[first : first + 16]
-
-
-def _same(one: State, other: State) -> bool:
-    # The canonical form decides; mostly it need not be asked.
-    return one == other or encode(one) == encode(other)
 
 
 __all__ = ["EVENT_MSG", "Watch"]

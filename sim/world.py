@@ -144,7 +144,7 @@ class World:
             if one.name == machine:
                 for runner in one.runners:
                     if runner.claim.session == session:
-                        self.site.watch.compare(runner)
+                        self.site.watch.live_state.compare(runner)
 
     def _set_faults(self, rng: Random) -> None:
         faults, failures = self.site.network.faults, self.site.model.faults
@@ -172,7 +172,8 @@ class World:
                 self.loop.start(Lane("director"), self._direct(), "director")
                 self.loop.run(MOST_STEPS)
                 if self._finished and not watch.violation:
-                    watch.worker_ends([runner for m in self.nemesis.living for runner in m.runners])
+                    for machine in self.nemesis.living:
+                        watch.live_state.worker_ends(machine.runners)
                     audit(self)
             except Broken:
                 pass

@@ -26,30 +26,34 @@ _AMENDMENT = "Allow, and from now on in its session whatever begins with the pre
 _ANSWER = "A question of a call by its header (or id), and its answer; repeated for each question."
 _DENIAL = "A call, or a glob over any part of a command or any path; may be repeated."
 
+Tree = Annotated[str | None, typer.Argument(metavar="ID", help="Only the tree that this session belongs to.")]
+Allow = Annotated[list[str] | None, typer.Option("--allow", metavar="PATTERN", help=_PATTERN)]
+Deny = Annotated[list[str] | None, typer.Option("--deny", metavar="PATTERN", help=_DENIAL)]
+ForSession = Annotated[
+    list[str] | None,
+    typer.Option("--for-session", metavar="PATTERN", help="Allow, and do not ask that agent again."),
+]
+Amend = Annotated[list[str] | None, typer.Option("--amend", metavar="CALL", help=_AMENDMENT)]
+Answer = Annotated[list[str] | None, typer.Option("--answer", metavar="'CALL HEADER=TEXT'", help=_ANSWER)]
+Cancel = Annotated[
+    list[str] | None, typer.Option("--cancel", metavar="CALL", help="Leave questions without an answer.")
+]
+Revise = Annotated[
+    list[str] | None,
+    typer.Option("--revise", metavar="'CALL TEXT'", help="Say what is to be changed in a plan."),
+]
+
 
 def approvals(
     ctx: typer.Context,
-    id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Only the tree that this session belongs to.")
-    ] = None,
-    allow: Annotated[list[str] | None, typer.Option("--allow", metavar="PATTERN", help=_PATTERN)] = None,
-    deny: Annotated[list[str] | None, typer.Option("--deny", metavar="PATTERN", help=_DENIAL)] = None,
-    for_session: Annotated[
-        list[str] | None,
-        typer.Option("--for-session", metavar="PATTERN", help="Allow, and do not ask that agent again."),
-    ] = None,
-    amend: Annotated[list[str] | None, typer.Option("--amend", metavar="CALL", help=_AMENDMENT)] = None,
-    answer: Annotated[
-        list[str] | None,
-        typer.Option("--answer", metavar="'CALL HEADER=TEXT'", help=_ANSWER),
-    ] = None,
-    cancel: Annotated[
-        list[str] | None, typer.Option("--cancel", metavar="CALL", help="Leave questions without an answer.")
-    ] = None,
-    revise: Annotated[
-        list[str] | None,
-        typer.Option("--revise", metavar="'CALL TEXT'", help="Say what is to be changed in a plan."),
-    ] = None,
+    id: Tree = None,
+    allow: Allow = None,
+    deny: Deny = None,
+    for_session: ForSession = None,
+    amend: Amend = None,
+    answer: Answer = None,
+    cancel: Cancel = None,
+    revise: Revise = None,
     all: Annotated[
         bool, typer.Option("--all", help="Answer in every tree of the fleet, without ID.")
     ] = False,
@@ -111,7 +115,6 @@ async def _approvals(
     from orchestrator.cli.terminal import plain
     from orchestrator.core.calls.ask import DoesNotAnswer
     from orchestrator.gateways.approvals import decide, reply, revise
-    from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.views.approvals import Decided, chosen, open_requests_of
     from orchestrator.views.decisions import decided_before
 
@@ -131,22 +134,11 @@ async def _approvals(
             async with gate:
                 return await decide(client, found, request, decision)
 
-        lasting = ReviewDecision.APPROVED_FOR_SESSION
         choice = chosen(asked, before.without_calls(wishes), before.similar)
-        if (question := next((one for one, _ in choice.decisions if one.asks), None)) is not None:
-            raise Fault(f"{question.call} asks for words: --answer {_example(question)}")
-        if (
-            asks := next((one for one, to in choice.decisions if one.elicits and to is lasting), None)
-        ) is not None:
-            raise Fault(
-                f"{asks.call} is a question of an MCP server: --allow, --deny or --cancel {asks.call}"
-            )
+        for one, decision in choice.decisions:
+            _check(one, decision)
         if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
             raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
-        if (
-            plan := next((one for one, to in choice.decisions if one.plans and to is lasting), None)
-        ) is not None:
-            raise Fault(f"{plan.call} is a plan, which holds for no session: --allow {plan.call}")
         try:
             done = [await reply(client, found, *one) for one in replies]
             done += [await revise(client, found, *one) for one in revised]
@@ -157,6 +149,19 @@ async def _approvals(
         typer.echo(plain(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):
         typer.echo(plain(line))
+
+
+def _check(asked: Asked, decision: Decision) -> None:
+    """Raises `Fault` for a decision that the request cannot be given."""
+    from orchestrator.protocol.policy import ReviewDecision
+
+    lasts = decision is ReviewDecision.APPROVED_FOR_SESSION
+    if asked.asks:
+        raise Fault(f"{asked.call} asks for words: --answer {_example(asked)}")
+    if asked.elicits and lasts:
+        raise Fault(f"{asked.call} is a question of an MCP server: --allow, --deny or --cancel {asked.call}")
+    if asked.plans and lasts:
+        raise Fault(f"{asked.call} is a plan, which holds for no session: --allow {asked.call}")
 
 
 async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None:

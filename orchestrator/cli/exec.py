@@ -41,6 +41,12 @@ class Order:
     originator: str | None = None
 
 
+Images = Annotated[
+    list[Path] | None, typer.Option("--image", "-i", metavar="FILE", help="Shown to the model.")
+]
+Folders = Annotated[list[Path] | None, typer.Option("--add-dir", metavar="DIR", help="May be written, too.")]
+
+
 def exec_(
     ctx: typer.Context,
     words: Annotated[
@@ -57,12 +63,8 @@ def exec_(
     cd: Annotated[
         Path | None, typer.Option("--cd", "-C", metavar="DIR", help="Where to work, instead of here.")
     ] = None,
-    add_dir: Annotated[
-        list[Path] | None, typer.Option("--add-dir", metavar="DIR", help="May be written, too.")
-    ] = None,
-    image: Annotated[
-        list[Path] | None, typer.Option("--image", "-i", metavar="FILE", help="Shown to the model.")
-    ] = None,
+    add_dir: Folders = None,
+    image: Images = None,
     output_schema: Annotated[
         Path | None, typer.Option("--output-schema", metavar="FILE", help="JSON Schema of the answer.")
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 from orchestrator.core import entries as e
@@ -27,27 +28,24 @@ from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.wire import tag_of
 
 MOST_NAME = 200
 """Characters of a session's name."""
+_NOT_SERVED: Mapping[str, str] = {
+    tag_of(ops.RefreshMcpServers): "MCP servers are the worker's settings, which no client changes",
+    tag_of(ops.Undo): "thread_rollback takes back what was said; files are git's to take back",
+    tag_of(ops.DynamicToolResponse): "a session calls no tools of its clients",
+}
 
 
 def submitted(draft: Draft, command: Submitted) -> None:
     """Decides one submission, in the order of the SQ."""
     op = command.op
+    if (why := _fault(draft, op)) is not None:
+        error(draft, command.id, why)
+        return
     match op:
-        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession() if (
-            why := mode_fault(op.collaboration_mode)
-        ) is not None:
-            error(draft, command.id, why)
-        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed) if (
-            why := mode_fault(changed.collaboration_mode)
-        ) is not None:
-            error(draft, command.id, why)
-        case ops.UserInput() | ops.UserTurn() if (why := fault(op)) is not None:
-            error(draft, command.id, why)
-        case ops.Plan() | ops.Review() if (why := unfit(draft.state, op)) is not None:
-            error(draft, command.id, why)
         case ops.UserInput() | ops.UserTurn() | ops.Compact() | ops.Plan() | ops.Review():
             user_turn(draft, command, UserTurn.asked(op, command.items))
         case ops.RunUserShellCommand():
@@ -91,17 +89,29 @@ def submitted(draft: Draft, command: Submitted) -> None:
             ask(draft, command, op)
         case ops.Shutdown():
             _shutdown(draft, command)
-        case ops.RefreshMcpServers():
-            owner = "MCP servers are the worker's settings, which no client changes"
-            error(draft, command.id, f"this version does not serve {op.type}: {owner}")
-        case ops.Undo():
-            instead = "thread_rollback takes back what was said; files are git's to take back"
-            error(draft, command.id, f"this version does not serve {op.type}: {instead}")
-        case ops.DynamicToolResponse():
-            instead = "a session calls no tools of its clients"
-            error(draft, command.id, f"this version does not serve {op.type}: {instead}")
+        case ops.RefreshMcpServers() | ops.Undo() | ops.DynamicToolResponse():
+            error(draft, command.id, f"this version does not serve {op.type}: {_NOT_SERVED[op.type]}")
         case _:
             assert_never(op)
+
+
+def _fault(draft: Draft, op: ops.Op) -> str | None:
+    """The fault of an op that is wrong by itself, in a person's words; None if it can be decided."""
+    match op:
+        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession() if (
+            why := mode_fault(op.collaboration_mode)
+        ) is not None:
+            return why
+        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed) if (
+            why := mode_fault(changed.collaboration_mode)
+        ) is not None:
+            return why
+        case ops.UserInput() | ops.UserTurn():
+            return fault(op)
+        case ops.Plan() | ops.Review():
+            return unfit(draft.state, op)
+        case _:
+            return None
 
 
 def error(draft: Draft, id: str, message: str) -> None:

@@ -8,7 +8,6 @@ and `kill` return only when no process of what they are about is left.
 from __future__ import annotations
 
 import asyncio
-import errno
 import itertools
 import logging
 import marshal
@@ -29,7 +28,8 @@ from orchestrator.sandbox.limits import Limits, ProcessAllowance, memory_setting
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
 from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink, Written
 from orchestrator.tools.exec.held_objects import remove_cgroup
-from orchestrator.tools.exec.running_command import Exit, Running
+from orchestrator.tools.exec.outcomes import finished, written
+from orchestrator.tools.exec.running_command import Running
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import Job
@@ -221,19 +221,19 @@ class Supervisor:
             await self._run(command.claim, running, partial(self._launch, command), grip)
         finally:
             self._report(running)
-        finished = _finished(running, self._loop.time() - began)
-        return replace(finished, memory_limit=self._passed(command.limits, running, finished))
+        ended = finished(running, self._loop.time() - began)
+        return replace(ended, memory_limit=self._passed(command.limits, running, ended))
 
     def _report(self, running: Running) -> None:
         end = running.exit
         if self.killed is not None and end is not None and end.why in ("timeout", "killed"):
             self.killed(end.why)
 
-    def _passed(self, limits: Limits, running: Running, finished: Finished) -> int | None:
+    def _passed(self, limits: Limits, running: Running, ended: Finished) -> int | None:
         """The memory limit that it has passed: by the kernel's word, or, under an rlimit, by its own."""
         if self._config.support.memory_cgroup is not None:
             return limits.memory_bytes if running.ran_out_of_memory else None
-        said = finished.stderr.lower() if finished.exit_code else b""
+        said = ended.stderr.lower() if ended.exit_code else b""
         return limits.memory_bytes if any(words in said for words in _OUT_OF_MEMORY) else None
 
     async def write(self, claim: str, job: Job) -> Written:
@@ -243,7 +243,7 @@ class Supervisor:
         """
         running = Running(lambda *_: None, self._loop)
         await self._run(claim, running, partial(self._launch_writer, job))
-        return _written(running)
+        return written(running)
 
     async def _run(
         self,
@@ -473,47 +473,3 @@ async def _insist(event: asyncio.Event) -> None:
             await event.wait()
         except asyncio.CancelledError:
             continue
-
-
-def _finished(running: Running, duration_s: float) -> Finished:
-    # A command that could not be started has no exit code, although the fork that tried has one.
-    end = Exit(-1) if running.exit is None or running.failure else running.exit
-    return Finished(
-        exit_code=end.code,
-        stdout=running.kept("stdout"),
-        stderr=running.kept("stderr"),
-        aggregated=running.aggregated(),
-        duration_s=duration_s,
-        timed_out=end.why == "timeout",
-        killed=end.why == "killed",
-        error=_error(running),
-    )
-
-
-def _written(running: Running) -> Written:
-    if running.exit == Exit(0):
-        return Written(marshal.loads(running.kept("stdout")))
-    # Without a failure to start, or with one that says that nobody knows, it may have written.
-    begun = running.failure is None or running.failure[0] == "proof"
-    if running.failure == ("right", 0):
-        return Written(None, begun, "the worker no longer had the right to work on the session")
-    return Written(None, begun, _error(running) or "its writer was killed")
-
-
-def _error(running: Running) -> str | None:
-    if running.survivors:
-        return f"{running.survivors} processes of another user could not be killed"
-    if running.failure is None:
-        return None if running.exit else "the command's shim was killed before it could report"
-    what, number = running.failure
-    match what:
-        case "right":
-            return "the right to run this command has ended"
-        case "proof":
-            return "supervisor and shim were killed: processes of this command may still run"
-        case "cwd":
-            return f"the working directory cannot be entered: {os.strerror(number)}"
-        case "program" if number in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
-            return f"{os.strerror(number)} (os error {number})"
-        case _:
-            return f"the command could not be started ({what}): {os.strerror(number)}"

@@ -9,7 +9,18 @@ from orchestrator.views.event import Event
 from orchestrator.views.turns import records as r
 from orchestrator.views.turns.fold import turns_of
 from orchestrator.views.turns.projector import Projector
-from tests.views.turns.told import SESSION, begun, changes, completed, done, logged, named, numbered, told
+from tests.views.turns.told import (
+    SESSION,
+    begun,
+    changes,
+    completed,
+    done,
+    items,
+    logged,
+    named,
+    numbered,
+    told,
+)
 
 COMMAND: dict[str, Any] = {"call_id": "c1", "command": ["bash", "-lc", "echo"], "cwd": "/w"}
 END: dict[str, Any] = {
@@ -26,10 +37,6 @@ PATCH: dict[str, Any] = {
         "/w/gone": {"type": "delete", "content": "g\n"},
     },
 }
-
-
-def items(events: list[Event]) -> list[r.ThreadItem]:
-    return [item for _, item in completed(changes(events))]
 
 
 def usage(total: int) -> Event:
@@ -438,73 +445,3 @@ def test_request_of_another_agent_is_told_under_its_session_and_leaves_the_own_s
     over = told("request_resolved", "turn-of-child", call_id="c1", decision="denied", session_id="child")
     assert named(changes([begun(), asked, over]))[2:] == ["RequestOpened", "RequestResolved"]
     assert {getattr(change, "session", None) for change in changes([asked, over])} == {"child"}
-
-
-# ── agents ────────────────────────────────────────────────────────────────────────────────────
-
-
-def call(name: str, arguments: str, id: str = "a1") -> Event:
-    item = {"type": "function_call", "name": name, "arguments": arguments, "call_id": id}
-    return told("raw_response_item", item=item)
-
-
-def output(text: str, id: str = "a1") -> Event:
-    return told("raw_response_item", item={"type": "function_call_output", "call_id": id, "output": text})
-
-
-def test_spawned_agent_is_named_by_its_session() -> None:
-    made = output('{"session_id":"child","agent_id":2,"status":"queued","model":"m"}')
-    (item,) = items([begun(), call("subagent_spawn", '{"prompt":"do"}'), made])
-    assert item == r.CollabToolCall(
-        r.ItemId("a1"),
-        r.CollabTool.SPAWN,
-        "s",
-        ("child",),
-        "do",
-        "m",
-        states={"child": r.CollabState(r.CollabStatus.PENDING_INIT)},
-        status=r.ItemStatus.COMPLETED,
-    )
-
-
-def test_await_shows_the_agents_that_answered_with_their_last_words() -> None:
-    ready = (
-        '{"ready":[{"session_id":"x","completion_status":"completed",'
-        '"completion":{"Completed":{"last_message":"fin"}},"messages":[]},'
-        '{"session_id":"y","completion_status":null,"lifecycle_status":"running",'
-        '"messages":[{"prompt":"half"}],"completion":null}]}'
-    )
-    (item,) = items([begun(), call("subagent_await", "{}"), output(ready)])
-    assert isinstance(item, r.CollabToolCall)
-    assert item.states == {
-        "x": r.CollabState(r.CollabStatus.COMPLETED, "fin"),
-        "y": r.CollabState(r.CollabStatus.RUNNING, "half"),
-    }
-
-
-def test_refused_call_about_agents_is_failed_and_names_nobody() -> None:
-    (item,) = items([begun(), call("subagent_cancel", "not json"), output("no such agent")])
-    assert isinstance(item, r.CollabToolCall)
-    assert (item.tool, item.status, item.receivers) == (r.CollabTool.CLOSE, "failed", ())
-
-
-def test_message_that_interrupts_is_a_call_of_its_own_kind() -> None:
-    asked = call("subagent_send_message", '{"prompt":"stop","interrupt":true}')
-    (item,) = items([begun(), asked, output('{"session_id":"x","status":"running"}')])
-    assert isinstance(item, r.CollabToolCall)
-    assert (item.tool, item.prompt, item.receivers) == (r.CollabTool.INTERRUPT, "stop", ("x",))
-
-
-def test_logs_of_agents_are_a_tool_of_the_program() -> None:
-    (item,) = items([begun(), call("subagent_logs", '{"agent_id":2}'), output('{"events":[]}')])
-    assert isinstance(item, r.DynamicToolCall)
-    assert (item.namespace, item.tool, item.arguments, item.success) == (
-        "dendro",
-        "subagent_logs",
-        {"agent_id": 2},
-        True,
-    )
-
-
-def test_other_items_of_the_conversation_are_told_by_their_own_events() -> None:
-    assert items([begun(), call("shell", "{}"), output("x")]) == []

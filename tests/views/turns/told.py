@@ -93,3 +93,7 @@ def recordings() -> Iterator[tuple[str, list[Event]]]:
 
 def _events(lines: Iterable[dict[str, Any]]) -> list[Event]:
     return [Event(line["eq"]["id"], line["eq"]["msg"]) for line in lines if "eq" in line]
+
+
+def items(events: list[Event]) -> list[r.ThreadItem]:
+    return [item for _, item in completed(changes(events))]
