@@ -32,6 +32,7 @@ from orchestrator.broker.errors import (
 from orchestrator.broker.fleet_index import FleetIndex
 from orchestrator.broker.history import History
 from orchestrator.broker.jobs import Jobs
+from orchestrator.broker.notes import Notes
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import (
     BrokerConfig,
@@ -73,7 +74,7 @@ _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens, FleetIndex):
+class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens, FleetIndex, Notes):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:

@@ -67,6 +67,7 @@ The fields of a session's hash, by who writes them:
     status meta name min_core                        birth, and commit: for listings; what may fold the log
     namespace source who ephemeral                   birth: where it is listed, who may see it, who made it
     recency shelved                                  birth commit enlist: its place in the fleet's index
+    note:<name>                                      note: kept for clients beside the log
     snapshot_seq                                     snapshot restore
     sealed_seq manifest                              seal
     archived                                         archive restore

@@ -350,6 +350,8 @@ class SessionHead:
     """Its last use, by which lists are ordered; 0: it is not in the fleet's index."""
     shelved: bool = False
     """Whether people have put it away from their lists."""
+    git_note: bytes = b""
+    """The repository as a client has told of it: JSON over what its log says."""
 
 
 @dataclass(frozen=True, slots=True)

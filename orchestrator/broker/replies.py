@@ -53,11 +53,13 @@ HEAD_FIELDS = (
     "ephemeral",
     "recency",
     "shelved",
+    "note:git",
 )
 
 
 _TEXTS = frozenset({"tree", "pool", "parent", "owner", "status", "name", "namespace", "source", "who"})
-_OTHERS = frozenset({"head", "meta", "manifest", "quarantined", "archived", "ephemeral", "shelved"})
+_FLAGS = frozenset({"quarantined", "archived", "ephemeral", "shelved"})
+_OTHERS = _FLAGS | {"head", "meta", "manifest", "note:git"}
 
 
 def code_of(reply: Sequence[Any], session: SessionId | str) -> str:
@@ -225,6 +227,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         labels=_labels(text, ephemeral=field["ephemeral"] == b"1"),
         recency_ms=count["recency"],
         shelved=field["shelved"] == b"1",
+        git_note=field["note:git"],
     )
 
 

@@ -112,7 +112,7 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
         model_provider=meta.get("model_provider") or "",
         effort=meta.get("effort"),
         path=meta.get("rollout_path") or None,
-        git=meta.get("git"),
+        git=orjson.loads(head.git_note) if head.git_note else meta.get("git"),
         recency_ms=head.recency_ms,
         source="exec" if head.labels.source == "exec" else "cli",
         ephemeral=head.labels.ephemeral,

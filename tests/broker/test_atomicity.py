@@ -176,6 +176,7 @@ async def _end_of_a_session(broker: Broker) -> None:
     born = new_session(submissions=(NewSubmission("client", "s0", b"op"),))
     await broker.create(NewTree(born))
     await broker.enlist(born.session, shelve=True)
+    await broker.note(born.session, "git", b"main", b"")
     held = await claimed(broker, born.session, "w1", "e1")
     done = await broker.commit(step(held, held.claim, "k1", cursor="1-0"))
     assert isinstance(done, Committed)
@@ -312,6 +313,7 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "fire",
         "delete",
         "enlist",
+        "note",
         "raise_limits",
         "keep_secret",
         "offer_job",

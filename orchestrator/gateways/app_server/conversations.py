@@ -133,9 +133,6 @@ class Conversations:
     async def _unheard(self, session: SessionId) -> None:
         self.door.threads.leave(session, self)
 
-    def tell(self, line: Line) -> None:
-        """Leaves out what is no event: version 1 has events alone."""
-
     def lose(self, session: SessionId) -> None:
         """Removes the listeners of a conversation that is gone."""
         for id in [id for id, heard in self._listening.items() if heard == session]:

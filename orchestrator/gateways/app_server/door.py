@@ -16,10 +16,11 @@ from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads,
 from orchestrator.gateways.app_server.messages import Answer, notification, request
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.write_threads import thread_json
+from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.read_states import TURN_ENDS, read_state
 from orchestrator.views.threads import Thread
 from orchestrator.views.turns.records import RequestOpened, RequestResolved
 
@@ -56,6 +57,8 @@ class Door:
     outbox: Outbox
     info: ClientInfo | None = None
     subscriptions: dict[SessionId, Subscription] = field(default_factory=dict)
+    tells_read_states: bool = False
+    """Whether the client has asked for a read state: such a one is told of changes."""
     _held: list[Told | Line] | None = None
 
     def __post_init__(self) -> None:
@@ -129,6 +132,16 @@ class Door:
                     pass
             for line in lines:
                 self._put(line)
+        if self.tells_read_states and told.event.type in TURN_ENDS:
+            self.threads.begin(self._tell_read_state(told.session))
+
+    async def _tell_read_state(self, session: SessionId) -> None:
+        """Tells the client how far its person has read a thread; it comes beside what the thread tells."""
+        head = await self.client.head(session)
+        if head is not None and session in self.subscriptions:
+            state = await read_state(self.ports.found, head, self.principal.name)
+            told = {"threadId": session, "readState": read_state_json(state)}
+            self.notify("thread/readState/changed", told)
 
     def _asks_of(self, session: SessionId) -> bool:
         found = self.subscriptions.get(session)
@@ -176,10 +189,14 @@ class Door:
         whole: JsonObject = dict(params)
         at_ms = self.ports.now_ms()
         line = Line(method, whole, notification(method, whole, at_ms), at_ms)
+        for door in self.doors_of(session):
+            door.tell(line)
+
+    def doors_of(self, session: SessionId) -> list[Door]:
+        """This connection, and all others of this process that hear a thread."""
         live = self.threads.of(session)
-        hears = live.listeners if live is not None else []
-        for listener in {id(each): each for each in (self, *hears)}.values():
-            listener.tell(line)
+        hears = [each for each in live.listeners if isinstance(each, Door)] if live is not None else []
+        return hears if self in hears else [self, *hears]
 
     def tell(self, line: Line) -> None:
         """Sends a line, or keeps it until a response is out."""

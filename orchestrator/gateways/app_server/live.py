@@ -59,9 +59,6 @@ class Listener(Protocol):
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Hears an agent that was made by a session which it hears, from its first event on."""
 
-    def tell(self, line: Line) -> None:
-        """Takes a notification that is no event of the session; must not wait."""
-
     def lose(self, session: SessionId) -> None:
         """Is told that the session is gone: nothing more will come."""
 

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import version
 
 from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.views.read_states import ReadState
 from orchestrator.views.threads import Spawned, Thread, Waits
 
 _FLAGS: Mapping[Waits, str] = {"approval": "waitingOnApproval", "user_input": "waitingOnUserInput"}
@@ -16,7 +17,7 @@ _STATUS_TYPES = {
     "active": "active",
     "system_error": "systemError",
 }
-_GIT = {"sha": "commit_hash", "branch": "branch", "originUrl": "repository_url"}
+GIT = {"sha": "commit_hash", "branch": "branch", "originUrl": "repository_url"}
 
 
 @cache
@@ -66,6 +67,14 @@ def status_json(thread: Thread) -> JsonObject:
     return status
 
 
+def read_state_json(state: ReadState) -> JsonObject:
+    """A `ThreadReadState`."""
+    unread: JsonObject | None = None
+    if state.first_unread is not None:
+        unread = {"type": "turn", "turnId": state.first_unread}
+    return {"firstUnread": unread, "revision": state.revision}
+
+
 def _source(thread: Thread) -> JsonValue:
     if thread.spawned is not None:
         return {"subAgent": {"thread_spawn": _spawn_json(thread.spawned)}}
@@ -83,4 +92,4 @@ def _spawn_json(spawned: Spawned) -> JsonObject:
 
 
 def _git(git: Mapping[str, str] | None) -> JsonObject | None:
-    return {name: git.get(ours) for name, ours in _GIT.items()} if git else None
+    return {name: git.get(ours) for name, ours in GIT.items()} if git else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -16,11 +16,12 @@ from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rol
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.paging import CursorText, Limit, PageParams, page
 from orchestrator.gateways.app_server.write_items import ItemsView, item_json, turn_json
-from orchestrator.gateways.app_server.write_threads import thread_json
+from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.read_states import read_state, read_states
 from orchestrator.views.search import excerpt
 from orchestrator.views.thread_list import (
     Kind,
@@ -177,10 +178,16 @@ async def thread_list(door: Door, params: ThreadList) -> Result:
     found = await threads_page(door.ports.found.broker, asked)
     return {
         "data": [thread_json(one) for one in found.threads],
-        "readStates": {},
+        "readStates": await _read_states(door, found.threads),
         "nextCursor": _text(found.next),
         "backwardsCursor": _text(found.back),
     }
+
+
+async def _read_states(door: Door, listed: Sequence[Thread]) -> JsonObject:
+    """The states of the threads of a page that this person has ever marked."""
+    states = await read_states(door.ports.found, [one.id for one in listed], door.principal.name)
+    return {thread: read_state_json(state) for thread, state in states.items()}
 
 
 def _text(cursor: ListCursor | Cursor | None) -> str | None:
@@ -206,7 +213,9 @@ async def thread_read(door: Door, params: ThreadRead) -> Result:
     """A thread as it stands; nothing of it is heard from then on."""
     head = await head_to_read(door, params.thread_id)
     turns = await all_turns(door, head) if params.include_turns else []
-    return {"thread": await thread_of(door, head, turns), "readState": None}
+    state = await read_state(door.ports.found, head, door.principal.name)
+    door.tells_read_states = True
+    return {"thread": await thread_of(door, head, turns), "readState": read_state_json(state)}
 
 
 async def thread_of(door: Door, head: SessionHead, turns: list[JsonObject] | None = None) -> JsonObject:

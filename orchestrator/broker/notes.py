@@ -1,0 +1,57 @@
+"""Notes about sessions: what clients keep beside a log, each under a name, gone with the session.
+
+Deciding what a note says is the caller's; here it is bytes that are replaced only where nobody else did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from orchestrator.broker.connection import call
+from orchestrator.broker.errors import BrokerError, UnknownSession
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.core.ids import SessionId
+
+MOST_NOTES: Final = 256
+"""Notes of one session."""
+MOST_BYTES: Final = 4_096
+"""Bytes of one note."""
+_FIELD: Final = "note:"
+
+
+class TooManyNotes(BrokerError):
+    """A session has as many notes as it may."""
+
+
+class Notes(Reader):
+    """The part of the broker that keeps notes."""
+
+    async def notes(self, name: str, sessions: Sequence[SessionId]) -> list[bytes]:
+        """The notes of this name, in the order of the sessions; empty where there is none."""
+        rows = [("HGET", self.keys.session(session), _FIELD + name) for session in sessions]
+        found = await self._connection.commands(rows) if rows else []
+        return [note or b"" for note in found]
+
+    async def note(self, session: SessionId, name: str, value: bytes, was: bytes) -> bytes:
+        """Replaces a note that is still `was`; the note that stands then, which is another's if it was not.
+
+        Raises `UnknownSession`, `TooManyNotes`.
+        """
+        keys = [self.keys.session(session)]
+        made = call("note", keys, name=name, value=value, was=was, most=MOST_NOTES)
+        reply = await self._connection.run(made)
+        match code_of(reply, session):
+            case "OK":
+                self._clock.note(reply[1])
+                return value
+            case "WAS":
+                other: bytes = reply[1]
+                return other
+            case "FULL":
+                raise TooManyNotes(f"session {session} has {reply[1]} notes, the most that are kept")
+            case "UNKNOWN":
+                raise UnknownSession(session)
+            case code:
+                raise unexpected("note", code)
