@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from orchestrator.core.calls import AskWork, Await, Runnable, WriteStdin
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.folder_commands import FolderCommand
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
@@ -468,9 +468,6 @@ Command = (
     | FileNotWritten
     | TimerFired
     | MailArrived
-    | FolderMade
-    | FolderFailed
-    | FolderChanged
-    | FolderUnsaved
+    | FolderCommand
     | CommitRefused
 )

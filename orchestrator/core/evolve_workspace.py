@@ -26,6 +26,8 @@ def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
         case f.WorkspaceTried():
             unsaved = replace(known.unsaved, trying=True) if known.unsaved is not None else None
             return replace(known, unsaved=unsaved)
+        case f.WorkspaceSettled():
+            return replace(known, unsaved=None)
         case f.WorkspaceRolledBack(to):
             stands = known.unsaved is not None and to is not None and to == known.unsaved.snapshot
             return replace(known, epoch=0, unsaved=known.unsaved if stands else None)

@@ -64,4 +64,9 @@ class FolderUnsaved:
     """Whether the store is tried again under this claim."""
 
 
-FolderCommand = FolderMade | FolderFailed | FolderChanged | FolderUnsaved
+@dataclass(frozen=True, slots=True)
+class FolderSettled:
+    """The folder is at the last snapshot that the store has: nothing of it is unsaved any more."""
+
+
+FolderCommand = FolderMade | FolderFailed | FolderChanged | FolderUnsaved | FolderSettled

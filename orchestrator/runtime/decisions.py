@@ -141,7 +141,7 @@ class Decisions:
     def owed(self, state: State) -> tuple[Work, ...]:
         # A step asks before it decides, before it commits and behind the commit, mostly of one state.
         if self._owing is None or self._owing[0] is not state:
-            self._owing = state, outstanding(state, self._rules(state))
+            self._owing = state, outstanding(state, self._rules(state), self._claim.epoch)
         return self._owing[1]
 
     async def _advance(self, step: Step) -> None:
@@ -198,6 +198,8 @@ class Decisions:
 
     async def _instructions(self, folder: str, state: State) -> str | None:
         try:
+            if state.facts.portable is not None:
+                return await self._ports.folders.instructions(state, folder)
             return await self._ports.library.instructions(folder, state.told_folders)
         except (OSError, ValueError) as error:
             # A session goes on without them, as one that began there would have.

@@ -24,6 +24,11 @@ NOT_SERVED = (
 class Folders(Protocol):
     """The portable folders of one worker's machine."""
 
+    @property
+    def machine(self) -> str:
+        """The machine's name, as entries and people are told it."""
+        ...
+
     async def has(self, state: State) -> SnapshotId | None:
         """The snapshot of the session's unsaved changes, if this machine can make it."""
         ...
@@ -36,17 +41,26 @@ class Folders(Protocol):
         ...
 
     async def writing(self, state: State, claim: Claim) -> None:
-        """Notes, before a call that may write begins, that the copy is none of a known snapshot any more."""
+        """Notes, before a call that may write begins, that the copy is none of a known snapshot any more.
+
+        Waits for a snapshot that is being taken: it holds nothing of the call.
+        """
         ...
 
     async def changed(
-        self, state: State, claim: Claim, call_ids: Sequence[CallId], at_ms: int
+        self,
+        state: State,
+        claim: Claim,
+        call_ids: Sequence[CallId],
+        at_ms: int,
+        within_s: float | None = None,
     ) -> FolderChanged | FolderUnsaved | None:
         """Takes a snapshot of the folder and stores it; None if nothing has changed since the last one.
 
-        Its parent is the last snapshot that this claim stored, also if the log does not have it yet. It may
-        be cancelled, and asked again: then it names what it had begun to. It raises for nothing that a
-        folder, a disk or a store can do.
+        Its parent is the last snapshot that this claim stored, also if the log does not have it yet. After
+        `within_s` the answer is `FolderUnsaved`, while the upload may go on; the next question finds what
+        came of it. It may be cancelled and asked again. Those who ask at once are answered one by one. It
+        raises for nothing that a folder, a disk or a store can do.
         """
         ...
 
@@ -66,6 +80,8 @@ class Folders(Protocol):
 class NoFolders:
     """A worker that serves no portable sessions: it can say so, and give their claims back."""
 
+    machine = ""
+
     async def has(self, state: State) -> SnapshotId | None:
         return None
 
@@ -76,7 +92,12 @@ class NoFolders:
         return None
 
     async def changed(
-        self, state: State, claim: Claim, call_ids: Sequence[CallId], at_ms: int
+        self,
+        state: State,
+        claim: Claim,
+        call_ids: Sequence[CallId],
+        at_ms: int,
+        within_s: float | None = None,
     ) -> FolderChanged | FolderUnsaved | None:
         return None
 

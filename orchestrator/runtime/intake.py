@@ -60,8 +60,8 @@ async def judged_running(
     """Judges each call that a lost worker left running; None if nothing had been begun."""
     task = state.task
     if task is None or not (task.running or task.request or task.stopping):
-        return {} if state.processes.living else None
-    if task.running and await workspace.fault(state):
+        return {} if state.processes.living or state.workspace.unsaved is not None else None
+    if state.facts.portable is not None or (task.running and await workspace.fault(state)):
         # Another folder's files say nothing of a patch: what is not judged is in doubt.
         return {}
     lost = [call for call in task.running if call.epoch != claim.epoch]

@@ -22,8 +22,10 @@ from orchestrator.core.draft import Note
 from orchestrator.core.outstanding import (
     AssessCall,
     LookUp,
+    MakeFolder,
     OweRequest,
     ReadInstructions,
+    SaveFolder,
 )
 from orchestrator.core.stored import encode_event
 from orchestrator.protocol.codec import short_id
@@ -50,7 +52,7 @@ from orchestrator.telemetry.observer import CommittedStep
 
 __all__ = ["Ended", "Runner", "RunnerConfig"]
 
-_BEGUN_LATER = (OweRequest, AssessCall, ReadInstructions, LookUp)
+_BEGUN_LATER = (OweRequest, AssessCall, ReadInstructions, LookUp, MakeFolder)
 """Work that is owed and runs nowhere: the session's next holder decides it as well."""
 ARCHIVE_S = 2.0
 """Seconds until an archive that could not be read is tried again."""
@@ -155,6 +157,7 @@ class Runner:
             # Else a response's connection may be reading its last bytes, to be used again.
             self._writing.close()
             self._side_work.close()
+            await self._side_work.folder.release()
 
     async def _load(self) -> Loaded | None:
         """Waits for the archive, where it is needed: claims that fail for want of it would add up."""
@@ -171,12 +174,14 @@ class Runner:
                 return None
 
     async def _begin(self) -> None:
-        judgements = await judged_running(self._ports, self._journal.state, self.claim, self._workspace)
+        state = self._journal.state
+        judgements = await judged_running(self._ports, state, self.claim, self._workspace)
         if judgements is not None:
-            self._arrivals.push(c.TookOver(judgements))
+            unsaved = await self._ports.folders.has(state) if state.workspace.unsaved is not None else None
+            self._arrivals.push(c.TookOver(judgements, unsaved))
         if self._ports.observer is not None:
             took_over = judgements is not None
-            self._ports.observer.began(self.claim, self._journal.state, took_over=took_over)
+            self._ports.observer.began(self.claim, state, took_over=took_over)
         await self._arrivals.accept_first()
         claims = self._claimed.claims_without_progress
         if claims > tries(self._max_tries) and claims >= self._max_tries - 1:
@@ -214,7 +219,9 @@ class Runner:
         owed = self._decisions.owed(state)
         if not owed:
             return "park"
-        runs_nothing = all(isinstance(work, _BEGUN_LATER) for work in owed)
+        # Unsaved changes are on this machine alone: only a worker that ends leaves them there.
+        later = (*_BEGUN_LATER, SaveFolder) if self._side_work.draining else _BEGUN_LATER
+        runs_nothing = all(isinstance(work, later) for work in owed)
         return "yield" if self._side_work.leaving() and runs_nothing else "keep"
 
     # ── committing ────────────────────────────────────────────────────────────────────────────
@@ -281,6 +288,7 @@ class Runner:
         if step.budget is not None and step.budget.settlements:
             self._config.settled(self.claim.pool, step.budget.settlements)
         self._journal.position = step.position
+        self._side_work.folder.recorded()
         self._arrivals.tip_is(answer.sq_tip)
 
     def _warn(self, answer: Committed) -> None:

@@ -10,7 +10,7 @@ drain by a grace, and then by stopping what still runs and recording it as stopp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from orchestrator.core import commands as c
 from orchestrator.core.draft import Note
@@ -20,8 +20,10 @@ from orchestrator.core.outstanding import (
     FollowProcess,
     FollowRequest,
     LookUp,
+    MakeFolder,
     OweRequest,
     RunCall,
+    SaveFolder,
     StopAll,
     Work,
 )
@@ -34,6 +36,7 @@ from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.deltas import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.elicitations import Elicitations
+from orchestrator.runtime.folder_work import LEAVE_S, FolderWork
 from orchestrator.runtime.intake import drained_call, failed_call, failed_process, refused_call
 from orchestrator.runtime.log import log
 from orchestrator.runtime.lookups import look_up
@@ -64,6 +67,7 @@ class SideWork:
         self._processes = Effects(context.ports, context.claim.session, self._ended)
         """The waits for the ends of processes, which outlive the task that started them."""
         self._elicitations = Elicitations(arrivals)
+        self.folder = FolderWork(context, arrivals)
         self._agents: TreeLookups | None = None
         self._began = context.ports.monotonic()
         self._draining = False
@@ -75,20 +79,24 @@ class SideWork:
     @property
     def unsettled(self) -> bool:
         """Whether a result is still to come, or to be decided."""
-        return self._effects.unsettled or self._lookups.unsettled or self._processes.unsettled
+        task_s = self._effects.unsettled or self._lookups.unsettled
+        return task_s or self._processes.unsettled or self.folder.unsettled
 
     @property
     def follows_processes_only(self) -> bool:
         """Whether processes are all that the session does."""
         delayed = self._delay is not None and not self._delay.done()
-        at_work = self._effects.unsettled or self._lookups.unsettled or delayed
+        at_work = self._effects.unsettled or self._lookups.unsettled or self.folder.unsettled or delayed
         return self._processes.unsettled and not at_work
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────
 
-    async def start(self, owed: Iterable[Work]) -> None:
+    async def start(self, owed: Collection[Work]) -> None:
         """Starts what the log owes and what does not run yet."""
         state = self._context.journal.state
+        if self.folder.making and MakeFolder() not in owed:
+            # What needed it is over.
+            await self.folder.stop()
         for work in owed:
             match work:
                 case StopAll():
@@ -103,6 +111,8 @@ class SideWork:
                     self._lookups.start((LOOK_UP, key), self._run_lookup(key))
                 case FollowProcess(number, stopping=stopping):
                     self._follow(number, state, stopping=stopping)
+                case MakeFolder() | SaveFolder() if not self.leaving():
+                    self.folder.start(work)
                 case OweRequest(not_before_ms) if not self.leaving():
                     self._wait_until(not_before_ms)
                 case _:
@@ -125,6 +135,7 @@ class SideWork:
 
     async def _run_process(self, process: Process) -> None:
         over = await self._ports.tools.follow(process, self._claim.claim_id)
+        await self.folder.record((process.call_id,))
         known = self._context.journal.state.processes.get(process.number)
         decided = known is not None and known.stopping
         lost = WORKER_LEFT if self._draining and not decided else ""
@@ -140,6 +151,7 @@ class SideWork:
     async def _stop_all(self) -> None:
         elapsed = self._effects.elapsed("call")
         await self._effects.stop()
+        await self.folder.record_stopped(elapsed)
         self._arrivals.push(c.Stopped(elapsed))
 
     def _wait_until(self, not_before_ms: int) -> None:
@@ -164,7 +176,8 @@ class SideWork:
             why = "not run: replicas did not confirm the decision to run it in time"
             self._arrivals.push(refused_call(call, why))
             return
-        self._arrivals.push(await self._ports.tools.run(call, self.site(state)))
+        site = self.site(state)
+        self._arrivals.push(await self.folder.around(call, lambda: self._ports.tools.run(call, site)))
 
     def site(self, state: State) -> CallSite:
         """The site at which a call of this session is assessed and run."""
@@ -232,6 +245,7 @@ class SideWork:
 
     def settle(self, command: c.Command) -> None:
         """Settles the effect whose last result was decided, or found to be of no use any more."""
+        self.folder.settle(command)
         if isinstance(command, c.Stopped):
             self._effects.settle_all()
         elif (key := _ended_by(command)) is not None:
@@ -239,6 +253,7 @@ class SideWork:
 
     def reopen(self, command: c.Command | Note | Delta) -> None:
         """Reopens the effect whose last result was decided in a step that was not committed."""
+        self.folder.reopen(command)
         if (key := _ended_by(command)) is not None:
             self._of(key).reopen(key)
 
@@ -263,8 +278,8 @@ class SideWork:
         config = self._context.config
         over = self._ports.monotonic() - self._began > config.worker.quantum_s
         # Elsewhere there are no processes of the session: it stays with its own.
-        busy = self._effects or self._processes
-        return self._draining or (over and not busy and config.others_wait())
+        busy = self._effects or self._processes or self.folder.unsettled
+        return self._draining or self.folder.given_up or (over and not busy and config.others_wait())
 
     def drain(self) -> None:
         """Begins to leave: effects that run have a grace to end by themselves."""
@@ -280,11 +295,13 @@ class SideWork:
         # They are owed still, and the next holder does them.
         await self._lookups.stop()
         self._lookups.settle_all()
+        await self.folder.stop()
         self._arrivals.wake()
         if not self._effects.unsettled:
             return
         elapsed = self._effects.elapsed("call")
         await self._effects.stop()
+        await self.folder.record_stopped(elapsed, LEAVE_S)
         task = self._context.journal.state.task
         for call in task.running if task else ():
             if call.call_id in elapsed:
@@ -297,6 +314,7 @@ class SideWork:
         self._effects.cancel()
         self._lookups.cancel()
         self._processes.cancel()
+        self.folder.cancel()
 
     async def stop(self) -> None:
         """Cancels every effect and returns when all have ended."""
@@ -304,6 +322,7 @@ class SideWork:
         await self._effects.stop()
         await self._lookups.stop()
         await self._processes.stop()
+        await self.folder.stop()
         await self._ports.tools.abandon(self._claim.claim_id)
 
     def close(self) -> None:

@@ -35,7 +35,12 @@ class FolderFaults:
         self._found: dict[str, str | None] = {}
 
     async def fault(self, state: State) -> str | None:
-        """The reason why nothing of the session may run here; None if it may."""
+        """The reason why nothing of the session may run here; None if it may.
+
+        A portable folder is not looked at: it is made before anything runs in it.
+        """
+        if state.facts.portable is not None:
+            return None
         cwd = state.in_force.cwd
         if cwd not in self._found:
             self._found[cwd] = await self._check(state.facts, cwd)

@@ -15,6 +15,8 @@ from orchestrator.tools.tool import Tool, unsupported
 class AgentTool(Tool):
     """A tool that makes agents, writes to them, waits for them or ends them."""
 
+    needs_folder = False
+
     def __init__(self, schema: JsonObject) -> None:
         self._schema = schema
         self.names = (schema["name"],)

@@ -67,6 +67,7 @@ class ApprovePlanTool(Tool):
     """The tool of plans for approval; a call of it waits for a person."""
 
     names = ("approve_plan",)
+    needs_folder = False
     beside = frozenset({"plan"})
 
     def offered(self, state: State) -> JsonObject | None:

@@ -82,6 +82,7 @@ class AskUserQuestionTool(Tool):
     """The tool of questions with options; a call of it waits for a person."""
 
     names = ("ask_user_question",)
+    needs_folder = False
     parallel_safe = True
     beside = frozenset({"plan"})
 

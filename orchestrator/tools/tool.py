@@ -30,6 +30,8 @@ class Tool:
     """Whether its calls may run together with others of one response."""
     repeatable = False
     """Whether its calls may run again after a crash, because they only read."""
+    needs_folder = True
+    """Whether its calls look into the session's folder, or run in it: a portable one is made before them."""
 
     beside: frozenset[TaskKind] = frozenset()
     """The kinds of tasks with a conversation of their own that have the tool, too."""

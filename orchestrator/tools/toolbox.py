@@ -94,6 +94,11 @@ class Toolbox:
         """The names of tools whose calls may run again after a crash."""
         return _names(tool for tool in self._tools if tool.repeatable)
 
+    @property
+    def folder_free(self) -> frozenset[str]:
+        """The names of tools whose calls need nothing of the session's folder."""
+        return _names(tool for tool in self._tools if not tool.needs_folder)
+
     def specs(self, state: State) -> Sequence[Mapping[str, JsonValue]]:
         """The tools that the model is offered."""
         offers = (tool.offered(state) for tool in self._tools if _serves(tool, state))

@@ -53,6 +53,7 @@ class UpdatePlan(Tool):
     """The tool of plans; a call of it is done as soon as it is assessed."""
 
     names = ("update_plan",)
+    needs_folder = False
 
     def offered(self, state: State) -> JsonObject | None:
         return UPDATE_PLAN

@@ -80,6 +80,7 @@ class RequestUserInputTool(Tool):
     """The tool of requests for input; a call of it waits for a person."""
 
     names = ("request_user_input",)
+    needs_folder = False
     parallel_safe = True
     beside = frozenset({"plan"})
 

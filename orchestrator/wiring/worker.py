@@ -151,6 +151,7 @@ def _worker_config(
                 plan_effort=settings.model.plan_effort,
                 parallel_safe=toolbox.parallel_safe,
                 repeatable=toolbox.repeatable,
+                folder_free=toolbox.folder_free,
             ),
             chain_key=chain_key(settings),
             accounting=Accounting(settings.model),

@@ -121,3 +121,8 @@ async def test_a_reviewer_that_calls_another_tool_reads_that_it_only_reads(name:
     found = await TOOLBOX.assess(call, CallSite("c", reviewing(agents=True), lambda _: None))
     assert isinstance(found, Immediate)
     assert found.output == f"unsupported call: {name} (review mode)"
+
+
+def test_tools_that_touch_no_file_do_not_wait_for_a_portable_folder() -> None:
+    assert {"update_plan", "ask_user_question", "subagent_await"} <= TOOLBOX.folder_free
+    assert not TOOLBOX.folder_free & {"shell", "apply_patch", "view_image", "exec_command", "user_shell"}

@@ -40,7 +40,13 @@ from orchestrator.core.decide.takeover import refused, stopped, took_over
 from orchestrator.core.decide.task_end import go_on
 from orchestrator.core.decide.timer import timer_fired
 from orchestrator.core.decide.transitions import advance
-from orchestrator.core.decide.workspace import folder_changed, folder_failed, folder_made, folder_unsaved
+from orchestrator.core.decide.workspace import (
+    folder_changed,
+    folder_failed,
+    folder_made,
+    folder_settled,
+    folder_unsaved,
+)
 from orchestrator.core.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.state import State
 
@@ -124,6 +130,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             folder_changed(draft, command)
         case folder.FolderUnsaved():
             folder_unsaved(draft, command)
+        case folder.FolderSettled():
+            folder_settled(draft)
         case c.CommitRefused():
             commit_refused(draft, command)
         case _:

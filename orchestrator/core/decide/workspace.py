@@ -97,8 +97,14 @@ def folder_changed(draft: Draft, command: FolderChanged) -> None:
     if fitting(command.omitted) != known.omitted:
         _tell_omitted(draft, command.omitted)
     if known.unsaved is not None:
-        draft.clear_timer(FOLDER_TIMER)
-        _event(draft, ev.BackgroundEvent(message="the folder's changes are stored again"))
+        _tell_saved(draft)
+
+
+def folder_settled(draft: Draft) -> None:
+    """Nothing of the folder is unsaved: it is as the store has it, for instance because it was taken back."""
+    if draft.state.workspace.unsaved is not None:
+        draft.add(f.WorkspaceSettled())
+        _tell_saved(draft)
 
 
 def folder_unsaved(draft: Draft, command: FolderUnsaved) -> None:
@@ -185,6 +191,11 @@ def _keep_unsaved(draft: Draft, unsaved: Unsaved, reason: str) -> None:
     )
     _record_unsaved(draft, kept, reason)
     draft.set_timer(FOLDER_TIMER, draft.moment.at_ms + FOLDER_MS)
+
+
+def _tell_saved(draft: Draft) -> None:
+    draft.clear_timer(FOLDER_TIMER)
+    _event(draft, ev.BackgroundEvent(message="the folder's changes are stored again"))
 
 
 def _tell_omitted(draft: Draft, omitted: Sequence[str]) -> None:

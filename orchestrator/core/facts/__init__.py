@@ -83,6 +83,7 @@ from orchestrator.core.facts.workspace import (
     WorkspaceNotMade,
     WorkspaceRolledBack,
     WorkspaceSaved,
+    WorkspaceSettled,
     WorkspaceTried,
     WorkspaceUnsaved,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "WorkspaceNotMade",
     "WorkspaceRolledBack",
     "WorkspaceSaved",
+    "WorkspaceSettled",
     "WorkspaceTried",
     "WorkspaceUnsaved",
     "decode",

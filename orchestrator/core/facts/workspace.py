@@ -94,6 +94,14 @@ class WorkspaceTried:
 
 
 @record
+class WorkspaceSettled:
+    """The folder is as the store has it: nothing of it is unsaved any more."""
+
+    kind: ClassVar[str] = "workspace_settled"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+
+
+@record
 class WorkspaceRolledBack:
     """The folder goes on from the snapshot `to`; what the `lost` calls did to it is gone."""
 
@@ -122,6 +130,7 @@ WorkspaceFact: TypeAlias = (
     | WorkspaceSaved
     | WorkspaceUnsaved
     | WorkspaceTried
+    | WorkspaceSettled
     | WorkspaceRolledBack
     | WorkspaceMerged
 )

@@ -1,0 +1,220 @@
+"""Work on a portable folder under one claim: it is made, recorded, and stored when the store is back.
+
+What is found is handed to the runner as commands, before the end of the calls that it is about. A session
+without a portable folder passes through here untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.core.commands import CallFinished, Command
+from orchestrator.core.folder_commands import (
+    FolderChanged,
+    FolderCommand,
+    FolderFailed,
+    FolderMade,
+    FolderSettled,
+    FolderUnsaved,
+)
+from orchestrator.core.folder_use import may_write, writing
+from orchestrator.core.outstanding import MakeFolder, SaveFolder, Work
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
+from orchestrator.core.workspace import Unsaved
+from orchestrator.protocol.ids import CallId
+from orchestrator.runtime.arrivals import Arrivals
+from orchestrator.runtime.effects import EffectKey, Effects
+from orchestrator.runtime.log import log
+from orchestrator.runtime.runner_context import RunnerContext
+
+MAKING: EffectKey = ("folder", "make")
+SAVING: EffectKey = ("folder", "save")
+STOP_S = 1.0
+"""Seconds that a stopped call's snapshot may take, before the folder counts as unsaved."""
+LEAVE_S = 30.0
+"""The same where a worker leaves: nobody waits for it then, and its machine may be gone for good."""
+HOLD_S = 600.0
+"""Seconds for which a claim is kept for a store that is away."""
+FIRST_TRY_S, LONGEST_TRY_S = 2.0, 30.0
+
+
+@dataclass(slots=True)
+class Holding:
+    """The time since which the claim is kept for unsaved changes, and the pause before the next try."""
+
+    since_ms: int
+    began: float
+    pause_s: float = FIRST_TRY_S
+
+
+class FolderWork:
+    """The folder of one claim."""
+
+    def __init__(self, context: RunnerContext, arrivals: Arrivals) -> None:
+        self._context, self._ports = context, context.ports
+        self._folders, self._claim, self._arrivals = context.ports.folders, context.claim, arrivals
+        self._effects = Effects(context.ports, context.claim.session, self._ended)
+        """Apart from the task's: a folder is made and saved whatever becomes of the task."""
+        self._holding: Holding | None = None
+        self.given_up = False
+        """Whether this machine could not make the folder: the claim is given back."""
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a result is still to come, or to be decided."""
+        saving = SAVING in self._effects and self._state.workspace.unsaved is not None
+        return saving or self.making
+
+    @property
+    def making(self) -> bool:
+        """Whether the folder is being made."""
+        return MAKING in self._effects
+
+    # ── around what runs ──────────────────────────────────────────────────────────────────────
+
+    async def around(self, call: Call, run: Callable[[], Awaitable[CallFinished]]) -> CallFinished:
+        """Runs a call; what it did to the folder is handed over before its end is."""
+        state = self._state
+        if state.facts.portable is None or state.task is None:
+            return await run()
+        writes = may_write(call.work, state.task.settings)
+        if writes:
+            await self._folders.writing(state, self._claim)
+        try:
+            finished = await run()
+        except Exception:
+            if writes:
+                await self.record((call.call_id,))
+            raise
+        if writes or finished.over is not None:
+            await self._record_end(call, finished)
+        return finished
+
+    async def _record_end(self, call: Call, finished: CallFinished) -> None:
+        try:
+            await self.record((call.call_id,))
+        except asyncio.CancelledError:
+            # It has ended, and its output is there: only its snapshot was stopped.
+            await self.record((call.call_id,), STOP_S)
+            self._arrivals.push(finished)
+            raise
+
+    async def record(self, call_ids: Sequence[CallId], within_s: float | None = None) -> None:
+        """Hands over what has become of the folder by the end of these calls."""
+        state = self._state
+        if state.facts.portable is None or state.workspace.epoch != self._claim.epoch:
+            return
+        at_ms = self._ports.broker.now_ms()
+        news = await self._folders.changed(state, self._claim, call_ids, at_ms, within_s)
+        self._push(news)
+
+    async def record_stopped(self, stopped: Iterable[str], within_s: float = STOP_S) -> None:
+        """Hands over what stopped calls have done to the folder, before the end of their task is decided."""
+        state = self._state
+        if state.facts.portable is None or state.task is None:
+            return
+        named = frozenset(stopped)
+        ids = [call.call_id for call in writing(state.task) if call.call_id in named]
+        if ids:
+            await self.record(ids, within_s)
+
+    def _push(self, news: FolderChanged | FolderUnsaved | None) -> None:
+        state = self._state
+        told: FolderCommand | None = news
+        if news is None and state.workspace.unsaved is not None:
+            told = FolderSettled()
+        elif isinstance(news, FolderChanged) and state.processes.living:
+            told = replace(news, live=True)
+        if told is not None:
+            self._arrivals.push(told)
+
+    def recorded(self) -> None:
+        """Notes that the log has what was found of the folder so far."""
+        state = self._state
+        if state.facts.portable is None or state.workspace.epoch != self._claim.epoch:
+            return
+        runs = bool(state.processes.living) or (state.task is not None and bool(writing(state.task)))
+        self._folders.recorded(state, self._claim, resting=not runs)
+
+    # ── what is owed ──────────────────────────────────────────────────────────────────────────
+
+    def start(self, work: Work) -> None:
+        """Starts to make the folder, or to save it, unless that is under way."""
+        match work:
+            case MakeFolder() if MAKING not in self._effects:
+                self._effects.start(MAKING, self._make())
+            case SaveFolder() if SAVING not in self._effects:
+                unsaved = self._state.workspace.unsaved
+                assert unsaved is not None, "the state was just said to have it"
+                self._effects.start(SAVING, self._save(unsaved))
+            case _:
+                pass
+
+    async def _make(self) -> None:
+        made = await self._folders.make(self._state, self._claim)
+        self.given_up = isinstance(made, FolderFailed) and made.elsewhere
+        self._arrivals.push(made)
+
+    async def _save(self, unsaved: Unsaved) -> None:
+        """Tries the store once more, after a pause; what is still owed is started again."""
+        if self._holding is None or self._holding.since_ms != unsaved.since_ms:
+            self._holding = Holding(unsaved.since_ms, self._ports.monotonic())
+        await self._ports.sleep(self._holding.pause_s)
+        self._holding.pause_s = min(2 * self._holding.pause_s, LONGEST_TRY_S)
+        state = self._state
+        if state.workspace.unsaved is None or (state.task is not None and writing(state.task)):
+            # A snapshot now would hold half of what a call does; its end tries the store as well.
+            return
+        news = await self._folders.changed(state, self._claim, (), self._ports.broker.now_ms())
+        if not isinstance(news, FolderUnsaved):
+            self._push(news)
+        elif self._ports.monotonic() - self._holding.began > HOLD_S:
+            self._push(replace(news, trying=False))
+
+    def _ended(self, key: EffectKey, error: BaseException | None) -> None:
+        self._arrivals.wake()
+        if key == SAVING:
+            self._effects.settle(SAVING)
+        if error is None:
+            return
+        log.error("session %s: %s %s failed", self._claim.session, *key, exc_info=error)
+        why = f"internal error: {type(error).__name__}: {error}"
+        if key == MAKING:
+            self.given_up = True
+            self._arrivals.push(FolderFailed(self._folders.machine, why, elsewhere=True))
+        else:
+            at_ms = self._ports.broker.now_ms()
+            self._arrivals.push(FolderUnsaved(self._folders.machine, why, (), at_ms, trying=False))
+
+    def settle(self, command: Command) -> None:
+        """Settles the work whose result was decided."""
+        if isinstance(command, FolderMade | FolderFailed):
+            self._effects.settle(MAKING)
+
+    def reopen(self, command: object) -> None:
+        """Reopens the work whose result was decided in a step that was not committed."""
+        if isinstance(command, FolderMade | FolderFailed):
+            self._effects.reopen(MAKING)
+
+    # ── ending ────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self) -> None:
+        self._effects.cancel()
+
+    async def stop(self) -> None:
+        """Stops to make or to save the folder; both are owed still, and the next holder does them."""
+        await self._effects.stop()
+        self._effects.settle_all()
+
+    async def release(self) -> None:
+        """Lets go of the folder."""
+        if self._state.facts.portable is not None:
+            await self.stop()
+            await self._folders.release(self._claim.session, self._claim)
+
+    @property
+    def _state(self) -> State:
+        return self._context.journal.state

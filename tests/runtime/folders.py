@@ -1,0 +1,82 @@
+"""Portable folders that do what a test says, and remember what was asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from orchestrator.broker.records import Claim
+from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.ids import SessionId
+from orchestrator.core.state import State
+from orchestrator.core.workspace import FileCounts, Pack
+from orchestrator.protocol.ids import CallId, SnapshotId
+
+
+class ScriptedFolders:
+    """The folders of one machine; each writing call is one more change of its session's folder."""
+
+    machine = "m1"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.away = False
+        """Whether the store is."""
+        self.fails: list[FolderFailed] = []
+        self.making: asyncio.Event | None = None
+        """The signal that making a folder waits for."""
+        self.began_making = asyncio.Event()
+        self.tried = asyncio.Event()
+        """Set when the store was tried without success."""
+        self._last: SnapshotId | None = None
+        self._written = 0
+        self._changes = 0
+
+    async def has(self, state: State) -> SnapshotId | None:
+        self.asked.append("has")
+        unsaved = state.workspace.unsaved
+        return unsaved.snapshot if unsaved is not None and unsaved.machine == self.machine else None
+
+    async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
+        self.asked.append("make")
+        self.began_making.set()
+        if self.making is not None:
+            await self.making.wait()
+        self._last = state.workspace.snapshot
+        if self.fails:
+            return self.fails.pop(0)
+        return FolderMade(self.machine, state.workspace.standing, anew=state.workspace.machine == "")
+
+    async def writing(self, state: State, claim: Claim) -> None:
+        self.asked.append("writing")
+        self._written += 1
+
+    async def changed(
+        self,
+        state: State,
+        claim: Claim,
+        call_ids: Sequence[CallId],
+        at_ms: int,
+        within_s: float | None = None,
+    ) -> FolderChanged | FolderUnsaved | None:
+        self.asked.append(f"changed {','.join(call_ids)}" + (f" within {within_s:g}" if within_s else ""))
+        if not self._written:
+            return None
+        if self.away:
+            self.tried.set()
+            return FolderUnsaved(
+                self.machine, "away", tuple(call_ids), at_ms, SnapshotId(f"u{self._written}")
+            )
+        self._written, self._changes = 0, self._changes + 1
+        parent, self._last = self._last, SnapshotId(f"s{self._changes}")
+        pack = Pack(f"{self._changes}.pack", "", 1, whole=parent is None)
+        return FolderChanged(self._last, parent, pack, FileCounts(1), ("'f'",), tuple(call_ids), at_ms)
+
+    def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
+        self.asked.append(f"recorded {state.workspace.standing}{' resting' if resting else ''}")
+
+    async def instructions(self, state: State, folder: str) -> str | None:
+        return "from the snapshot"
+
+    async def release(self, session: SessionId, claim: Claim) -> None:
+        self.asked.append("release")

@@ -1,0 +1,189 @@
+"""A runner and a portable folder: made before what needs it, recorded before what changed it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from orchestrator.core.folder_commands import FolderFailed
+from orchestrator.core.ids import SessionId
+from orchestrator.core.stored import decode_entry
+from orchestrator.core.workspace import PortableFolder
+from orchestrator.protocol import ops
+from orchestrator.runtime import folder_work
+from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate
+from tests.runtime.folders import ScriptedFolders
+from tests.runtime.harness import Harness
+from tests.runtime.players import calls, ends
+
+
+@pytest.fixture
+def folders(harness: Harness) -> ScriptedFolders:
+    made = ScriptedFolders()
+    harness.ports = dataclasses.replace(harness.ports, folders=made)
+    return made
+
+
+async def portable(harness: Harness) -> SessionId:
+    return await harness.session(portable=PortableFolder("/workspaces", "repo"))
+
+
+async def kinds(harness: Harness, session: SessionId) -> list[str]:
+    decoded = [decode_entry(entry.payload) for entry in await harness.log(session)]
+    return [entry.payload["kind"] for entry in decoded if entry.type == "dendro"]
+
+
+async def running(harness: Harness, session: SessionId, **config: Any) -> tuple[Any, asyncio.Task[Ended]]:
+    runner = harness.runner(await harness.claimed(session), **config)
+    return runner, asyncio.create_task(runner.run())
+
+
+async def test_session_that_only_talks_has_no_folder(harness: Harness, folders: ScriptedFolders) -> None:
+    session = await portable(harness)
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert folders.asked == ["release"]
+
+
+async def test_folder_is_made_then_written_then_recorded_before_the_call_ends(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    asked = [each for each in folders.asked if not each.startswith("recorded")]
+    assert asked == ["make", "writing", "changed c1", "release"]
+    assert folders.asked[-2] == "recorded s1 resting"
+    found = await kinds(harness, session)
+    done = [place for place, kind in enumerate(found) if kind == "call"][-1]
+    assert found[done - 1] == "workspace"
+    assert found.index("workspace_made") < found.index("call")
+
+
+async def test_interrupted_command_leaves_what_it_did_to_the_folder_recorded(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
+    runner, task = await running(harness, session)
+    await harness.tools.began("c1").wait()
+    await harness.submit(session, ops.Interrupt())
+    runner.notify()
+    assert await task is Ended.PARKED
+    assert "changed c1 within 1" in folders.asked
+    found = await kinds(harness, session)
+    assert found.index("stopping") < found.index("workspace") < found.index("task_ended")
+
+
+async def test_command_that_its_leaving_worker_kills_is_recorded_first(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
+    runner, task = await running(harness, session, drain_grace_s=0.01)
+    await harness.tools.began("c1").wait()
+    runner.drain()
+    assert await task is Ended.YIELDED
+    found = await kinds(harness, session)
+    assert found[-2:] == ["workspace", "call"]
+
+
+async def test_tool_that_breaks_down_leaves_what_it_did_recorded(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.fails["c1"] = RuntimeError("broken")
+    await harness.say(session)
+    await harness.run(session)
+    assert "changed c1" in folders.asked
+    assert "RuntimeError" in harness.models.outputs()["c1"]
+
+
+async def test_interrupt_stops_the_making_of_a_folder(harness: Harness, folders: ScriptedFolders) -> None:
+    session = await portable(harness)
+    folders.making = asyncio.Event()
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    runner, task = await running(harness, session)
+    await folders.began_making.wait()
+    await harness.submit(session, ops.Interrupt())
+    runner.notify()
+    assert await task is Ended.PARKED
+    assert harness.tools.started == {}
+    assert "workspace_made" not in await kinds(harness, session)
+
+
+async def test_machine_that_cannot_make_the_folder_gives_the_session_back(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    folders.fails = [FolderFailed("m1", "no space left", elsewhere=True)]
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.YIELDED
+    assert await harness.run(session) is Ended.PARKED
+    assert harness.tools.started == {"c1": 1}
+
+
+async def test_claim_is_kept_until_the_store_takes_the_changes(
+    harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    session, folders.away = await portable(harness), True
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    _, task = await running(harness, session)
+    await harness.until(session, "task_complete")
+    folders.tried.clear()
+    await folders.tried.wait()
+    assert not task.done()
+    folders.away = False
+    assert await task is Ended.PARKED
+    assert (await kinds(harness, session))[-1] == "workspace"
+    warned = await harness.logged_events(session, "warning")
+    assert len(warned) == 1
+
+
+async def test_claim_is_given_up_when_the_store_stays_away_and_taken_up_where_the_changes_are(
+    harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    monkeypatch.setattr(folder_work, "HOLD_S", 0.0)
+    session, folders.away = await portable(harness), True
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert (await harness.facts(session, "workspace_unsaved"))[-1]["trying"] is False
+    folders.away = False
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert "has" in folders.asked
+    found = await kinds(harness, session)
+    assert "workspace_rolled_back" not in found
+    assert found[-1] == "workspace" or "workspace" in found
+
+
+async def test_changes_of_another_machine_that_no_store_had_are_told_as_lost(
+    harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    monkeypatch.setattr(folder_work, "HOLD_S", 0.0)
+    session, folders.away = await portable(harness), True
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    folders.machine = "m2"
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert (await harness.facts(session, "workspace_rolled_back"))[0]["lost"] == ["c1"]
+    assert any("c1" in warned["message"] for warned in await harness.logged_events(session, "warning"))
