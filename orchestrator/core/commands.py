@@ -214,6 +214,8 @@ class ChildSpec:
     label: str | None = None
     model: str | None = None
     sandbox_mode: str | None = None
+    workspace: Literal["own", "shared"] | None = None
+    """The folder that it works in: a copy of its own, or its parent's; None: as the tree has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from orchestrator.core.commit_parts import SLOTS, SPAWNED, Debit, NewSubmission,
 from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import standing_instructions
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.child_folder import began_with, unfit_folder
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import publish_depths, watchers
 from orchestrator.core.draft import Draft
@@ -66,7 +67,7 @@ class ChildSession:
 
 def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
     """Makes the agent, or answers why not; `Widening` is the caller's to answer."""
-    if (why := may_not_make(draft)) is not None:
+    if (why := may_not_make(draft) or unfit_folder(draft.state, asked.spec)) is not None:
         close(draft, call, why)
     elif isinstance(asked, Helper):
         begin_helper(draft, asked, call.call_id)
@@ -223,7 +224,9 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
         "summary": tree.summary,
         "started_ms": tree.started_ms,
     }
-    return (*own, *created.inherited, *_told(draft, created), e.item(role), e.fact(f.AgentChanged(status)))
+    folder = began_with(draft.state)
+    told = _told(draft, created)
+    return (*own, *folder, *created.inherited, *told, e.item(role), e.fact(f.AgentChanged(status)))
 
 
 def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:

@@ -14,6 +14,7 @@ from orchestrator.core.calls.variants import variant_id
 from orchestrator.core.commands import Helper, Variants
 from orchestrator.core.decide.agent_create import begin_helper, invocation_of, may_not_make
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.child_folder import unfit_folder
 from orchestrator.core.decide.helper import OUTCOME, answer_of
 from orchestrator.core.draft import Draft
 from orchestrator.core.plans import variant
@@ -33,7 +34,7 @@ def propose_variants(draft: Draft, call: Call, asked: Variants) -> None:
     if draft.task.drafted:
         close(draft, call, DRAFTED)
         return
-    if (why := may_not_make(draft)) is not None:
+    if (why := may_not_make(draft) or unfit_folder(draft.state, asked.specs[0])) is not None:
         close(draft, call, why)
         return
     helpers = [Helper(spec, slant) for spec, slant in zip(asked.specs, asked.slants, strict=True)]

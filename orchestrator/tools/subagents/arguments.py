@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
@@ -27,6 +27,7 @@ class _ChildArguments(Arguments):
     label: str | None = None
     model: ModelName | None = None
     sandbox_mode: str | None = None
+    workspace: Literal["own", "shared"] | None = None
 
     @property
     def clean_label(self) -> str | None:

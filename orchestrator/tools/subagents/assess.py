@@ -135,6 +135,7 @@ async def _child_spec(
         label=given.clean_label,
         model=given.model,
         sandbox_mode=given.sandbox_mode,
+        workspace=given.workspace,
     )
 
 
