@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
+from orchestrator.folders.linediff import unified_diff
 from orchestrator.protocol import commands as wire
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.grammar import AddFile, DeleteFile, Hunk, Patch, PatchSyntaxError, UpdateFile
-from orchestrator.tools.patch.linediff import unified_diff
 from orchestrator.tools.patch.match import ChunkMismatch, apply_chunks
 
 CHANGE_CONTEXT_LINES = 1

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.folders.linediff import unified_diff
 from orchestrator.tools.patch.files import FileImage, FileReader
-from orchestrator.tools.patch.linediff import unified_diff
 from orchestrator.tools.patch.plan import PatchPlan, PlannedFile
 
 _ABSENT_ID = "0" * 40

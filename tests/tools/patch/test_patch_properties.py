@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.folders.linediff import line_edits
 from orchestrator.tools.patch.apply import PatchApplyError
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.patch.linediff import line_edits
 from orchestrator.tools.patch.plan import PatchCheckError, plan_patch
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import WritableRoots

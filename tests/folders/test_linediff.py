@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.patch import linediff
-from orchestrator.tools.patch.linediff import line_edits, split_lines, unified_diff
+from orchestrator.folders import linediff
+from orchestrator.folders.linediff import line_edits, split_lines, unified_diff
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n", "\n"]), max_size=14)
 

@@ -1,0 +1,299 @@
+"""A copy of a workspace: snapshots of its folder, and folders made from snapshots.
+
+The work is done here, in the process that calls. Where the folder or a pack may be hostile, that process
+is a keeper's (`keeper.py`), which offers the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.folders.build import Build, clock_ns, doubted, remove
+from orchestrator.folders.difference import difference
+from orchestrator.folders.git_objects import EMPTY_TREE, Head, snapshot_of
+from orchestrator.folders.head import HeadImport, read_head
+from orchestrator.folders.known import Known, Walk, changes, dumped, loaded
+from orchestrator.folders.names import quoted
+from orchestrator.folders.packs import Pack, PackWriter
+from orchestrator.folders.records import (
+    NAMED_OMISSIONS,
+    Bounds,
+    Difference,
+    FolderError,
+    Made,
+    Omission,
+    Omissions,
+    Place,
+    SnapshotId,
+    Taken,
+    Unchanged,
+)
+from orchestrator.folders.repository import write_repository
+from orchestrator.folders.scan import Scan
+from orchestrator.folders.store import Indexed, Objects, checked, keep, kept, own
+from orchestrator.folders.take import (
+    NewObjects,
+    State,
+    closure,
+    omissions,
+    replace,
+    system_errors,
+    told,
+    wants_whole,
+    write_whole,
+)
+
+_FORMAT = 1
+MOST_READ = 1024 * 1024
+"""Bytes of a file that is read from a snapshot."""
+
+
+class Copy:
+    """A copy of a workspace. Not for two threads at once. Everything raises `FolderError`."""
+
+    def __init__(self, place: Place, bounds: Bounds) -> None:
+        self.place = place
+        self.bounds = bounds
+        self._states: dict[SnapshotId, State] = {}
+        """The last snapshot, and the one before: the last one may never be recorded."""
+        for folder in (self._packs, self.place.objects / "spool"):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def _packs(self) -> Path:
+        return self.place.objects / "packs"
+
+    def take(self, parent: SnapshotId, at_ms: int) -> Taken | Unchanged:
+        """Takes a snapshot of the folder as it is, behind `parent`."""
+        with system_errors("the snapshot"):
+            state = self._state(parent)
+            writer = self._writer()
+            try:
+                return self._take(state, writer, at_ms)
+            except BaseException:
+                writer.discard()
+                raise
+
+    def _take(self, state: State, writer: PackWriter, at_ms: int) -> Taken | Unchanged:
+        assert state.snapshot is not None
+        sink = NewObjects(writer, state.objects)
+        root = Scan(self.bounds, sink, clock_ns(self.place.objects)).root(self.place.folder, state.root)
+        omitted = omissions(state.root, root)
+        if root.tree == state.root.tree:
+            writer.discard()
+            if root is not state.root:
+                self._states[state.snapshot] = State(state.snapshot, root, state.objects, state.head)
+            return Unchanged(state.snapshot, omitted)
+        snapshot = sink.commit(state, root, at_ms)
+        pack = writer.finish()
+        objects = Objects((*state.objects.packs, self._kept(pack, state.objects)))
+        whole = wants_whole(objects)
+        if whole:
+            writer = self._writer()
+            write_whole(writer, objects, closure(objects, bytes.fromhex(snapshot), state.head))
+            pack = writer.finish()
+            objects = Objects((self._kept(pack, Objects()),))
+        self._remember(State(snapshot, root, objects, state.head), state)
+        counts, names = told(changes(state.root, root))
+        return Taken(
+            snapshot,
+            state.snapshot,
+            root.tree.hex(),
+            self._spooled(pack),
+            pack.sha256,
+            pack.bytes,
+            whole,
+            counts,
+            names,
+            omitted,
+        )
+
+    def born(self, repository: Path | None, ref: str, at_ms: int) -> Taken:
+        """Takes the first snapshot: of the folder, or of a commit where there is no folder."""
+        with system_errors("the first snapshot"):
+            writer = self._writer()
+            try:
+                return self._born(writer, repository, ref, at_ms)
+            except BaseException:
+                writer.discard()
+                raise
+
+    def _born(self, writer: PackWriter, repository: Path | None, ref: str, at_ms: int) -> Taken:
+        head = read_head(repository, ref) if repository is not None else None
+        sink, nothing = NewObjects(writer, Objects()), Known()
+        tracked, too_large = nothing, Omissions()
+        if repository is not None and head is not None:
+            taken = HeadImport(repository, head, self.bounds, writer)
+            tracked = taken.run()
+            named = tuple(
+                Omission(quoted(line.path)[:512], "larger than workspace.max_file", line.size)
+                for line in taken.too_large[:NAMED_OMISSIONS]
+            )
+            too_large = Omissions(named, len(taken.too_large), len(taken.too_large))
+        root, omitted = tracked, too_large
+        if self.place.folder.is_dir():
+            root = Scan(self.bounds, sink, clock_ns(self.place.objects)).root(self.place.folder, tracked)
+            omitted = omissions(tracked, root)
+        state = State(None, nothing, Objects(), head)
+        snapshot = sink.commit(state, root, at_ms)
+        pack = writer.finish()
+        self._remember(State(snapshot, root, Objects((self._kept(pack, Objects()),)), head), None)
+        counts, names = told(changes(nothing, root))
+        tree, spooled = root.tree.hex(), self._spooled(pack)
+        return Taken(snapshot, None, tree, spooled, pack.sha256, pack.bytes, True, counts, names, omitted)
+
+    def settle(self, taken: Taken) -> None:
+        """Removes an uploaded pack from the spool."""
+        taken.pack.unlink(missing_ok=True)
+
+    def make(self, packs: Sequence[Path], snapshot: SnapshotId, *, repository: bool = True) -> Made:
+        """Makes the folder of a snapshot beside the one that is there, and puts it in its place."""
+        with system_errors("the folder"):
+            objects = self._received(packs)
+            root, head = self._walked(objects, snapshot)
+            beside = self.place.objects / "making"
+            remove(beside)
+            build = Build(objects)
+            made = build.folder(beside, root)
+            if head is not None and repository:
+                write_repository(beside / ".git", objects, head, made, build.stats, self.bounds)
+            doubted(made, clock_ns(self.place.objects))
+            self._put_in_place(beside)
+            self._states = {snapshot: State(snapshot, made, objects, head)}
+            self._sweep()
+        return Made(root.count, root.bytes, head.commit.hex() if head is not None else None)
+
+    def _put_in_place(self, beside: Path) -> None:
+        """Two renames: a fall between them leaves no folder, and the next holder makes one."""
+        old = self.place.objects / "replaced"
+        remove(old)
+        with suppress(FileNotFoundError):
+            self.place.folder.rename(old)
+        self.place.folder.parent.mkdir(parents=True, exist_ok=True)
+        beside.rename(self.place.folder)
+        remove(old)
+
+    def adopt(self, snapshot: SnapshotId) -> bool:
+        """Goes on with the folder that `leave` left at this snapshot; False if it left none."""
+        try:
+            version, last, settings, names, row = marshal.loads((self.place.objects / "index").read_bytes())
+            if (version, last, settings) != (_FORMAT, snapshot, repr(self.bounds)):
+                return False
+            objects = Objects([kept(self._packs / name) for name in names])
+            commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
+            self._states = {snapshot: State(snapshot, loaded(row), objects, commit.head)}
+        except (OSError, ValueError, EOFError, TypeError, FolderError):
+            return False
+        return self.place.folder.is_dir()
+
+    def leave(self) -> None:
+        """Keeps what is known of the folder for the next claim on this machine."""
+        with system_errors("the index"):
+            if not self._states:
+                return
+            state = list(self._states.values())[-1]
+            for pack in state.objects.packs:
+                if not pack.file.path.with_suffix(".objects").exists():
+                    keep(pack)
+            names = [pack.file.path.name for pack in state.objects.packs]
+            row = (_FORMAT, state.snapshot, repr(self.bounds), names, dumped(state.root))
+            replace(self.place.objects / "index", marshal.dumps(row))
+
+    def diff(
+        self, before: SnapshotId | None, after: SnapshotId, packs: Sequence[Path] = (), *, stat: bool = False
+    ) -> Difference:
+        """The difference of two snapshots; None is the empty folder."""
+        with system_errors("the comparison"):
+            objects = self._with(packs)
+            old = self._walked(objects, before)[0] if before is not None else Known()
+            return difference(old, self._walked(objects, after)[0], objects, text=not stat)
+
+    def read_tree(
+        self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[Path] = ()
+    ) -> Mapping[str, bytes]:
+        """Contents of files of a snapshot; those that it lacks, and large ones, are left out."""
+        objects = self._with(packs)
+        root = self._walked(objects, snapshot)[0]
+        found = {}
+        for path in paths:
+            *folders, name = path.split("/")
+            here: Known | None = root
+            for folder in folders:
+                here = here.folders.get(folder) if here is not None else None
+            file = here.files.get(name) if here is not None else None
+            if file is not None and file.size <= MOST_READ:
+                found[path] = objects.read(file.sha, "blob")
+        return found
+
+    def _state(self, parent: SnapshotId) -> State:
+        state = self._states.get(parent)
+        if state is None:
+            raise FolderError("missing", f"the copy is not at snapshot {parent}: it has to be made first")
+        return state
+
+    def _remember(self, state: State, before: State | None) -> None:
+        assert state.snapshot is not None
+        kept_before = {before.snapshot: before} if before is not None and before.snapshot is not None else {}
+        self._states = {**kept_before, state.snapshot: state}
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Removes packs of this place that no state needs."""
+        needed = {pack.file.path.stem for state in self._states.values() for pack in state.objects.packs}
+        for path in self._packs.iterdir():
+            if path.stem not in needed:
+                path.unlink()
+
+    def _walked(self, objects: Objects, snapshot: SnapshotId) -> tuple[Known, Head | None]:
+        commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
+        if commit.tree == EMPTY_TREE:
+            return Known(), commit.head
+        return Walk(objects, self.bounds).folder(commit.tree), commit.head
+
+    def _writer(self) -> PackWriter:
+        path = self.place.objects / "spool" / "writing"
+        path.unlink(missing_ok=True)
+        return PackWriter(path)
+
+    def _kept(self, pack: Pack, before: Objects) -> Indexed:
+        """Moves a finished pack to the others of this place."""
+        path = self._packs / f"{pack.sha256}.pack"
+        pack.path.replace(path)
+        path.with_suffix(".objects").unlink(missing_ok=True)
+        return own(pack, path, before)
+
+    def _spooled(self, pack: Pack) -> Path:
+        path = self.place.objects / "spool" / f"{pack.sha256}.pack"
+        path.unlink(missing_ok=True)
+        os.link(self._packs / f"{pack.sha256}.pack", path)
+        return path
+
+    def _with(self, packs: Sequence[Path]) -> Objects:
+        """The objects of this copy, and those of other packs."""
+        mine = list(self._states.values())[-1].objects.packs if self._states else ()
+        return self._received(packs, mine) if packs else Objects(mine)
+
+    def _received(self, packs: Sequence[Path], before: Sequence[Indexed] = ()) -> Objects:
+        """Copies packs to this place, unless they are there, and checks them before they are believed."""
+        found = list(before)
+        for source in packs:
+            path = self._packs / f"{_sum(source)}.pack"
+            if any(pack.file.path == path for pack in found):
+                continue
+            if path.with_suffix(".objects").exists():
+                found.append(kept(path))
+                continue
+            shutil.copyfile(source, path)
+            found.append(checked(path, Objects(found), self.bounds))
+        return Objects(found)
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,222 @@
+"""Knowledge of a folder: its content at a snapshot, and by what each file would show a change.
+
+Records are shared between snapshots and never changed once a snapshot has them.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from orchestrator.folders.git_objects import EMPTY_TREE, Entry, tree_data, tree_entries
+from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted, refused_link
+from orchestrator.folders.records import Bounds, FolderError
+from orchestrator.folders.store import Objects
+
+UNSURE = -1
+"""A change time that no file has: the file is read again at the next snapshot."""
+
+
+class File(NamedTuple):
+    """A file or link as it was last read; the first three tell whether it may have changed since."""
+
+    ctime_ns: int
+    size: int
+    ino: int
+    mode: int
+    sha: bytes
+
+
+class Left(NamedTuple):
+    """Something that is in the folder and not in the snapshot."""
+
+    why: str
+    bytes: int
+
+
+class Known:
+    """A folder as it was last seen. Names are as `os` decodes them."""
+
+    __slots__ = (
+        "bytes",
+        "count",
+        "files",
+        "folders",
+        "ignored",
+        "included",
+        "left",
+        "links",
+        "recorded",
+        "rules",
+        "seen",
+        "skipped",
+        "tree",
+    )
+
+    def __init__(self) -> None:
+        self.files: dict[str, File] = {}
+        self.folders: dict[str, Known] = {}
+        self.links: dict[str, bytes] = {}
+        """Commits of other repositories at their folders' names, as the snapshot before has them."""
+        self.skipped: frozenset[str] = frozenset()
+        """Ignored names."""
+        self.left: dict[str, Left] = {}
+        self.seen: tuple[int, int, int] | None = None
+        """Times and inode of the folder when it was listed; None where it has to be listed again."""
+        self.rules: tuple[bytes, tuple[int, int, int] | None] = (b"", None)
+        """The key of the rules that held, and the times of the folder's own file of rules."""
+        self.ignored = False
+        """Whether rules ignore the folder: what is recorded of it was tracked before, or is included."""
+        self.included = False
+        self.tree = EMPTY_TREE
+        self.count = 0
+        """Files, links and empty folders, with those below."""
+        self.bytes = 0
+        self.recorded = True
+        """Whether the tree above names it: not where all that it holds is ignored or left out."""
+
+    def entries(self) -> list[Entry]:
+        """The entries of its tree."""
+        found = [Entry(os.fsencode(name), file.mode, file.sha) for name, file in self.files.items()]
+        found += [
+            Entry(os.fsencode(name), FOLDER, folder.tree)
+            for name, folder in self.folders.items()
+            if folder.recorded
+        ]
+        found += [Entry(os.fsencode(name), COMMIT, sha) for name, sha in self.links.items()]
+        return found
+
+    def data(self) -> bytes:
+        """The bytes of its tree."""
+        return tree_data(self.entries())
+
+    def sum_up(self) -> None:
+        """Counts what it holds, after its parts are there."""
+        below = self.folders.values()
+        empty = not (self.files or self.folders or self.links or self.skipped or self.left)
+        self.recorded = empty or bool(self.files or self.links) or any(it.recorded for it in below)
+        own = len(self.files) + len(self.links) + empty
+        self.count = own + sum(it.count for it in below if it.recorded)
+        self.bytes = sum(it.size for it in self.files.values()) + sum(it.bytes for it in below)
+
+    def omissions(self, path: bytes = b"") -> Iterator[tuple[bytes, Left]]:
+        """Everything that was left out, with its path."""
+        for name, left in self.left.items():
+            yield path + os.fsencode(name), left
+        for name, folder in self.folders.items():
+            yield from folder.omissions(path + os.fsencode(name) + b"/")
+
+
+class Walk:
+    """A walk of a snapshot's trees, counted: the same few trees can name any number of files."""
+
+    def __init__(self, objects: Objects, bounds: Bounds) -> None:
+        self._objects = objects
+        self._bounds = bounds
+        self.count = 0
+        self.bytes = 0
+
+    def folder(self, tree: bytes, depth: int = 0) -> Known:
+        """A tree with all below it, as a folder of which no file was looked at."""
+        if depth > MOST_DEPTH:
+            raise _refused(f"folders more than {MOST_DEPTH} deep")
+        known = Known()
+        known.tree = tree
+        entries = tree_entries(self._objects.read(tree, "tree"))
+        self._add(0 if entries else 1, 0)
+        for entry in entries:
+            name = os.fsdecode(entry.name)
+            if entry.mode == FOLDER:
+                known.folders[name] = self.folder(entry.sha, depth + 1)
+            elif entry.mode == COMMIT:
+                self._add(1, 0)
+                known.links[name] = entry.sha
+            else:
+                known.files[name] = self._file(entry, depth)
+        known.sum_up()
+        return known
+
+    def _file(self, entry: Entry, depth: int) -> File:
+        size = self._objects.size(entry.sha)
+        self._add(1, size)
+        if entry.mode == LINK:
+            # Read only if it can be one: a link's target is read whole.
+            target = self._objects.read(entry.sha, "blob") if size <= MOST_LINK else b""
+            if (why := refused_link(target, depth)) is not None:
+                raise _refused(f"at {quoted(entry.name)} {why}")
+        return File(UNSURE, size, 0, entry.mode, entry.sha)
+
+    def _add(self, count: int, size: int) -> None:
+        self.count += count
+        self.bytes += size
+        if self.count > self._bounds.max_files:
+            most = f"{self._bounds.max_files:,} files (workspace.max_files)"
+            raise FolderError("too_many_files", f"the snapshot has more than {most}: nothing is made of it")
+        if self.bytes > self._bounds.max_bytes:
+            most = f"{self._bounds.max_bytes:,} bytes (workspace.max_bytes)"
+            raise FolderError("too_large", f"the snapshot has more than {most}: nothing is made of it")
+
+
+def _refused(what: str) -> FolderError:
+    return FolderError("refused", f"a snapshot holds {what}: nothing is made of it")
+
+
+class Change(NamedTuple):
+    """A path that differs: `A`, `M` or `D`, and what it was and is."""
+
+    what: str
+    path: bytes
+    before: File | None
+    after: File | None
+
+
+def changes(before: Known, after: Known, path: bytes = b"") -> Iterator[Change]:
+    """The files and links by which two folders differ; equal trees are not walked."""
+    if before.tree == after.tree:
+        return
+    for name in sorted(before.files.keys() | after.files.keys()):
+        old, new = before.files.get(name), after.files.get(name)
+        if old is None or new is None or (old.mode, old.sha) != (new.mode, new.sha):
+            what = "A" if old is None else "D" if new is None else "M"
+            yield Change(what, path + os.fsencode(name), old, new)
+    nothing = Known()
+    for name in sorted(before.folders.keys() | after.folders.keys()):
+        below = path + os.fsencode(name) + b"/"
+        yield from changes(before.folders.get(name, nothing), after.folders.get(name, nothing), below)
+
+
+def dumped(known: Known) -> bytes:
+    """A folder for the next process of this machine."""
+    return marshal.dumps(_row(known))
+
+
+def _row(known: Known) -> tuple[Any, ...]:
+    return (
+        {name: tuple(file) for name, file in known.files.items()},
+        {name: _row(folder) for name, folder in known.folders.items()},
+        known.links,
+        known.skipped,
+        {name: tuple(left) for name, left in known.left.items()},
+        known.seen,
+        known.rules,
+        (known.ignored, known.included),
+        known.tree,
+    )
+
+
+def loaded(data: bytes) -> Known:
+    """A folder that `dumped` wrote; ValueError, EOFError or TypeError for other bytes."""
+    return _known(marshal.loads(data))
+
+
+def _known(row: tuple[Any, ...]) -> Known:
+    known = Known()
+    files, folders, known.links, known.skipped, left, known.seen, known.rules, flags, known.tree = row
+    known.ignored, known.included = flags
+    known.files = {name: File(*file) for name, file in files.items()}
+    known.folders = {name: _known(folder) for name, folder in folders.items()}
+    known.left = {name: Left(*it) for name, it in left.items()}
+    known.sum_up()
+    return known

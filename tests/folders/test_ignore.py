@@ -1,0 +1,193 @@
+"""Rules of `.gitignore`, each compared with what git says."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.folders.ignore import Rules
+from orchestrator.folders.records import Bounds
+from tests.folders.workshop import Bench, content_of, git
+
+_PIECES = st.sampled_from(
+    [
+        "a",
+        "b",
+        "*",
+        "?",
+        "/",
+        "**/",
+        "/**",
+        "/**/",
+        "[ab]",
+        "[!a]",
+        "[^b]",
+        "[a-c]",
+        "[]a]",
+        "[[:alpha:]]",
+        "\\a",
+        "!",
+        " ",
+        "\\ ",
+        ".",
+        "-",
+        "#",
+    ]
+)
+_LINES = st.lists(st.lists(_PIECES, min_size=1, max_size=5).map("".join), min_size=1, max_size=4)
+_FOLDERS = ("a", "b", "a.b")
+_PATHS = [
+    *(f"{one}/{two}" for one in _FOLDERS for two in (*_FOLDERS, "c")),
+    "a/b/c",
+    "a/a/b",
+    "b/a.b/a",
+    "c",
+    "-",
+    "a/b/a/b",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(_LINES)
+def test_rules_ignore_what_git_ignores(lines: list[str]) -> None:
+    content = "\n".join(_without_glued_stars(line) for line in lines).encode()
+    with tempfile.TemporaryDirectory() as name:
+        git(Path(name), "init", "-q")
+        Path(name, ".gitignore").write_bytes(content)
+        asked = b"\0".join(path.encode() for path in _PATHS) + b"\0"
+        words = ("check-ignore", "--no-index", "--stdin", "-z", "-v", "-n")
+        answers = git(Path(name), *words, given=asked, fits=(0, 1)).split(b"\0")
+    rules = Rules.first(()).with_file(content, 0)
+    for at, path in enumerate(_PATHS):
+        source, _, pattern, _ = answers[4 * at : 4 * at + 4]
+        ignored = bool(source) and not pattern.startswith(b"!")
+        assert _ignored(rules, path.encode()) == ignored, (content, path)
+
+
+def _without_glued_stars(line: str) -> str:
+    """The line with single stars where two stand beside a letter: git 2.39 compares stray pointers there."""
+    while "***" in line:
+        line = line.replace("***", "**")
+    parts = line.removeprefix("!").split("/")
+    kept = "/".join(part if part == "**" else part.replace("**", "*") for part in parts)
+    return ("!" if line.startswith("!") else "") + kept
+
+
+def _ignored(rules: Rules, path: bytes) -> bool:
+    parts = path.split(b"/")
+    steps = ((b"/".join(parts[:depth]), depth < len(parts)) for depth in range(1, len(parts) + 1))
+    return any(rules.ignores(step, is_folder) for step, is_folder in steps)
+
+
+@pytest.mark.parametrize(
+    "pattern", [b"*a" * 100 + b"b", b"**/" * 100 + b"*a*a*b", b"a*" * 60 + b"/" + b"a*" * 60 + b"x"]
+)
+def test_pattern_that_is_made_to_take_long_does_not(pattern: bytes) -> None:
+    rules = Rules.first(()).with_file(pattern, 0)
+    began = time.process_time()
+    assert not rules.ignores(b"/".join([b"a" * 200] * 15), False)
+    assert time.process_time() - began < 1.0
+
+
+def test_nested_rules_outdo_those_above(bench: Bench) -> None:
+    bench.write(
+        {
+            ".gitignore": b"*.log\nbuild/\n",
+            "sub/.gitignore": b"!keep.log\n",
+            "sub/keep.log": b"1",
+            "sub/other.log": b"2",
+            "build/keep.log": b"3",
+            "build/.gitignore": b"!*\n",
+        }
+    )
+    assert set(bench.born().names) == {"A .gitignore", "A sub/.gitignore", "A sub/keep.log"}
+
+
+def test_tracked_file_stays_when_a_rule_comes_to_ignore_it(bench: Bench) -> None:
+    bench.write({"out/a.o": b"1", "b.o": b"1"})
+    bench.born()
+    bench.write({".gitignore": b"*.o\nout/\n", "out/new": b"2", "c.o": b"3"})
+    assert bench.taken().names == ("A .gitignore",)
+    bench.write({"out/a.o": b"9"})
+    assert bench.taken().names == ("M out/a.o",)
+    (bench.folder / "out" / "a.o").unlink()
+    (bench.folder / "b.o").unlink()
+    assert set(bench.taken().names) == {"D out/a.o", "D b.o"}
+    bench.write({"b.o": b"1"})
+    bench.take()
+    assert bench.last is not None
+    assert bench.last.omitted.all == 0
+
+
+def test_rule_that_goes_lets_files_in(bench: Bench) -> None:
+    bench.write({".gitignore": b"*.o\n", "a.o": b"1", "d/b.o": b"2"})
+    bench.born()
+    bench.write({".gitignore": b"# nothing\n"})
+    assert set(bench.taken().names) == {"M .gitignore", "A a.o", "A d/b.o"}
+
+
+def test_glob_of_the_settings_includes_ignored_files(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(include=("build/keep/*.bin", "dist/", "*.so")))
+    bench.write(
+        {
+            ".gitignore": b"build/\ndist/\n*.so\nnode_modules/\n",
+            "build/keep/a.bin": b"1",
+            "build/keep/a.txt": b"2",
+            "build/other": b"3",
+            "dist/deep/.gitignore": b"*\n",
+            "dist/deep/x": b"4",
+            "lib.so": b"5",
+            "node_modules/lib.so": b"6",
+        }
+    )
+    names = set(bench.born().names)
+    assert names == {
+        "A .gitignore",
+        "A build/keep/a.bin",
+        "A dist/deep/.gitignore",
+        "A dist/deep/x",
+        "A lib.so",
+    }
+
+
+def test_excluded_file_is_left_out_and_named_unless_rules_ignore_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(exclude=("*.pem", "!public.pem", "secrets/")))
+    bench.write(
+        {
+            ".gitignore": b"private/\n",
+            "a.pem": b"1",
+            "public.pem": b"2",
+            "secrets/x": b"3",
+            "private/b.pem": b"4",
+        }
+    )
+    assert set(bench.born().names) == {"A .gitignore", "A public.pem"}
+    assert bench.left() == {
+        "a.pem": "excluded (workspace.exclude)",
+        "secrets": "excluded (workspace.exclude)",
+    }
+    bench.write({"other": b"5"})
+    assert bench.taken().names == ("A other",)
+
+
+def test_rules_of_the_person_are_weaker_than_those_of_the_folder(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(ignored=(".env", "*.swp")))
+    bench.write(
+        {".gitignore": b"!keep.swp\n", ".env": b"secret", "keep.swp": b"1", "d/.env": b"2", "d/x.swp": b"3"}
+    )
+    assert set(bench.born().names) == {"A .gitignore", "A keep.swp"}
+
+
+def test_folder_of_ignored_files_alone_is_not_recorded(bench: Bench) -> None:
+    bench.write({".gitignore": b"*.pyc\n", "cache/a.pyc": b"1", "empty": None})
+    bench.born()
+    assert set(content_of(bench.elsewhere())) == {b".gitignore", b"empty"}
+    (bench.folder / "cache" / "b.pyc").write_bytes(b"2")
+    bench.take()
+    assert bench.last is not None
+    assert not hasattr(bench.last, "pack")

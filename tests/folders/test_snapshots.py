@@ -1,0 +1,233 @@
+"""Snapshots of a folder: what is in them, which ids they have, and the folders that are made of them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.folders.copy import Copy
+from orchestrator.folders.records import Bounds, Counts, FolderError, Place, Taken, Unchanged
+from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
+
+
+def test_copy_makes_elsewhere_what_a_snapshot_saw(bench: Bench) -> None:
+    bench.write(
+        {
+            "a.py": b"print(1)\n",
+            "src/run.sh": b"#!/bin/sh\n",
+            "src/link": "../a.py",
+            "empty/below": None,
+            "zero": b"",
+        }
+    )
+    (bench.folder / "src" / "run.sh").chmod(0o755)
+    taken = bench.born()
+    assert taken.counts == Counts(added=4)
+    assert taken.whole
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+    assert content_of(bench.folder)[b"src/run.sh"][0] == "program"
+
+
+def test_name_that_is_not_utf_8_is_kept_and_quoted(bench: Bench) -> None:
+    bench.write({b"caf\xe9.txt": b"x", 'with "quotes"\n': b"y", "Änderung": b"z"})
+    taken = bench.born()
+    assert set(taken.names) == {'A "caf\\351.txt"', 'A "with \\"quotes\\"\\n"', "A Änderung"}
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+
+
+def test_same_content_and_history_have_the_same_ids_on_every_machine(tmp_path: Path) -> None:
+    ids = []
+    for name in ("one", "two"):
+        bench = Bench(tmp_path / name)
+        bench.write({"a": b"1", "b/c": b"2"})
+        bench.born()
+        bench.write({"b/c": b"3"})
+        ids.append(bench.taken().snapshot)
+    assert ids[0] == ids[1]
+    bench.write({"b/c": b"2"})
+    assert bench.taken().snapshot not in ids
+
+
+def test_git_computes_the_ids_that_snapshots_have_and_finds_nothing_wrong(bench: Bench) -> None:
+    bench.write({"a": b"1\n", "a.b/c": b"2\n", "a0": b"3\n", "link": "a"})
+    bench.born()
+    bench.write({"a.b/c": b"2\n" * 2000, "a.b/d/e": b"4\n"})
+    taken = bench.taken()
+    store = bench.repository()
+    git(store, "fsck", "--full", "--strict", taken.snapshot)
+    work = bench.root / "work"
+    work.mkdir()
+    git(bench.root, "init", "-q", str(work))
+    for path in bench.folder.iterdir():
+        path.rename(work / path.name)
+    git(work, "add", "-A")
+    assert git(work, "write-tree").decode().strip() == taken.tree
+    commit = git(store, "cat-file", "commit", taken.snapshot).decode()
+    assert commit.startswith(
+        f"tree {taken.tree}\nparent {taken.parent}\nauthor Dendro <dendro@localhost> {AT_MS // 1000}"
+    )
+
+
+def test_unchanged_folder_gives_no_snapshot(bench: Bench) -> None:
+    bench.write({"a": b"1", "b/c": b"2"})
+    first = bench.born()
+    assert bench.take() == Unchanged(first.snapshot)
+    (bench.folder / "a").write_bytes(b"1")
+    os.utime(bench.folder / "b")
+    assert bench.take() == Unchanged(first.snapshot)
+
+
+def test_counts_and_names_tell_what_changed(bench: Bench) -> None:
+    bench.write({"a": b"1", "b/c": b"2", "d": b"3"})
+    bench.born()
+    bench.write({"a": b"9", "new/e": b"4"})
+    (bench.folder / "d").unlink()
+    taken = bench.taken()
+    assert taken.counts == Counts(added=1, modified=1, deleted=1)
+    assert taken.names == ("M a", "D d", "A new/e")
+    assert taken.parent != taken.snapshot
+
+
+def test_change_that_keeps_size_and_modification_time_is_seen(bench: Bench) -> None:
+    bench.write({"a": b"one"})
+    bench.born()
+    bench.take()
+    before = (bench.folder / "a").stat()
+    (bench.folder / "a").write_bytes(b"two")
+    os.utime(bench.folder / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert bench.taken().names == ("M a",)
+
+
+def test_file_and_folder_that_take_each_others_place_are_seen(bench: Bench) -> None:
+    bench.write({"a": b"1", "b/c": b"2"})
+    bench.born()
+    (bench.folder / "a").unlink()
+    (bench.folder / "b" / "c").unlink()
+    (bench.folder / "b").rmdir()
+    bench.write({"a/c": b"2", "b": b"1"})
+    assert bench.taken().counts == Counts(added=2, deleted=2)
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+
+
+def test_snapshot_that_was_never_recorded_is_covered_by_the_next(bench: Bench) -> None:
+    bench.write({"a": b"1"})
+    first = bench.born()
+    bench.write({"a": b"2"})
+    lost = bench.copy.take(first.snapshot, AT_MS)
+    assert isinstance(lost, Taken)
+    lost.pack.unlink()
+    bench.write({"b": b"3"})
+    assert bench.taken().counts == Counts(added=1, modified=1)
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+
+
+def test_pack_of_a_changed_text_is_small(bench: Bench) -> None:
+    text = "".join(f"line {n} says {n * 7919 % 1000}\n" for n in range(400)).encode()
+    bench.write({f"folder/file {n}": text + b"%d" % n for n in range(300)})
+    bench.born()
+    bench.write({"folder/file 7": text.replace(b"line 200", b"LINE 200")})
+    taken = bench.taken()
+    assert taken.bytes < 1000
+
+
+def test_whole_pack_follows_thirty_two_others(bench: Bench) -> None:
+    bench.write({"keep": b"k" * 100, "gone": b"g"})
+    bench.born()
+    (bench.folder / "gone").unlink()
+    wholes = []
+    for number in range(33):
+        bench.write({"counter": b"%d\n" % number})
+        wholes.append(bench.taken().whole)
+    assert wholes.index(True) == 31
+    assert len(bench.packs) == 2
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+    bench.write({"gone": b"g"})
+    bench.taken()
+    assert content_of(bench.elsewhere("later")) == content_of(bench.folder)
+
+
+def test_next_claim_goes_on_with_the_copy_that_was_left(bench: Bench) -> None:
+    bench.write({"a": b"1", "b/c": b"2"})
+    bench.born()
+    bench.copy.leave()
+    bench.copy = Copy(bench.copy.place, bench.bounds)
+    assert bench.copy.adopt(bench.at)
+    bench.write({"b/c": b"3"})
+    assert bench.taken().names == ("M b/c",)
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+    assert not Copy(bench.copy.place, bench.bounds).adopt(bench.at)
+
+
+def test_made_folder_is_the_copy_of_its_snapshot(bench: Bench) -> None:
+    bench.write({"a": b"1", "b/c": b"2"})
+    bench.born()
+    other = Copy(Place(bench.root / "x" / "folder", bench.root / "x" / "objects"), bench.bounds)
+    made = other.make(bench.packs, bench.at)
+    assert (made.files, made.bytes) == (2, 2)
+    assert isinstance(other.take(bench.at, AT_MS), Unchanged)
+    (bench.root / "x" / "folder" / "a").write_bytes(b"9")
+    assert isinstance(other.take(bench.at, AT_MS), Taken)
+    other.make(bench.packs, bench.at)
+    assert content_of(bench.root / "x" / "folder") == content_of(bench.folder)
+
+
+def test_folder_with_more_files_than_allowed_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(max_files=20))
+    bench.write({f"{n}": b"" for n in range(20)})
+    bench.born()
+    bench.write({"d/21": b""})
+    with pytest.raises(FolderError, match="more than 20 files") as refused:
+        bench.take()
+    assert refused.value.kind == "too_many_files"
+    (bench.folder / "3").unlink()
+    assert bench.taken().counts == Counts(added=1, deleted=1)
+
+
+def test_file_over_the_bound_is_left_out_and_named_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(max_file=1000, max_bytes=5000))
+    bench.write({"small": b"s" * 1000, "large": b"l" * 1001})
+    bench.born()
+    assert bench.left() == {"large": "larger than workspace.max_file"}
+    bench.write({"small": b"t"})
+    assert bench.taken().omitted.new == 0
+    bench.write({"large": b"l" * 10})
+    assert bench.taken().names == ("A large",)
+    bench.write({f"{n}": b"x" * 900 for n in range(6)})
+    with pytest.raises(FolderError, match="may hold 5,000"):
+        bench.take()
+
+
+_NAMES = st.sampled_from([b"a", b"b", b"c.py", b"dir", b"caf\xe9", b"x y", b"-", b"*"])
+_PATHS = st.lists(_NAMES, min_size=1, max_size=3).map(b"/".join)
+_CONTENT = st.one_of(
+    st.binary(max_size=40), st.just(b"line\n" * 50), st.sampled_from(["a", "b/c", "c.py"]), st.none()
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.dictionaries(_PATHS, _CONTENT, max_size=6), min_size=1, max_size=3))
+def test_any_folder_is_made_as_it_was(versions: list[dict[bytes, Content]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name))
+        bench.folder.mkdir()
+        bench.born()
+        for number, files in enumerate(versions):
+            for path, content in files.items():
+                _place(bench, path, content)
+            bench.take()
+            assert content_of(bench.elsewhere(str(number))) == content_of(bench.folder)
+
+
+def _place(bench: Bench, path: bytes, content: Content) -> None:
+    """Writes a path where the folder allows it, and removes what is there where it does not."""
+    try:
+        bench.write({path: content})
+    except OSError:
+        target = os.path.join(os.fsencode(bench.folder), path)  # noqa: PTH118
+        if os.path.lexists(target) and not os.path.isdir(target):  # noqa: PTH112
+            os.unlink(target)  # noqa: PTH108
