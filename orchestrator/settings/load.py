@@ -63,6 +63,8 @@ TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices", "mcp
 MCP_SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 NOT_SETTINGS = frozenset({"DENDRO_DEBUG", "DENDRO_HOME", "DENDRO_SANDBOX"})
+NO_EFFECT = "has no effect here"
+"""The end of the warning about a key of Codex's that nothing here obeys."""
 WITHOUT_EFFECT = frozenset(
     {
         "chatgpt_base_url",
@@ -330,7 +332,7 @@ def _unknown_keys(layers: Layers) -> Iterator[str]:
         if path[0] == "profiles" or found.value == {}:
             continue
         if useless := {path[0], key} & WITHOUT_EFFECT:
-            yield f"{found.origin.where}: {useless.pop()} has no effect here"
+            yield f"{found.origin.where}: {useless.pop()} {NO_EFFECT}"
         else:
             yield f"{found.origin.where}: unknown key {key}{_hint(key, known)}"
 

@@ -196,7 +196,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         credentials=credential_store(found.settings),
         asks_auto_review=found.settings.gateway.auto_review == "ask",
         jobs=PoolJobs(found.broker, session_pool(found.settings), lambda: uuid.uuid4().hex),
-        write_settings=SavedSettings(found.settings).write,
+        write_settings=SavedSettings(found.settings, sources).write,
     )
 
 

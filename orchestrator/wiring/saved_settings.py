@@ -1,22 +1,20 @@
-"""Keys of the person's own settings file, written by a door: a line each, all else stays as it is."""
+"""The person's own settings file, written by a door."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import hashlib
 import os
-import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from orchestrator.gateways.app_server.ports import BadSetting
+from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.sandbox.policy import PROJECT_CONFIG
-from orchestrator.settings import Settings
-from orchestrator.settings.layers import FILE_LIMIT_BYTES
-
-_TABLE = re.compile(r"^\s*\[", re.MULTILINE)
+from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.file_edits import CannotEdit, with_edits
+from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath
+from orchestrator.settings.load import NO_EFFECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,45 +22,58 @@ class SavedSettings:
     """The file of the person whose gateway this is."""
 
     settings: Settings
+    sources: SettingsSources
+    """The sources of the gateway's settings: what the changed file makes of them is checked first."""
 
-    async def write(self, keys: Mapping[str, str | None]) -> None:
-        """Sets top-level keys, and takes out those that are None; raises `BadSetting`."""
-        await asyncio.to_thread(self._write, keys)
+    async def write(self, write: ConfigWrite) -> ConfigWritten:
+        """Sets keys, and takes out those that are None, all or none; raises `BadSetting`."""
+        return await asyncio.to_thread(self._write, write)
 
-    def _write(self, keys: Mapping[str, str | None]) -> None:
+    def _write(self, write: ConfigWrite) -> ConfigWritten:
         file = self.settings.config_file or self.settings.home / PROJECT_CONFIG
+        if write.file is not None and Path(write.file) != file:
+            raise BadSetting(f"filePath: the settings stand in {file}, and no other file is written")
         try:
             text = file.read_text(encoding="utf-8") if file.exists() else ""
-            changed = with_keys(text, keys)
-            tomllib.loads(changed)
+            if write.version not in (None, _version(text)):
+                raise BadSetting(f"{file} has changed since that version: config/read tells what is in force")
+            changed = with_edits(text, write.edits)
             if len(changed.encode()) > FILE_LIMIT_BYTES:
                 raise BadSetting(f"{file} would be larger than {FILE_LIMIT_BYTES:,} bytes")
-            _replace(file, changed)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            self._replace(file, changed)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, CannotEdit) as error:
             raise BadSetting(f"{file} was not changed: {error}") from None
+        hidden = tuple(".".join(path) for path, _ in write.edits if self._overrides(path))
+        return ConfigWritten(file, _version(changed), hidden)
+
+    def _overrides(self, path: KeyPath) -> bool:
+        """Whether the command line of this gateway counts before its file."""
+        key = ".".join(path)
+        return any(key == named or key.startswith(f"{named}.") for named in self.settings.named)
+
+    def _replace(self, file: Path, text: str) -> None:
+        """Puts the new content in the place of the old, whole or not at all, if it makes settings."""
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.write_text(text, encoding="utf-8")
+        try:
+            self._check(draft, file)
+            if file.exists():
+                draft.chmod(file.stat().st_mode & 0o777)
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _check(self, draft: Path, file: Path) -> None:
+        """Raises `BadSetting` for a value that cannot be, and for a key that nobody knows."""
+        try:
+            settings = load_settings(replace(self.sources, config_file=draft))
+        except SettingsError as error:
+            raise BadSetting(str(error).replace(str(draft), str(file))) from None
+        warnings = [warning.replace(str(draft), str(file)) for warning in settings.warnings]
+        for warning in warnings:
+            if warning not in self.settings.warnings and not warning.endswith(NO_EFFECT):
+                raise BadSetting(warning)
 
 
-def with_keys(text: str, keys: Mapping[str, str | None]) -> str:
-    """The text of a file with other values of top-level keys, which stand before its first table."""
-    found = _TABLE.search(text)
-    head, rest = (text[: found.start()], text[found.start() :]) if found else (text, "")
-    for key, value in keys.items():
-        line = None if value is None else f"{key} = {json.dumps(value, ensure_ascii=False)}\n"
-        before = re.compile(rf"^[ \t]*{re.escape(key)}[ \t]*=.*\n?", re.MULTILINE)
-        if (place := before.search(head)) is not None:
-            head = head[: place.start()] + (line or "") + head[place.end() :]
-        elif line is not None:
-            head = f"{head}{'' if not head or head.endswith(chr(10)) else chr(10)}{line}"
-    return head + rest
-
-
-def _replace(file: Path, text: str) -> None:
-    """Puts the new content in the place of the old, whole or not at all."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    try:
-        if file.exists():
-            draft.chmod(file.stat().st_mode & 0o777)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
+def _version(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

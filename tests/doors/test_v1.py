@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.ports import BadSetting
+from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import jobs as j
-from orchestrator.wiring.saved_settings import with_keys
+from orchestrator.settings.file_edits import with_edits
 from tests.doors.peer import Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.test_app_server_turns import HELLO, ports_of, working
@@ -240,10 +240,11 @@ async def test_command_of_no_session_is_a_worker_s_and_the_user_s_alone() -> Non
 async def test_only_the_machine_s_user_writes_the_settings() -> None:
     written: list[Any] = []
 
-    async def write(keys: Any) -> None:
-        if keys["model"] == "bad":
+    async def write(write: ConfigWrite) -> ConfigWritten:
+        if (("model",), "bad") in write.edits:
             raise BadSetting("not changed")
-        written.append(keys)
+        written.append(write.edits)
+        return ConfigWritten(Path("/f"), "1")
 
     async with served(ports(write_settings=write), notifications) as server:
         async with connected(server) as peer:
@@ -251,7 +252,7 @@ async def test_only_the_machine_s_user_writes_the_settings() -> None:
             assert await peer.refused("setDefaultModel", {"model": "bad"}) == (Code.REFUSED, "not changed")
         async with connected(server, STRANGER) as other:
             await other.refused("setDefaultModel", {"model": "m"})
-    assert written == [{"model": "m", "model_reasoning_effort": "low"}]
+    assert written == [((("model",), "m"), (("model_reasoning_effort",), "low"))]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +265,7 @@ async def test_only_the_machine_s_user_writes_the_settings() -> None:
     ],
 )
 def test_written_key_stands_before_the_tables_and_leaves_the_rest_alone(before: str, after: str) -> None:
-    assert with_keys(before, {"model": "m", "effort": None}) == after
+    assert with_edits(before, [(("model",), "m"), (("effort",), None)]) == after
 
 
 def test_recordings_of_version_1_are_all_here() -> None:

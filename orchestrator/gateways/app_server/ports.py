@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,28 @@ class BadSetting(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigWrite:
+    """Changes of the settings' file, all or none."""
+
+    edits: Sequence[tuple[tuple[str, ...], object]]
+    """Keys by their parts, with their new values; None takes a key out."""
+    file: str | None = None
+    """The file that the client means; None: whichever it is."""
+    version: str | None = None
+    """The version that is to be there still; None: whichever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigWritten:
+    """The file as it is now."""
+
+    file: Path
+    version: str
+    hidden: tuple[str, ...] = ()
+    """Keys among those written that the gateway's command line sets otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
     """The deployment as the doors of a process use it."""
 
@@ -65,7 +87,7 @@ class Ports:
     """Where the machine's user keeps a sign-in at model providers; None where nobody may sign in."""
     jobs: PoolJobs | None = None
     """The way to workers of the gateway's pool, for what belongs to no session."""
-    write_settings: Callable[[Mapping[str, str | None]], Awaitable[None]] | None = None
+    write_settings: Callable[[ConfigWrite], Awaitable[ConfigWritten]] | None = None
     """Writes keys into the file of the machine's user; raises `BadSetting`."""
     unserved_s: float = 5.0
     """After so long a client is told that no worker has taken its words."""

@@ -1,19 +1,29 @@
-"""Methods that read the settings in force for new sessions. No key is ever among them."""
+"""Methods that read the settings in force for new sessions, never with a key, and write the person's file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import orjson
+from pydantic import Field
+
+from orchestrator.gateways.app_server.errors import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
 from orchestrator.gateways.app_server.methods.catalogue import Folder, public_url
 from orchestrator.gateways.app_server.offer import Offer, is_owner
+from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.gateways.app_server.write_settings import approval_json
+from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tables import McpServerSettings, ProviderSettings
 
 if TYPE_CHECKING:
     from orchestrator.gateways.app_server.door import Door
+
+
+MOST_PATH, MOST_EDITS, MOST_VALUE = 1_024, 100, 64 << 10
 
 
 class ConfigRead(Params):
@@ -85,7 +95,101 @@ async def requirements_read(door: Door, _: NoParams) -> Result:
     return {"supportsIndependentSpeedModes": None, "requirements": None}
 
 
+# ── writing ───────────────────────────────────────────────────────────────────────────────────
+
+
+class ConfigEdit(Params):
+    """A key by its dotted path, and its new value; null takes it out."""
+
+    key_path: Annotated[str, Field(min_length=1, max_length=MOST_PATH)]
+    value: Any
+    merge_strategy: Literal["replace", "upsert"]
+
+    def edits(self) -> Iterator[tuple[tuple[str, ...], object]]:
+        """The edits that it asks for: with `upsert` those of each member of a table."""
+        path = _parts(self.key_path)
+        if self.merge_strategy == "upsert" and isinstance(self.value, dict) and self.value:
+            yield from _leaves(path, self.value)
+        else:
+            yield path, self.value
+
+
+class ConfigValueWrite(ConfigEdit):
+    """An edit of the person's settings file."""
+
+    file_path: str | None = None
+    expected_version: str | None = None
+
+
+class ConfigBatchWrite(Params):
+    """Edits that count together or not at all."""
+
+    edits: Annotated[tuple[ConfigEdit, ...], Field(max_length=MOST_EDITS)]
+    file_path: str | None = None
+    expected_version: str | None = None
+
+
+async def value_write(door: Door, params: ConfigValueWrite) -> Result:
+    """Writes one key; sessions to come have it when the gateway starts anew."""
+    return await _write(door, ConfigWrite(tuple(params.edits()), params.file_path, params.expected_version))
+
+
+async def batch_write(door: Door, params: ConfigBatchWrite) -> Result:
+    """Writes several keys, all or none."""
+    edits = tuple(one for edit in params.edits for one in edit.edits())
+    return await _write(door, ConfigWrite(edits, params.file_path, params.expected_version))
+
+
+async def _write(door: Door, write: ConfigWrite) -> Result:
+    if not is_owner(door.principal) or door.principal.token or door.ports.write_settings is None:
+        raise RpcError("the settings' file is the machine's user's: name settings in thread/start instead")
+    if len(orjson.dumps([value for _, value in write.edits])) > MOST_VALUE:
+        raise bad_params(f"value: at most {MOST_VALUE:,} bytes as JSON can be written at once")
+    try:
+        done = await door.ports.write_settings(write)
+    except BadSetting as error:
+        raise RpcError(str(error)) from None
+    return {
+        "status": "okOverridden" if done.hidden else "ok",
+        "filePath": str(done.file),
+        "version": done.version,
+        "overriddenMetadata": _overridden(door, done) if done.hidden else None,
+    }
+
+
+def _overridden(door: Door, done: ConfigWritten) -> JsonObject:
+    config = _config(door.ports.offer, owner=True)
+    return {
+        "message": f"the gateway's command line sets {', '.join(done.hidden)}, and counts before its file",
+        "effectiveValue": config.get(done.hidden[0]),
+        "overridingLayer": {"name": {"type": "sessionFlags"}, "version": ""},
+    }
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """The parts of a dotted key, a quoted one with its dots; raises `RpcError`."""
+    parts: list[str] = []
+    try:
+        table: object = tomllib.loads(f"{path} = 0")
+        while isinstance(table, dict):
+            ((part, table),) = table.items()
+            parts.append(part)
+    except ValueError:
+        raise bad_params(f"keyPath: {path[:100]!r} is no key of a settings file") from None
+    return tuple(parts)
+
+
+def _leaves(path: tuple[str, ...], table: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], object]]:
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves((*path, key), value)
+        else:
+            yield (*path, key), value
+
+
 METHODS: Mapping[str, Method] = {
     "config/read": Method(ConfigRead, config_read),
     "configRequirements/read": Method(NoParams, requirements_read),
+    "config/value/write": Method(ConfigValueWrite, value_write, Scope.ADMIN),
+    "config/batchWrite": Method(ConfigBatchWrite, batch_write, Scope.ADMIN),
 }

@@ -17,7 +17,7 @@ from orchestrator.gateways.app_server.methods import account
 from orchestrator.gateways.app_server.methods.handshake import named_agent
 from orchestrator.gateways.app_server.methods.v1 import V1Params
 from orchestrator.gateways.app_server.offer import is_owner
-from orchestrator.gateways.app_server.ports import BadSetting
+from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite
 from orchestrator.gateways.app_server.write_settings import sandbox_of
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Scope
@@ -230,7 +230,8 @@ async def set_default_model(door: Door, params: SetDefaultModel) -> Result:
         )
     effort = None if params.reasoning_effort is None else params.reasoning_effort.value
     try:
-        await door.ports.write_settings({"model": params.model, "model_reasoning_effort": effort})
+        edits = ((("model",), params.model), (("model_reasoning_effort",), effort))
+        await door.ports.write_settings(ConfigWrite(edits))
     except BadSetting as error:
         raise RpcError(str(error)) from None
     return {}

@@ -1,0 +1,153 @@
+"""Writes of the person's settings file over the app-server: checked as settings first, all or none."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.settings.file_edits import CannotEdit, with_edits
+from orchestrator.wiring.new_threads import offer
+from orchestrator.wiring.saved_settings import SavedSettings
+from tests.doors.peer import ANN, Peer, connected, served
+from tests.doors.ports import ports
+from tests.doors.schema import assert_valid
+
+OWN = """# mine
+model = "old" # and this is why
+
+[sandbox_workspace_write]
+network_access = false
+
+[tui]
+theme = "dark"
+"""
+
+
+@pytest.fixture
+async def peers(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
+    """The machine's user, holders of tokens, and the file."""
+    file = tmp_path / "h" / "dendro.toml"
+    file.parent.mkdir()
+    file.write_text(OWN)
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(file.parent), "PATH": "/usr/bin:/bin"}
+    sources = SettingsSources(tmp_path, environ, overrides=("approval_policy=never",))
+    settings = load_settings(sources)
+    writes = SavedSettings(settings, sources).write
+    tenant = Principal("acme/eve", "acme")
+    token = Principal("ci", scope=Scope.ADMIN, token="abc")
+    async with (
+        served(ports(offer(settings), write_settings=writes), notifications) as server,
+        connected(server, ANN) as ann,
+        connected(server, tenant) as eve,
+        connected(server, token) as ci,
+    ):
+        for peer in (ann, eve, ci):
+            await peer.greet(experimentalApi=True)
+        yield SimpleNamespace(ann=ann, others=(eve, ci), file=file)
+
+
+async def write(peer: Peer, key: str, value: Any, **more: Any) -> dict[str, Any]:
+    params = {"keyPath": key, "value": value, "mergeStrategy": "replace", **more}
+    answer = await peer.call("config/value/write", params)
+    assert_valid("ConfigWriteResponse", answer)
+    return answer
+
+
+async def test_person_writes_keys_and_everything_else_of_the_file_stays(peers: SimpleNamespace) -> None:
+    done = await write(peers.ann, "model", "new")
+    assert (done["status"], done["filePath"]) == ("ok", str(peers.file))
+    await write(peers.ann, "sandbox_workspace_write.network_access", True, expectedVersion=done["version"])
+    await write(peers.ann, "worker.concurrency", 3)
+    await write(peers.ann, "tui", {"theme": "light"}, mergeStrategy="upsert")
+    text = peers.file.read_text()
+    assert text.startswith('# mine\nmodel = "new"\n')
+    found = tomllib.loads(text)
+    assert found["sandbox_workspace_write"] == {"network_access": True}
+    assert (found["worker"], found["tui"]) == ({"concurrency": 3}, {"theme": "light"})
+    await write(peers.ann, "worker.concurrency", None)
+    assert not tomllib.loads(peers.file.read_text())["worker"]
+
+
+async def test_edits_of_one_batch_are_written_all_or_none(peers: SimpleNamespace) -> None:
+    edits = [
+        {"keyPath": "model", "value": "new", "mergeStrategy": "replace"},
+        {"keyPath": "worker.concurrency", "value": "many", "mergeStrategy": "replace"},
+    ]
+    code, text = await peers.ann.refused("config/batchWrite", {"edits": edits})
+    assert (code, "worker.concurrency" in text) == (Code.REFUSED, True)
+    assert peers.file.read_text() == OWN
+    assert_valid("ConfigWriteResponse", await peers.ann.call("config/batchWrite", {"edits": edits[:1]}))
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"keyPath": "modle", "value": "x"}, "modle"),
+        ({"keyPath": "model", "value": {"a": 1}}, "model"),
+        ({"keyPath": "model", "value": "x", "expectedVersion": "sha256:0"}, "has changed since"),
+        ({"keyPath": "model", "value": "x", "filePath": "/etc/passwd"}, "no other file is written"),
+        ({"keyPath": "a b", "value": "x"}, "keyPath"),
+        ({"keyPath": "model = 1\nx", "value": "x"}, "keyPath"),
+        ({"keyPath": "model", "value": "x" * 70_000}, "at most 65,536 bytes"),
+    ],
+)
+async def test_write_that_makes_no_settings_changes_nothing(
+    peers: SimpleNamespace, params: dict[str, Any], said: str
+) -> None:
+    _, text = await peers.ann.refused("config/value/write", {"mergeStrategy": "replace", **params})
+    assert said in text
+    assert peers.file.read_text() == OWN
+    assert [path.name for path in peers.file.parent.iterdir()] == ["dendro.toml"]
+
+
+async def test_key_that_the_command_line_sets_is_written_and_said_to_be(
+    peers: SimpleNamespace,
+) -> None:
+    done = await write(peers.ann, "approval_policy", "untrusted")
+    assert (done["status"], done["overriddenMetadata"]["effectiveValue"]) == ("okOverridden", "never")
+
+
+async def test_nobody_but_the_machine_s_user_writes_the_file(peers: SimpleNamespace) -> None:
+    for other in peers.others:
+        params = {"keyPath": "model", "value": "x", "mergeStrategy": "replace"}
+        _, text = await other.refused("config/value/write", params)
+        assert "the machine's user's" in text
+    assert peers.file.read_text() == OWN
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("model = '''\na\n'''\n", "model", "x"),
+        ("agents = { max_depth = 1 }\n", "agents.max_depth", 2),
+        ("[[x]]\na = 1\n", "x.a", 2),
+    ],
+)
+def test_form_that_no_line_changes_is_left_to_a_person(text: str, key: str, value: object) -> None:
+    with pytest.raises(CannotEdit, match=key):
+        with_edits(text, [(tuple(key.split(".")), cast(Any, value))])
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value", "after"),
+    [
+        ("", "a.b", 1, "[a]\nb = 1\n"),
+        ("x = 1", "a.b", True, "x = 1\n\n[a]\nb = true\n"),
+        ("[a]\n\n[c]\n", "a.b", 'q"t', '[a]\nb = "q\\"t"\n\n[c]\n'),
+        ('[a."d.e"]\n', "a.d\x00e", 1, '[a."d.e"]\nx = 1\n'),
+        ("[ a.b ] # c\nx = 1", "a.b.x", [1, "2"], '[ a.b ] # c\nx = [1, "2"]\n'),
+        ("a = 1\n", "a", None, ""),
+    ],
+)
+def test_line_is_written_where_its_table_is(text: str, key: str, value: object, after: str) -> None:
+    path = ("a", "d.e", "x") if "\x00" in key else tuple(key.split("."))
+    assert with_edits(text, [(path, value)]) == after
