@@ -114,6 +114,7 @@ def _failures() -> tuple[type[Exception], ...]:
         SubmissionConflict,
         UnknownSession,
     )
+    from orchestrator.folders.records import FolderError
     from orchestrator.gateways.submit import OpRefused
     from orchestrator.protocol.submission import ProtocolError
     from orchestrator.rollouts.errors import RolloutError
@@ -121,6 +122,8 @@ def _failures() -> tuple[type[Exception], ...]:
     from orchestrator.rollouts.segments import BrokenArchive
     from orchestrator.runtime.loader import BrokenLog
     from orchestrator.views.errors import ViewError
+    from orchestrator.workspaces.branches import PushRefused
+    from orchestrator.workspaces.packs import BrokenPack
 
     session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
     return (
@@ -132,4 +135,7 @@ def _failures() -> tuple[type[Exception], ...]:
         BrokenLog,
         BrokenArchive,
         ArchiveUnavailable,
+        BrokenPack,
+        FolderError,
+        PushRefused,
     )

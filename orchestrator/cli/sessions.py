@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import ID_HELP, Invocation
-from orchestrator.core.counts import age, counted
+from orchestrator.core.counts import age, change_size, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.views.sessions import Filter, ListedTree, Listing
     from orchestrator.wiring.open_deployment import Opened
 
-COLUMNS = ("id", "status", "age", "agents", "tokens", "left", "model", "holder", "folder", "title")
-DROPPED = ("holder", "left", "model", "tokens", "folder", "agents", "age")
+COLUMNS = ("id", "status", "age", "agents", "tokens", "left", "change", "model", "holder", "folder", "title")
+DROPPED = ("holder", "left", "model", "tokens", "folder", "change", "agents", "age")
 """Columns that a narrow terminal leaves out, the first of them first. No figure is ever cut."""
 TITLE_LEAST = 16
 FOLDER_MOST = 32
@@ -130,6 +130,7 @@ def _cells(tree: ListedTree, now_ms: float) -> dict[str, str]:
         "agents": _agents(tree.agents),
         "tokens": f"{tokens:,}" if tokens is not None else "",
         "left": f"{left:.0%}" if left is not None else "",
+        "change": change_size(**found) if (found := root.get("change")) else "",
         "model": root["model"] or "",
         "holder": root["holder"] or "",
         "folder": root["cwd"] or "",
@@ -165,6 +166,9 @@ class _Layout:
         from rich.cells import cell_len
 
         needed = {name: max(len(name), *(cell_len(line[name]) for line in lines)) for name in COLUMNS}
+        if not any(line["change"] for line in lines):
+            # Only portable folders have one.
+            del needed["change"]
         if width is None:
             return cls(needed)
         needed["folder"] = min(needed["folder"], FOLDER_MOST)
@@ -173,7 +177,7 @@ class _Layout:
         for name in DROPPED:
             if cls._taken(needed) + least <= width:
                 break
-            del needed[name]
+            needed.pop(name, None)
         room = width - cls._taken(needed)
         return cls(needed if room < len("title") else {**needed, "title": min(title, room)})
 

@@ -10,7 +10,7 @@ from rich.tree import Tree
 
 from orchestrator.broker.tree_records import Account, Registry
 from orchestrator.cli.terminal import plain
-from orchestrator.core.counts import age, counted
+from orchestrator.core.counts import age, change_size, counted
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE
 from orchestrator.views.costs import amount, money
@@ -113,6 +113,8 @@ def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, s
     for name, mark, style in (("pending_messages", "✉", "magenta"), ("pending_interrupts", "⚡", "bold red")):
         if count := agent.summary.get(name):
             yield f"{mark} {count}", style
+    if agent.change:
+        yield change_size(**agent.change), ""
     if agent.forked_from:
         yield f"fork of {short_id(agent.forked_from)}", "dim"
     if agent.tokens:
@@ -194,6 +196,7 @@ def _agent_value(picture: TreePicture, agent: AgentPicture) -> dict[str, Any]:
         "cost_micro": agent.used.cost,
         "requests": agent.used.requests,
         **({"forked_from": agent.forked_from} if agent.forked_from else {}),
+        **({"change": agent.change} if agent.change else {}),
         "last": doing.last or None,
     }
 

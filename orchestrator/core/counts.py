@@ -12,6 +12,11 @@ def _plural(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
 
 
+def change_size(insertions: int, deletions: int, files: int) -> str:
+    """The size of a change of files: `+120 −14 in 9 files`."""
+    return f"+{insertions:,} −{deletions:,} in {counted(files, 'file')}"
+
+
 def age(seconds: float) -> str:
     """A duration in its largest unit: `42s`, `7m`, `3h`, `12d`."""
     for limit, unit, size in ((60, "s", 1), (3600, "m", 60), (86_400, "h", 3600)):

@@ -13,6 +13,7 @@ from orchestrator.core.review import asked_in
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.core.tokens import context_left
+from orchestrator.core.workspace import FolderChange
 from orchestrator.rollouts.position import Position
 
 TITLE_CHARS = 80
@@ -42,8 +43,17 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "rollout_path": state.facts.rollout_path or "",
             "seq": position.seq,
             "state_sha256": digest(state),
+            **_change(state.workspace.change),
         }
     )
+
+
+def _change(change: FolderChange | None) -> dict[str, Any]:
+    """The size of what was changed in a portable folder; nothing for a session that has none."""
+    if change is None:
+        return {}
+    found = {"files": change.files, "insertions": change.insertions, "deletions": change.deletions}
+    return {"change": found}
 
 
 def title(state: State) -> str:

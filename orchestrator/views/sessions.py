@@ -34,6 +34,7 @@ META = (
     "outcome",
     "forked_from",
     "rollout_path",
+    "change",
 )
 
 

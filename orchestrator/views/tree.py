@@ -70,6 +70,8 @@ class AgentPicture:
     """The time since which the agent's worker is lost."""
     forked_from: str | None = None
     """The session that the root was forked from."""
+    change: Mapping[str, int] | None = None
+    """The size of what was changed in its portable folder, by its last rest."""
 
     @property
     def since_ms(self) -> int:
@@ -148,6 +150,7 @@ def _drawn(
     head: SessionHead, doing: Doing, serving: Serving, known: Mapping[int, Agent], used: Spend
 ) -> AgentPicture:
     agent = known.get(head.agent_id)
+    meta = orjson.loads(head.meta) if head.meta else {}
     return AgentPicture(
         agent_id=head.agent_id,
         parent=_nearest(agent, known) if agent is not None else None,
@@ -160,7 +163,8 @@ def _drawn(
         canceling=agent is not None and agent.marked,
         wants_worker=wants_worker(head, serving),
         lost_ms=serving.lost_ms,
-        forked_from=orjson.loads(head.meta).get("forked_from") if head.meta else None,
+        forked_from=meta.get("forked_from"),
+        change=meta.get("change"),
     )
 
 

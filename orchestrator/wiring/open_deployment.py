@@ -18,13 +18,14 @@ from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, Source, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.folders.records import Bounds
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.permissions import Permits
 from orchestrator.gateways.principals import user_name
 from orchestrator.gateways.workspace import look_at
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log, head_of
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import BrokenLog
@@ -33,6 +34,7 @@ from orchestrator.settings import Settings
 from orchestrator.views.find import find, find_one, find_tree
 from orchestrator.wiring.deployment import Deployment, chain_key, deployment, redis_url
 from orchestrator.wiring.sessions import SESSIONS, forked_birth, guide, new_birth
+from orchestrator.workspaces.packs import Packs
 
 PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
@@ -71,6 +73,14 @@ class Opened:
     def archive(self) -> Archive:
         """The store of the sealed stretches of logs."""
         return Archive.at(self.settings.upkeep.archive_url, self.secret)
+
+    def packs(self) -> Packs:
+        """The store of the packs of portable folders."""
+        return Packs(Objects(self.settings.upkeep.archive_url))
+
+    def folder_bounds(self) -> Bounds:
+        """The bounds within which folders of sessions are read on this machine."""
+        return Bounds()
 
     def storage(self) -> Storage:
         """Redis and the archive, for those who walk whole logs."""

@@ -86,6 +86,7 @@ def listed(**more: Any) -> Listing:
         "model": "gpt-5-codex", "blended_total": 1_234_567, "context_left": 0.87,
         "updated_ms": NOW_MS - 60_000,
         "created_ms": 0, "holder": "host-1234-abcdef", "pool": "host:ab", "nobody_serves": False,
+        "change": {"files": 9, "insertions": 1_120, "deletions": 14},
     }  # fmt: skip
     return Listing(1, 1, [ListedTree({**root, **more}, {"running": 2, "ready": 11})])
 
@@ -115,6 +116,12 @@ def test_pipe_gets_every_column_whole() -> None:
     assert tuple(head.split()) == COLUMNS
     assert "/home/somebody/projects/parser" in line
     assert "Mend what is broken in the parser of the new format" in line
+    assert "+1,120 −14 in 9 files" in line
+
+
+def test_list_without_a_portable_folder_has_no_column_of_changes() -> None:
+    head, *_ = drawn(listed(change=None), 400, terminal=False).splitlines()
+    assert tuple(head.split()) == tuple(name for name in COLUMNS if name != "change")
 
 
 def test_person_reads_the_name_instead_of_the_first_words_and_no_line_of_the_models_own() -> None:

@@ -102,6 +102,11 @@ def test_spectator_sees_unread_mail_cost_and_a_cancel_on_its_way() -> None:
     assert "1 a1  running 5s · being cancelled · ✉ 2 · ⚡ 1 · 1,200 tokens · $0.0345" in text
 
 
+def test_spectator_sees_how_much_an_agent_has_changed_in_its_folder() -> None:
+    told = drawn(picture(agent(0, None), agent(1, 0, change={"files": 1, "insertions": 120, "deletions": 4})))
+    assert "+120 −4 in 1 file" in told
+
+
 def test_spectator_sees_who_had_ended_before_a_cancel_reached_them() -> None:
     done = agent(1, 0, summary={"status": "idle"}, status="idle", canceling=True)
     assert "1 a1  idle 5s · ended for good" in drawn(picture(agent(0, None), done))

@@ -1,0 +1,141 @@
+"""A portable session's folder as its log has it: its snapshots, the entries that name them, their packs."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core import facts as f
+from orchestrator.core.entries import DENDRO
+from orchestrator.core.evolve_workspace import evolve_workspace
+from orchestrator.core.ids import TreeId
+from orchestrator.core.stored import decode_entry
+from orchestrator.core.workspace import NO_WORKSPACE, FolderChange, Pack, Unsaved
+from orchestrator.folders.keeper import Keeper
+from orchestrator.folders.records import Bounds, Place, SnapshotId
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.errors import ViewError
+from orchestrator.workspaces.packs import PackName, Packs
+
+PATIENCE_S = 3_600.0
+"""The time for all work on one copy of a person's."""
+_NAMED = b'"workspace'
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A snapshot, and the packs that it is made from, oldest first."""
+
+    seq: int
+    """The entry from which on the folder was so."""
+    snapshot: SnapshotId
+    packs: tuple[Pack, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPast:
+    """The snapshots of one session's folder, in the order of their entries."""
+
+    head: SessionHead
+    moments: tuple[Moment, ...]
+    unsaved: Unsaved | None = None
+    change: FolderChange | None = None
+
+    @property
+    def base(self) -> Moment:
+        """The folder that the session began with."""
+        return self.moments[0]
+
+    def at(self, seq: int | None) -> Moment:
+        """The folder as it was at an entry; now, without one. Raises `ViewError`."""
+        if seq is None:
+            return self.moments[-1]
+        if not 1 <= seq <= self.head.seq:
+            raise ViewError(f"session {self.head.session} has entries 1 to {self.head.seq}, and no {seq}")
+        found = [moment for moment in self.moments if moment.seq <= seq]
+        if not found:
+            first = self.base.seq
+            raise ViewError(
+                f"at entry {seq} the folder of session {self.head.session} was not recorded yet: "
+                f"it is from entry {first} on"
+            )
+        return found[-1]
+
+    def settled(self, seq: int | None) -> Moment:
+        """The same, for what is to be made of it; raises `ViewError` while the newest changes are unsaved."""
+        if seq is None and self.unsaved is not None:
+            raise ViewError(
+                f"the newest changes of this folder are on machine {self.unsaved.machine} only, because the "
+                "store did not take them: try again when it has them, or name an entry before them (--at)"
+            )
+        return self.at(seq)
+
+
+async def folder_past(source: LogSource, head: SessionHead) -> FolderPast:
+    """Reads a session's log for its folder; raises `ViewError` for one that has no portable folder."""
+    known, moments = NO_WORKSPACE, list[Moment]()
+    async for stored in source.log(head.session, head.seq):
+        if _NAMED not in stored.payload:
+            continue
+        entry = decode_entry(stored.payload)
+        if entry.type != DENDRO:
+            continue
+        fact = f.decode(entry.payload)
+        if fact.of != "workspace":
+            continue
+        known = evolve_workspace(known, fact)
+        snapshot = None if known.snapshot is None else SnapshotId(known.snapshot)
+        if snapshot is not None and (not moments or moments[-1].snapshot != snapshot):
+            moments.append(Moment(stored.seq, snapshot, known.packs))
+    if not moments:
+        raise ViewError(
+            f"the folder of session {head.session} is not in its log: only portable folders are "
+            '(`dendro run --portable "…"`), from the first call on that needs one'
+        )
+    return FolderPast(head, tuple(moments), known.unsaved, known.change)
+
+
+def packs_of(moments: Iterable[Moment]) -> tuple[Pack, ...]:
+    """The packs that all of these snapshots are made from, each once, in the order of their entries."""
+    by_entry = sorted(moments, key=lambda moment: moment.seq)
+    return tuple({pack.name: pack for moment in by_entry for pack in moment.packs}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFolder:
+    """Packs on this machine, and the confined process that reads them."""
+
+    keeper: Keeper
+    packs: Sequence[Path]
+
+
+@asynccontextmanager
+async def fetched(
+    store: Packs, tree: TreeId, packs: Sequence[Pack], folder: Path, bounds: Bounds
+) -> AsyncIterator[FetchedFolder]:
+    """Fetches packs into a folder of their own, which goes with the block, for work on `folder`.
+
+    Raises `BrokenPack`, `ArchiveUnavailable`, `FolderError`.
+    """
+    with tempfile.TemporaryDirectory(prefix="dendro-folder-") as spool:
+        objects = Path(spool, "objects")
+        await asyncio.to_thread(objects.mkdir)
+        files = [await _fetched(store, PackName.of(pack.name, tree), pack, Path(spool)) for pack in packs]
+        deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + PATIENCE_S
+        keeper = await Keeper.start(Place(folder, objects), bounds, deadline)
+        try:
+            yield FetchedFolder(keeper, files)
+        finally:
+            await keeper.end()
+
+
+async def _fetched(store: Packs, name: PackName, pack: Pack, folder: Path) -> Path:
+    file = folder / f"{name.sha256}.pack"
+    await store.fetch(name, file, pack.bytes)
+    return file

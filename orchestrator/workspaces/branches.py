@@ -1,0 +1,191 @@
+"""Branches of a person's repository from folders that sessions wrote.
+
+The folder is hostile, the repository is the person's: git is never led through the folder. Its paths are
+listed here, their contents are hashed as they are, without filters, and the tree is made of these names. So
+no `.gitattributes`, no repository inside of it and no name of it has a say. Everything is done under an index
+of its own; the person's files, index and other branches stay.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FILE, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
+"""Modes of git's trees."""
+GIT_S = 300
+TRAILER = "Dendro-Session"
+
+
+class PushRefused(Exception):
+    """A branch was not made, and nothing has changed; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A session's work, as the commit tells of it."""
+
+    session: str
+    agent: str
+    snapshot: str
+    began_with: str | None
+    """The commit of the person's that the session began with; None where it began with no repository."""
+
+    @property
+    def message(self) -> str:
+        trailers = f"{TRAILER}: {self.session}\nDendro-Snapshot: {self.snapshot}\n"
+        return f"Work of {self.agent} of session {self.session}\n\n{trailers}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A branch, and the commit that it is at."""
+
+    branch: str
+    commit: str
+    new: bool
+    """Whether the commit was made now; else the branch was there, with just these files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository of the person's."""
+
+    folder: Path
+    environ: Mapping[str, str]
+
+    @classmethod
+    def at(cls, folder: Path, environ: Mapping[str, str]) -> Repository:
+        """The repository that a folder is in; raises `PushRefused`."""
+        found = cls(folder, environ)
+        done = found._run("rev-parse", "--git-dir", known=(0, 128))
+        if done.returncode:
+            raise PushRefused(f"{folder} is in no git repository: a branch needs one; `cd` into yours")
+        return found
+
+    def check(self, branch: str) -> None:
+        """Raises `PushRefused` for a name that is none, and for a branch that somebody works on."""
+        if (
+            branch.startswith("-")
+            or self._run("check-ref-format", "--branch", branch, known=(0, 1, 128)).returncode
+        ):
+            raise PushRefused(f"{branch!r} is no name for a branch: give another one with --branch")
+        if f"branch refs/heads/{branch}\n" in self._says("worktree", "list", "--porcelain"):
+            raise PushRefused(
+                f"{branch} is checked out: its files would not follow. Name another branch with --branch, "
+                "or merge the work into them with `dendro apply`"
+            )
+
+    def push(self, branch: str, folder: Path, work: Work) -> Pushed:
+        """Makes the branch, or adds a commit to one that the same session made; raises `PushRefused`."""
+        tip = self._tip(branch)
+        if tip is not None and f"{TRAILER}: {work.session}\n" not in self._says(
+            "log", "-1", "--format=%B", tip
+        ):
+            raise PushRefused(
+                f"the branch {branch} is there, and its newest commit is none of session {work.session}: "
+                "name another one with --branch"
+            )
+        tree = self._tree(folder)
+        if tip is not None and self._says("rev-parse", f"{tip}^{{tree}}").strip() == tree:
+            return Pushed(branch, tip, False)
+        parent = tip or self._known(work.began_with)
+        commit = self._committed(tree, parent, work.message)
+        # The old value is named: a branch that has moved meanwhile is refused.
+        self._run("update-ref", "-m", "dendro push", f"refs/heads/{branch}", commit, tip or "0" * len(commit))
+        return Pushed(branch, commit, True)
+
+    def _tip(self, branch: str) -> str | None:
+        found = self._run("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}", known=(0, 1))
+        return found.stdout.decode().strip() or None
+
+    def _known(self, commit: str | None) -> str | None:
+        if commit is None:
+            return None
+        if self._run("cat-file", "-e", f"{commit}^{{commit}}", known=(0, 1, 128)).returncode:
+            raise PushRefused(
+                f"this repository has no commit {commit}, which the session began with: run the command in "
+                "the repository that it was made from, or fetch that commit first"
+            )
+        return commit
+
+    def _committed(self, tree: str, parent: str | None, message: str) -> str:
+        parents = ("-p", parent) if parent else ()
+        return self._run("commit-tree", *parents, tree, input=message.encode()).stdout.decode().strip()
+
+    def _tree(self, folder: Path) -> str:
+        """The id of the folder's tree, with all that it names in the repository."""
+        with tempfile.TemporaryDirectory(prefix="dendro-index-") as spool:
+            index = {"GIT_INDEX_FILE": str(Path(spool, "index"))}
+            lines = list(self._lines(folder))
+            done = self._run("update-index", "-z", "--index-info", input=b"".join(lines), environ=index)
+            if self._run("ls-files", "-z", environ=index).stdout.count(b"\0") != len(lines):
+                # It leaves out what no tree may have, and succeeds.
+                why = done.stderr.decode("utf-8", "replace").strip()[-500:]
+                raise PushRefused(f"git does not take all paths of the folder, so no branch was made: {why}")
+            return self._run("write-tree", environ=index).stdout.decode().strip()
+
+    def _lines(self, folder: Path) -> Iterator[bytes]:
+        """The lines of an index for the folder's files."""
+        files = sorted(_files(folder))
+        # A path with a line break cannot stand in a list of lines.
+        listed = [file for file, mode in files if mode != LINK and "\n" not in str(file)]
+        lines = b"".join(os.fsencode(file) + b"\n" for file in listed)
+        told = self._run("hash-object", "-w", "--no-filters", "--stdin-paths", input=lines).stdout.split()
+        blobs = dict(zip(listed, told, strict=True))
+        for file, mode in files:
+            blob = blobs.get(file) or self._blob(
+                os.fsencode(file.readlink()) if mode == LINK else file.read_bytes()
+            )
+            yield b"%o %s\t%s\0" % (mode, blob, os.fsencode(file.relative_to(folder)))
+
+    def _blob(self, content: bytes) -> bytes:
+        return self._run("hash-object", "-w", "--stdin", input=content).stdout.strip()
+
+    def _says(self, *words: str) -> str:
+        return self._run(*words).stdout.decode("utf-8", "replace")
+
+    def _run(
+        self,
+        *words: str,
+        input: bytes = b"",
+        environ: Mapping[str, str] | None = None,
+        known: Sequence[int] = (0,),
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Runs git in the person's repository, as the person would; raises `PushRefused` if it fails."""
+        try:
+            done = subprocess.run(
+                ["git", *words],
+                cwd=self.folder,
+                input=input,
+                env={**self.environ, **(environ or {})},
+                capture_output=True,
+                timeout=GIT_S,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise PushRefused("git is not installed: a branch needs it") from None
+        except subprocess.TimeoutExpired:
+            raise PushRefused(f"git {words[0]} has not ended in {GIT_S} s: no branch was made") from None
+        if done.returncode not in known:
+            why = done.stderr.decode("utf-8", "replace").strip()[-500:]
+            raise PushRefused(f"git {words[0]} refused: {why}")
+        return done
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, int]]:
+    """The files and links below a folder that we have made, with git's modes; its own repository left out."""
+    for below, folders, files in os.walk(folder):
+        if Path(below) == folder and ".git" in folders:
+            folders.remove(".git")
+        for file in (Path(below, name) for name in (*files, *folders)):
+            mode = file.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                yield file, LINK
+            elif stat.S_ISREG(mode):
+                yield file, PROGRAM if mode & stat.S_IXUSR else FILE
