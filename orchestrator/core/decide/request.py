@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted, SearchBegun
@@ -142,7 +144,7 @@ def _unique_call_id(draft: Draft, call_id: str) -> str:
 def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> list[EventModel]:
     match item.get("type"):
         case "message" if item.get("role") == "assistant":
-            return _message_events(draft, message_text(item))
+            return _message_events(draft, message_text(item), _phase(item))
         case "reasoning":
             raw = item.get("content") or () if draft.moment.rules.show_raw_reasoning else ()
             return [
@@ -158,11 +160,16 @@ def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> lis
             return []
 
 
-def _message_events(draft: Draft, text: str) -> list[EventModel]:
+def _phase(item: JsonMapping) -> ev.MessagePhase | None:
+    said = item.get("phase")
+    return next((phase for phase in get_args(ev.MessagePhase) if phase == said), None)
+
+
+def _message_events(draft: Draft, text: str, phase: ev.MessagePhase | None) -> list[EventModel]:
     """A message of the agent; in plan mode its plan is an item of its own, cut out of the message."""
     shown = draft.task.branch is None
     if not plans(draft.task.settings):
-        return [ev.AgentMessage(message=text)] if shown else []
+        return [ev.AgentMessage(message=text, phase=phase)] if shown else []
     found = proposal(text)
     events: list[EventModel] = []
     if found.plan is not None:
@@ -171,7 +178,7 @@ def _message_events(draft: Draft, text: str) -> list[EventModel]:
         thread_id = draft.state.facts.session_id
         events.append(ev.ItemCompleted(thread_id=thread_id, turn_id=turn_id, item=item))
     if found.said and shown:
-        events.append(ev.AgentMessage(message=found.said))
+        events.append(ev.AgentMessage(message=found.said, phase=phase))
     return events
 
 

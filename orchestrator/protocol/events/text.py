@@ -10,12 +10,16 @@ from orchestrator.protocol.scalars import LargeText, UserMessageKind
 from orchestrator.protocol.turn_items import TurnItemField
 from orchestrator.protocol.wire import EventModel, JsonObject, Maybe, Source, Uint, tag_of
 
+MessagePhase = Literal["commentary", "partial_answer", "final_answer"]
+
 
 class AgentMessage(EventModel):
     """A finished message of the agent."""
 
     type: Literal["agent_message"] = "agent_message"
     message: str
+    phase: Maybe[MessagePhase] = None
+    """The model's word for what it says; None if it said none, or one that clients do not know."""
 
 
 class AgentMessageDelta(EventModel):

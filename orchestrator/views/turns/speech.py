@@ -51,6 +51,13 @@ class _Thought:
         return bool(self.summary or self.content)
 
 
+def _began(item: Spoken | Reasoning, done_ms: int | None) -> int | None:
+    """When an item began: pieces have Redis's time, and a log its worker's, which may be a little behind."""
+    if item.started_ms is None or done_ms is None:
+        return item.started_ms
+    return min(item.started_ms, done_ms)
+
+
 class Speech:
     """The words of one turn's model."""
 
@@ -88,7 +95,7 @@ class Speech:
         self._message = None
         self._messages += 1
         self._rest(out, stream, DeltaKind.MESSAGE, text)
-        done = AgentMessage(stream.item.id, text, phase, stream.item.started_ms, at_ms)
+        done = AgentMessage(stream.item.id, text, phase, _began(stream.item, at_ms), at_ms)
         out.append(ItemCompleted(self._turn, done))
         return done
 
@@ -105,7 +112,7 @@ class Speech:
         self._plan = None
         self._plans += 1
         self._rest(out, stream, DeltaKind.PLAN, text)
-        done = Plan(stream.item.id, text, stream.item.started_ms, at_ms)
+        done = Plan(stream.item.id, text, _began(stream.item, at_ms), at_ms)
         out.append(ItemCompleted(self._turn, done))
         return done
 
@@ -186,6 +193,7 @@ class Speech:
             thought.item,
             summary=tuple(thought.summary),
             content=tuple(thought.content),
+            started_ms=_began(thought.item, thought.at_ms),
             completed_ms=thought.at_ms,
         )
         out.append(ItemCompleted(self._turn, done))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import pytest
+
+from orchestrator.core.frozen import replace
 from orchestrator.views.event import Event
 from orchestrator.views.turns import records as r
 from orchestrator.views.turns.fold import turns_of
@@ -445,3 +448,22 @@ def test_request_of_another_agent_is_told_under_its_session_and_leaves_the_own_s
     over = told("request_resolved", "turn-of-child", call_id="c1", decision="denied", session_id="child")
     assert named(changes([begun(), asked, over]))[2:] == ["RequestOpened", "RequestResolved"]
     assert {getattr(change, "session", None) for change in changes([asked, over])} == {"child"}
+
+
+@pytest.mark.parametrize(
+    ("piece", "whole"),
+    [
+        (told("agent_message_delta", delta="Hel"), told("agent_message", message="Hello")),
+        (told("agent_reasoning_delta", delta="Hel"), told("agent_reasoning", text="Hello")),
+        (
+            told("plan_delta", delta="Hel"),
+            told("item_completed", item={"type": "Plan", "id": "p", "text": "Hello"}),
+        ),
+    ],
+)
+def test_item_began_no_later_than_it_ended_where_its_pieces_were_timed_elsewhere(
+    piece: Event, whole: Event
+) -> None:
+    events = [begun(), replace(piece, at_ms=1_059), replace(whole, at_ms=1_053), done()]
+    (item,) = [change.item for change in changes(events) if isinstance(change, r.ItemCompleted)]
+    assert (item.started_ms, item.completed_ms) == (1_053, 1_053)
