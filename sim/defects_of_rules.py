@@ -48,6 +48,7 @@ DEFECTS = (
         "plan mode hears old approvals",
         "what was approved for the session before runs in plan mode too",
         text(call, "_approved", " or plans(draft.task.settings)", ""),
+        "approvals",
     ),
     Mutant(
         "personality is forgotten",

@@ -32,17 +32,21 @@ class Blobs:
         self._connection = connection
         self._keys = keys
 
-    async def put(self, tree: TreeId, content: bytes) -> str:
-        """Stores content and answers its hash. Twice is as good as once."""
+    async def put(self, tree: TreeId, content: bytes, *, unborn: bool = False) -> str:
+        """Stores content and answers its hash. Twice is as good as once.
+
+        `unborn`: the tree is about to be created. Of a tree that is not there otherwise nothing is stored:
+        it was deleted, and what would refer to the content is refused as well.
+        """
         if len(content) > MAX_BLOB_BYTES:
             raise CommitTooLarge(
                 f"one stored text may have {MAX_BLOB_BYTES:,} bytes, this has {len(content):,}"
             )
         digest = digest_of(content)
         packed = zstandard.compress(content, _LEVEL)
-        keys = [self._keys.blob(tree, digest), self._keys.blobs(tree)]
-        reply = await self._connection.run(call("put_blob", keys, hash=digest, bytes=packed))
-        if code_of(reply, tree) != "OK":
+        keys = [self._keys.blob(tree, digest), self._keys.blobs(tree), self._keys.agents(tree)]
+        reply = await self._connection.run(call("put_blob", keys, hash=digest, bytes=packed, unborn=unborn))
+        if code_of(reply, tree) not in ("OK", "GONE"):
             raise unexpected("put_blob", reply[0].decode())
         return digest
 

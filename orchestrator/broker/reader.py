@@ -151,12 +151,6 @@ class Reader:
         )
         return tuple(SessionId(member.decode()) for member, _ in newest[:limit])
 
-    async def changed(self) -> list[tuple[SessionId, int]]:
-        """Every session with the millisecond of its last change, in no order."""
-        rows = [("ZRANGE", self.keys.sessions(s), 0, -1, "WITHSCORES") for s in range(self.config.shards)]
-        pages = await self._connection.commands(rows)
-        return [(SessionId(member.decode()), int(at_ms)) for page in pages for member, at_ms in _scored(page)]
-
     async def sessions(self, limit: int = 1_000) -> tuple[SessionHead, ...]:
         """The sessions that changed last, newest first."""
         return await self.heads(await self.newest(limit))

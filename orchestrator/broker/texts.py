@@ -25,9 +25,10 @@ class Texts:
         self._size = 0
         self._known: OrderedDict[str, bytes] = OrderedDict()
 
-    async def store(self, tree: TreeId, contents: Mapping[str, bytes]) -> None:
-        """Stores contents under their hashes; they are there when this returns."""
-        await asyncio.gather(*(self._blobs.put(tree, content) for content in contents.values()))
+    async def store(self, tree: TreeId, contents: Mapping[str, bytes], *, unborn: bool = False) -> None:
+        """Stores contents under their hashes; they are there when this returns, as `Blobs.put` says."""
+        puts = (self._blobs.put(tree, content, unborn=unborn) for content in contents.values())
+        await asyncio.gather(*puts)
         self.remember(contents)
 
     def remember(self, contents: Mapping[str, bytes]) -> None:

@@ -131,7 +131,7 @@ class Client:
         labels = Labels(self.namespace or "", source, self.who, ephemeral)
         new = NewTree(root, first_limits(birth.facts.tree_rules), labels)
         if blobs:
-            await self._insist(lambda: self._ports.texts.store(tree, blobs))
+            await self._insist(lambda: self._ports.texts.store(tree, blobs, unborn=True))
         await self._insist(lambda: self._ports.broker.create(new))
         return session
 

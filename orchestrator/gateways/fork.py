@@ -111,7 +111,7 @@ async def copy_texts(found: LogSource, source: ForkedFrom, tree: TreeId) -> None
         for start in range(0, len(ordered), COPIED_AT_ONCE):
             texts = await found.large_texts(head.tree, ordered[start : start + COPIED_AT_ONCE])
             contents = {name: text.encode("utf-8", "surrogatepass") for name, text in texts.items()}
-            await found.texts.store(tree, contents)
+            await found.texts.store(tree, contents, unborn=True)
         done |= wanted
         waiting += [inner async for inner in _inherited(found, head.tree, items)]
 

@@ -88,7 +88,7 @@ async def store(
     state = fold(State(), (each.entry for each in encoded), 1)
     ending = _ending(state, encoded, contents, now_ms)
     if contents:
-        await found.texts.store(TreeId(plan.facts.tree_id), contents)
+        await found.texts.store(TreeId(plan.facts.tree_id), contents, unborn=True)
     whole = len(cuts) == 1 and not ending.approvals
     first = _chained(cuts[0], BEFORE, 0, found.secret)
     born = replace(

@@ -404,7 +404,9 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def put_blob(sight: Sight, keys: Keys, given: Given) -> Reply:
-    digest, content = given.words(2)
+    (digest, content), unborn = given.words(2), given.number() == 1
+    if not unborn and not sight.hash(keys[2]):
+        return [b"GONE", sight.now]
     if sight.text(keys[0]) is None:
         sight.set(keys[0], content)
     sight.add_member(keys[1], digest)

@@ -138,6 +138,17 @@ async def test_text_that_is_stored_while_a_tree_is_deleted_goes_with_it(backend:
         assert not [key for key in await everything(backend.look()) if b":blob" in key]
 
 
+async def test_text_that_arrives_behind_its_trees_deletion_is_not_stored(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), connection)) as broker:
+        family = await _family(broker)
+        await broker.delete_tree(await _seen(broker, family))
+        before = await everything(backend.look())
+        stored = await Blobs(connection, broker.keys).put(family[0].tree, b"late")
+        assert await Blobs(connection, broker.keys).get(family[0].tree, stored) is None
+        assert await everything(backend.look()) == before
+
+
 async def test_tree_that_is_gone_is_deleted_again_without_harm(broker: Broker) -> None:
     family = await _family(broker)
     seen = await _seen(broker, family)

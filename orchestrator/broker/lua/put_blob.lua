@@ -1,13 +1,17 @@
 -- uses: base
--- takes: hash bytes
--- put_blob(…) -> OK now | CORRUPT key why
+-- takes: hash bytes unborn?
+-- put_blob(…) -> OK now | GONE now | CORRUPT key why
 --
 -- Stores content under its own hash, once, and lists it with its tree, which it lives as long as.
 --
--- KEYS  1 blob:<tree>:<hash> string   2 blobs:<tree> set
+-- GONE: there is no such tree, and nothing was stored. What was sent before the tree was deleted may arrive
+-- behind that, and nobody would ever delete it. With `unborn` the tree is about to be created.
+--
+-- KEYS  1 blob:<tree>:<hash> string   2 blobs:<tree> set   3 agents:<tree> hash
 
-local bad = misfit(KEYS[1], 'string') or misfit(KEYS[2], 'set')
+local bad = misfit(KEYS[1], 'string') or misfit(KEYS[2], 'set') or misfit(KEYS[3], 'hash')
 if bad then return bad end
+if not unborn and redis.call('EXISTS', KEYS[3]) == 0 then return {'GONE', now_ms()} end
 redis.call('SET', KEYS[1], bytes, 'NX')
 redis.call('SADD', KEYS[2], hash)
 return {'OK', now_ms()}
