@@ -18,13 +18,15 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.stored import decode_entry
 from orchestrator.core.workspace import NO_WORKSPACE, FolderChange, Pack, Unsaved
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, Place, SnapshotId
+from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import ViewError
-from orchestrator.workspaces.packs import PackName, Packs
+from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 
 PATIENCE_S = 3_600.0
 """The time for all work on one copy of a person's."""
+NOWHERE = Path("/nonexistent/dendro")
+"""A folder that is not there, for work that makes none."""
 _NAMED = b'"workspace'
 
 
@@ -79,6 +81,17 @@ class FolderPast:
 
 async def folder_past(source: LogSource, head: SessionHead) -> FolderPast:
     """Reads a session's log for its folder; raises `ViewError` for one that has no portable folder."""
+    found = await recorded_past(source, head)
+    if found is None:
+        raise ViewError(
+            f"the folder of session {head.session} is not in its log: only portable folders are "
+            '(`dendro run --portable "…"`), from the first call on that needs one'
+        )
+    return found
+
+
+async def recorded_past(source: LogSource, head: SessionHead) -> FolderPast | None:
+    """The same, and None for a session that has none."""
     known, moments = NO_WORKSPACE, list[Moment]()
     async for stored in source.log(head.session, head.seq):
         if _NAMED not in stored.payload:
@@ -94,10 +107,7 @@ async def folder_past(source: LogSource, head: SessionHead) -> FolderPast:
         if snapshot is not None and (not moments or moments[-1].snapshot != snapshot):
             moments.append(Moment(stored.seq, snapshot, known.packs))
     if not moments:
-        raise ViewError(
-            f"the folder of session {head.session} is not in its log: only portable folders are "
-            '(`dendro run --portable "…"`), from the first call on that needs one'
-        )
+        return None
     return FolderPast(head, tuple(moments), known.unsaved, known.change)
 
 
@@ -113,6 +123,33 @@ class FetchedFolder:
 
     keeper: Keeper
     packs: Sequence[Path]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderReport:
+    """The packs of a folder, read again: what its entries name is in the store and whole, or what is not."""
+
+    snapshots: int
+    packs: int
+    findings: tuple[tuple[int, str], ...]
+    """The number of an entry, and what is wrong with its snapshot."""
+
+
+async def folder_report(store: Packs, past: FolderPast, bounds: Bounds) -> FolderReport:
+    """Reads each snapshot as far as it differs from the one before; raises `ArchiveUnavailable`."""
+    before, findings = None, list[tuple[int, str]]()
+    for moment in past.moments:
+        packs = packs_of((moment,) if before is None else (before, moment))
+        known = None if before is None else before.snapshot
+        try:
+            async with fetched(store, past.head.tree, packs, NOWHERE, bounds) as copy:
+                await copy.keeper.diff(known, moment.snapshot, copy.packs, stat=True)
+            before = moment
+        except (BrokenPack, FolderError) as error:
+            # The next one is read whole: nothing is known of what it adds to.
+            before = None
+            findings.append((moment.seq, str(error)))
+    return FolderReport(len(past.moments), len(packs_of(past.moments)), tuple(findings))
 
 
 @asynccontextmanager
