@@ -28,10 +28,10 @@ local values, expires_us, now_us, writes
 local changes, last_change
 
 local function clear()
+  values, expires_us, now_us, writes, changes, last_change = {}, {}, 0, 0, {}, 0
   -- Between two simulations there is least to look through; while one runs, next to nothing would be freed.
   collectgarbage()
   collectgarbage('setpause', 2000)
-  values, expires_us, now_us, writes, changes, last_change = {}, {}, 0, 0, {}, 0
 end
 
 local function change(key)

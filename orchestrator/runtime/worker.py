@@ -215,6 +215,11 @@ class Worker:
             self._take(claimed, sent_at, adopted=True)
 
     def _take(self, claimed: Claimed, sent_at: float, *, adopted: bool = False) -> None:
+        if (late_s := self._ports.boottime() - sent_at) > self._config.runner.worker.trust_s:
+            # The machine slept meanwhile. What is not begun need not be stopped; the lease runs out by itself.
+            session = claimed.claim.session
+            log.warning("session %s: its claim was answered after %.1f s: not trusted", session, late_s)
+            return
         self._paces.claimed(claimed.claim.pool)
         if self._ports.observer is not None:
             self._ports.observer.claimed(claimed)

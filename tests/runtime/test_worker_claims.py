@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,29 @@ async def test_a_draining_worker_does_not_run_what_it_was_just_about_to_claim(ha
     assert head is not None
     assert head.holder is None
     assert len(await harness.facts(session, "task")) <= 1
+
+
+async def test_a_worker_that_slept_until_its_claim_was_answered_begins_nothing(harness: Harness) -> None:
+    late, other = await harness.session(), await harness.session()
+    boottime, slept_s, claimed = harness.ports.boottime, 0.0, asyncio.Event()
+
+    async def sleeps(_: object) -> None:
+        nonlocal slept_s
+        slept_s = 3600.0
+        del harness.connection.after["claim"]
+        claimed.set()
+
+    harness.ports = replace(harness.ports, boottime=lambda: boottime() + slept_s)
+    harness.connection.after["claim"] = sleeps
+    await harness.say(late)
+    async with asyncio.timeout(20), at_work(harness.worker()):
+        await claimed.wait()
+        await harness.say(other)
+        await harness.until(other, "task_complete")
+    assert await harness.facts(late, "task") == []
+    head = await harness.broker.head(late)
+    assert head is not None
+    assert head.holder == "w1"
 
 
 async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
