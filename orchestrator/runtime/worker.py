@@ -216,7 +216,7 @@ class Worker:
 
     def _take(self, claimed: Claimed, sent_at: float, *, adopted: bool = False) -> None:
         if (late_s := self._ports.boottime() - sent_at) > self._config.runner.worker.trust_s:
-            # The machine slept meanwhile. What is not begun need not be stopped; the lease runs out by itself.
+            # The machine slept. What is not begun need not be stopped, and the lease runs out by itself.
             session = claimed.claim.session
             log.warning("session %s: its claim was answered after %.1f s: not trusted", session, late_s)
             return

@@ -112,8 +112,8 @@ def _tried(chosen: Sequence[Change], given: argparse.Namespace, kept: Kept) -> d
     verdicts: dict[str, Verdict] = {}
 
     def tried(change: Change) -> Verdict:
-        if change.key in reasons:
-            return Verdict(change.id, "equivalent", reasons[change.key])
+        if (why := reasons.get((*change.key, change.twin))) is not None:
+            return Verdict(change.id, "equivalent", why)
         known = kept.now if given.resume else {}
         if given.survivors:
             known = {

@@ -33,14 +33,14 @@ class Verdict:
     took_s: float = 0.0
 
 
-def equivalents() -> dict[tuple[str, str, str, str], str]:
-    """The reason of each change that nothing can tell from the text as it is."""
+def equivalents() -> dict[tuple[str, str, str, str, int], str]:
+    """The reason of each change that nothing can tell from the text as it is, under its key and its twin."""
     told = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8")) if EQUIVALENT.exists() else {}
     found = {}
     for row in told.get("change", ()):
         if not row["why"].strip():
             raise ValueError(f"{EQUIVALENT}: no reason is given for {row}")
-        found[row["file"], row["function"], row["before"], row["after"]] = row["why"]
+        found[row["file"], row["function"], row["before"], row["after"], row.get("twin", 0)] = row["why"]
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import MESSAGE_BYTES
+from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.cancel import MOST_TOLD
 from orchestrator.core.ids import AgentId
 from orchestrator.core.outstanding import EndChildren
@@ -131,6 +132,13 @@ def test_child_whose_queue_takes_nothing_any_more_does_not_keep_its_root_from_cl
     assert tree.root.state.closed
     assert children[0].standing == "running"
     assert {child.standing for child in children[1:]} == {"canceled"}
+
+
+def test_refusal_of_what_a_tree_never_refuses_is_no_decision() -> None:
+    tree = TreeDriver()
+    refused = c.CommitRefused(c.CloseCalls(), "queue_full", tree.root.sid)
+    with pytest.raises(IllegalCommand, match="CloseCalls was refused: "):
+        tree.root.happens(refused)
 
 
 def test_agent_with_very_many_below_it_passes_its_cancel_on() -> None:

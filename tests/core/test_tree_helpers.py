@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import commands as c
+from orchestrator.core.agent_views import helper_calls
+from orchestrator.core.calls import HelperWork
+from orchestrator.core.ids import AgentId
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import SubAgentToolCallBegin, SubAgentToolCallEnd
+from orchestrator.protocol.ids import CallId
 from tests.core.tree_driver import Agent, TreeDriver, answers
 
 
@@ -23,6 +28,12 @@ def a_helper(tree: TreeDriver, call_id: str = "h") -> Agent:
     assert tree.root.asks(call_id, "spawn_subagent", asked) is None
     tree.settle()
     return tree.agents[number]
+
+
+def test_only_a_call_that_still_waits_is_one_that_waits_for_a_helper() -> None:
+    work = HelperWork(AgentId(1), {}, 0)
+    calls = [Call(CallId(phase), "spawn_subagent", {}, phase, work=work) for phase in Phase]
+    assert [call.phase for call, _ in helper_calls(calls)] == [Phase.WAITING]
 
 
 def told_of(tree: TreeDriver, call_id: str, name: str) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 import pytest
 
 from orchestrator.core.settings import Rules
@@ -128,3 +129,26 @@ async def test_delta_behind_a_finished_text_is_shown_though_the_text_is_not_in_t
     events = await harness.until(session, "task_complete")
     shown = [event.msg for event in events if event.type in ("agent_message", "agent_message_delta")]
     assert [msg.get("delta") or msg["message"] for msg in shown] == ["one", "one", "two", "two"]
+
+
+def test_text_that_continues_an_earlier_one_stays_behind_what_came_between() -> None:
+    deltas = Deltas()
+    told = {"type": "agent_message_delta", "delta": "one "}
+    other = {"type": "agent_reasoning_delta", "delta": "hm"}
+    for one in (told, other, {**told, "delta": "two"}):
+        deltas.add("t1", one)
+    shown = [orjson.loads(event.payload)["msg"]["delta"] for event in deltas.take(1)]
+    assert shown == ["one ", "hm", "two"]
+
+
+def test_text_of_another_task_or_of_a_kind_that_is_not_joined_stands_alone() -> None:
+    deltas = Deltas()
+    told = {"type": "agent_message_delta", "delta": "one "}
+    for task, one in (("t1", told), ("t2", told), ("t2", told), ("t2", {"type": "warning"})):
+        deltas.add(task, one)
+    shown = [orjson.loads(event.payload) for event in deltas.take(1)]
+    assert [(event["id"], event["msg"].get("delta")) for event in shown] == [
+        ("t1", "one "),
+        ("t2", "one one "),
+        ("t2", None),
+    ]
