@@ -15,7 +15,7 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import externalise
-from orchestrator.core.chain import GENESIS, BrokenLink, next_chain, payload_digest
+from orchestrator.core.chain import GENESIS, BrokenLink, ExpectedHead, next_chain, payload_digest
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED, user_message
@@ -251,3 +251,96 @@ def test_a_line_that_was_read_once_is_as_it_was_after_every_export() -> None:
     assert [full_line(line, texts.get) for line in lines] == whole
     assert list(export_lines(lines, texts.get)) == first
     assert [line.value for line in lines] == [orjson.loads(entry.payload) for entry in log]
+
+
+# ── damage ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_line_that_cannot_be_read_says_its_number_to_programs_too() -> None:
+    with pytest.raises(BadLine) as caught:
+        list(read_rollout([b"", b'{"timestamp":"t","type":"x","payload":{}}', b"nonsense"]).lines)
+    assert caught.value.number == 3
+
+
+def test_small_item_of_a_large_line_keeps_its_words() -> None:
+    blobs: dict[str, bytes] = {}
+    [line] = read_rollout(full(*stored([item("x" * 4_000)]))[:2], blobs).lines
+    assert line.entry is not None
+    assert (line.entry.payload["output"], blobs) == ("x" * 4_000, {})
+
+
+def test_text_that_is_not_what_its_name_says_is_refused() -> None:
+    log, texts, _ = grandchild()
+    lines = full(log, texts)
+    with pytest.raises(BadLine, match=r"^line 3: a field is missing or damaged \(the text [0-9a-f]{12}… is"):
+        list(read_rollout([line.replace(b"yyyy", b"zzzz") for line in lines]).lines)
+
+
+def test_fact_with_a_number_that_no_entry_can_have_is_a_fault() -> None:
+    log, texts = stored([e.fact(f.Closed()), item("one")])
+    [line] = export_lines(map(LogLine, log), texts.get)
+    value = orjson.loads(line)
+    value["omitted"][0][0] = -1
+    found = broken(read_rollout([orjson.dumps(value)]))
+    assert found == BrokenLink(-1, "it has a number that no entry can have")
+
+
+def test_line_without_a_place_in_a_file_that_has_a_chain_is_a_fault() -> None:
+    log, texts = stored([item("one"), item("two")])
+    lines = full(log, texts)
+    bare = {name: value for name, value in orjson.loads(lines[2]).items() if name not in ("seq", "chain")}
+    found = broken(read_rollout([*lines[:2], orjson.dumps(bare)]))
+    assert found == BrokenLink(2, "line 3 has no place in the chain")
+
+
+def test_lines_of_the_trees_log_are_passed_over() -> None:
+    log, texts = stored([item("one"), item("two")])
+    lines = full(log, texts)
+    told = orjson.dumps({"timestamp": "t", "type": "event_msg", "payload": {}, "tree_seq": 4}) + b"\n"
+    text = read_rollout([*lines[:2], told, lines[2]])
+    assert [line.number for line in text.lines] == [2, 4]
+
+
+def test_first_line_of_a_young_session_names_no_state() -> None:
+    header = Header("s", "p", 4, GENESIS)
+    assert (header.state_seq, header.state_sha256, header.key_id, header.mac) == (0, "", "", "")
+    value = orjson.loads(header.encode())
+    assert (value["format"], value["version"], value["state_seq"]) == ("dendro-rollout", 1, 0)
+    assert len(value["mac"]) == 64
+
+
+def test_first_line_is_known_to_be_as_it_was_written() -> None:
+    line = Header("s", "p", 4, GENESIS).encode(SECRET)
+    read = read_rollout([line]).header
+    assert read is not None
+    assert read.fault(SECRET) is None
+    assert read.fault(b"another key") is not None
+    value = orjson.loads(line)
+    del value["mac"]
+    older = read_rollout([orjson.dumps(value)]).header
+    assert older is not None
+    assert older.fault(b"another key") is None
+
+
+def test_head_that_was_noted_may_be_one_of_a_fact_that_is_left_out() -> None:
+    log, texts = stored([e.fact(f.Closed()), item("one"), item("two")])
+    lines = list(export_lines(map(LogLine, log), texts.get))
+    for expected, met in ((ExpectedHead(1, log[0].chain), True), (ExpectedHead(1, log[1].chain), False)):
+        walk = FileWalk(SECRET, expected)
+        assert [walk.take_line(line) for line in read_rollout(lines).lines] == [None, None]
+        assert walk.met_expected is met
+
+
+def test_references_that_are_left_in_a_line_are_counted() -> None:
+    log, texts = stored([item("x" * 9_000), item('a text that says "$blob"')])
+    for known, missing in ((texts, [0, 0]), ({}, [1, 0])):
+        assert [line.texts_missing for line in read_rollout(full(log, known)).lines] == missing
+
+
+def test_nested_large_texts_are_put_back_at_any_depth() -> None:
+    content = [{"type": "input_image", "image_url": "i" * 9_000}, {"deep": {"output": "o" * 9_000}}]
+    log, texts = stored([e.item({"type": "message", "content": content})])
+    assert len(texts) == 2
+    line = orjson.loads(full(log, texts)[1])
+    assert line["payload"]["content"] == content
+    assert broken(read_rollout(full(log, texts))) is None
