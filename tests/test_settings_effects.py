@@ -21,6 +21,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
 from orchestrator.gateways.app_server.ports import NewThread
+from orchestrator.gateways.issuer_tokens import IssuerTokens
 from orchestrator.gateways.tokens import PrincipalLookUp
 from orchestrator.gateways.wires.addresses import BadAddress
 from orchestrator.gateways.wires.authentication import Authentication, Unauthenticated
@@ -38,9 +39,9 @@ from orchestrator.tools.exec.programs import Program
 from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
-from orchestrator.wiring.gateway import authentication, gateway_tls, http_rules, listener_config
+from orchestrator.wiring.gateway import authentication, gateway_tls, http_rules, listener_config, tokens_of
 from orchestrator.wiring.new_threads import NewThreads, door_ports
-from orchestrator.wiring.sign_in import credential_store
+from orchestrator.wiring.sign_in import credential_store, sign_in
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
 from workers.upkeep import queue_server, upkeep_queue
@@ -64,6 +65,30 @@ NOWHERE = SettingsSources(Path("/tmp"), {"HOME": "/tmp"})
 
 def _found(settings: Settings) -> Any:
     return SimpleNamespace(settings=settings, broker=None)
+
+
+ISSUER = '"https://id.example"'
+
+
+def issuer_tokens(settings: Settings) -> IssuerTokens:
+    """The gateway's look-up of tokens, where it has an issuer."""
+    found = tokens_of(_found(settings))
+    assert isinstance(found, IssuerTokens)
+    return found
+
+
+def issuer_of_sign_in(settings: Settings) -> str:
+    """The issuer at which a person signs in."""
+    found = sign_in(settings)
+    assert found is not None
+    return found._issuer.url
+
+
+def client_of_sign_in(settings: Settings) -> str:
+    """The id under which a person signs in."""
+    found = sign_in(settings)
+    assert found is not None
+    return found._client_id
 
 
 def folder_of_a_thread(settings: Settings) -> Path:
@@ -312,6 +337,12 @@ EFFECTS: Mapping[str, Effect] = {
         (*PROVIDER, f'{X}.env_key="NO"'),
     ),
     f"{X}.auth": Effect('"login"', lambda s: "key of the sign-in" in said_of_model(s), True, PROVIDER),
+    "auth.issuer": Effect(
+        ISSUER, lambda s: issuer_of_sign_in(s), "https://id.example", ('auth.client_id="x"',), costly=True
+    ),
+    "auth.client_id": Effect(
+        '"me"', lambda s: client_of_sign_in(s), "me", (f"auth.issuer={ISSUER}",), costly=True
+    ),
     "auth.store": Effect('"file"', lambda s: credential_store(s)._place, "file"),
     f"{X}.wire_api": Effect(
         '"chat"', lambda s: str(request(s).url), "http://x/v1/chat/completions", PROVIDER
@@ -370,6 +401,20 @@ EFFECTS: Mapping[str, Effect] = {
     f"{M}.trust_annotations": Effect("true", mcp_tools, {"a": True, "b": False}, MCP),
     # Gateways
     "gateway.allowed_origins": Effect('["https://a.b"]', lambda s: http_rules(s).origins, {"https://a.b"}),
+    "gateway.token_issuer": Effect(
+        ISSUER,
+        lambda s: issuer_tokens(s)._issuer.url,
+        "https://id.example",
+        ('gateway.token_audience="x"',),
+        costly=True,
+    ),
+    "gateway.token_audience": Effect(
+        '"me"',
+        lambda s: issuer_tokens(s)._audience,
+        "me",
+        (f"gateway.token_issuer={ISSUER}",),
+        costly=True,
+    ),
     "gateway.hosts": Effect('["a.b"]', lambda s: http_rules(s).hosts, {"a.b"}),
     "gateway.loopback_needs_token": Effect("true", loopback_is_refused, True),
     "gateway.max_connections": Effect(

@@ -20,6 +20,8 @@ Secret = NewType("Secret", str)
 
 KIB = 1024
 MIB = 1024 * KIB
+ISSUER = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]?)[^\s?#]*$"
+"""The address of an OpenID issuer: encrypted, but for one on loopback."""
 _MARK = "setting"
 
 FolderRule = Literal["free", "trusted", "down", "up"] | tuple[object, ...]

@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from orchestrator.tables.base import Table, conflict, setting
+from orchestrator.tables.base import ISSUER, Table, conflict, setting
 
 
 class GatewaySettings(Table):
@@ -31,6 +31,14 @@ class GatewaySettings(Table):
     loopback_needs_token: bool = setting(False, "gateway.loopback_needs_token")
     """Whether a process of this user needs a token on loopback, too. On unix sockets it never does; processes
     of other users, and commands of agents in their sandbox, always need one."""
+
+    token_issuer: str | None = setting(None, "gateway.token_issuer", pattern=ISSUER)
+    """OpenID issuer whose access tokens count beside Dendro's own ([tokens](doors/tokens.md)): signed with a
+    key that it publishes, for `gateway.token_audience`, with a scope `dendro:read`, `dendro:submit`,
+    `dendro:approve` or `dendro:admin`."""
+
+    token_audience: str | None = setting(None, "gateway.token_audience")
+    """Audience (`aud`) that such a token must name: the name of this deployment at the issuer."""
 
     max_connections: int = setting(4096, "gateway.max_connections", at_least=1, at_most=100_000)
     """Connections that each address serves at once; a further one is closed."""
@@ -57,4 +65,6 @@ class GatewaySettings(Table):
     def _whole(self) -> Self:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise conflict("gateway.tls_certificate, gateway.tls_key", "one of them", "both or none")
+        if (self.token_issuer is None) != (self.token_audience is None):
+            raise conflict("gateway.token_issuer, gateway.token_audience", "one of them", "both or none")
         return self

@@ -14,12 +14,14 @@ from dataclasses import replace
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.shared_reads import SharedReads
 from orchestrator.gateways.app_server.server import AppServer
+from orchestrator.gateways.issuer_tokens import IssuerTokens
 from orchestrator.gateways.sq_eq.door import SqEqDoor
 from orchestrator.gateways.tokens import PrincipalLookUp
 from orchestrator.gateways.wires.addresses import Address
-from orchestrator.gateways.wires.authentication import Authentication, TokenWatch
+from orchestrator.gateways.wires.authentication import Authentication, TokenLookUp, TokenWatch
 from orchestrator.gateways.wires.http_rules import HttpRules
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
+from orchestrator.model.issuer import Issuer
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.wiring.new_threads import door_ports
 from orchestrator.wiring.observed_gateway import observed_doors
@@ -45,14 +47,18 @@ def gateway_tls(settings: Settings) -> ssl.SSLContext | None:
     return tls_context(certificate, key) if certificate is not None and key is not None else None
 
 
-def authentication(settings: Settings, tokens: PrincipalLookUp) -> Authentication:
+def authentication(settings: Settings, tokens: TokenLookUp) -> Authentication:
     """The way in, by token or by user."""
     return Authentication(tokens, loopback_needs_token=settings.gateway.loopback_needs_token)
 
 
-def tokens_of(found: Opened) -> PrincipalLookUp:
-    """The tokens of a deployment."""
-    return PrincipalLookUp(found.broker, lambda: time.time_ns() // 1_000_000)
+def tokens_of(found: Opened) -> PrincipalLookUp | IssuerTokens:
+    """The tokens of a deployment, and those of its issuer if it has one."""
+    own = PrincipalLookUp(found.broker, lambda: time.time_ns() // 1_000_000)
+    issuer, audience = found.settings.gateway.token_issuer, found.settings.gateway.token_audience
+    if issuer is None or audience is None:
+        return own
+    return IssuerTokens(own, Issuer(issuer), audience, time.time)
 
 
 def listener_config(

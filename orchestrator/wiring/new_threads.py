@@ -31,7 +31,7 @@ from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.saved_settings import SavedSettings
 from orchestrator.wiring.sessions import VERSION, forked_birth, guide, new_birth
-from orchestrator.wiring.sign_in import credential_store
+from orchestrator.wiring.sign_in import credential_store, sign_in
 
 OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
 """Keys of new sessions that are the gateway's."""
@@ -194,6 +194,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         random_bytes=os.urandom,
         offer=offer(found.settings),
         credentials=credential_store(found.settings),
+        sign_in=sign_in(found.settings),
         asks_auto_review=found.settings.gateway.auto_review == "ask",
         jobs=PoolJobs(found.broker, session_pool(found.settings), lambda: uuid.uuid4().hex),
         write_settings=SavedSettings(found.settings, sources).write,

@@ -13,6 +13,7 @@ from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.sign_in import SignIn
 from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.rollouts.source import LogSource
@@ -85,6 +86,8 @@ class Ports:
     """The settings in force for new sessions."""
     credentials: CredentialStore | None = None
     """Where the machine's user keeps a sign-in at model providers; None where nobody may sign in."""
+    sign_in: SignIn | None = None
+    """The sign-in at the issuer of the settings; None without one."""
     jobs: PoolJobs | None = None
     """The way to workers of the gateway's pool, for what belongs to no session."""
     write_settings: Callable[[ConfigWrite], Awaitable[ConfigWritten]] | None = None

@@ -12,6 +12,7 @@ from orchestrator.gateways.app_server.method import Method, NoParams, Params, Re
 from orchestrator.gateways.app_server.offer import is_owner
 from orchestrator.gateways.principals import Scope
 from orchestrator.model.credentials import ApiKey, Credential, CredentialError, CredentialStore, patiently
+from orchestrator.model.issuer import IssuerError
 from orchestrator.tables import Secret
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ async def _asked(ask: Callable[[], T]) -> T:
         raise RpcError(str(error)) from None
 
 
-def _own_store(door: Door) -> CredentialStore:
+def own_store(door: Door) -> CredentialStore:
     """The store of the machine's user; raises `RpcError` for everybody else."""
     store = door.ports.credentials
     if store is None or not is_owner(door.principal):
@@ -74,13 +75,10 @@ class LoginStart(Params):
 
 
 async def login_start(door: Door, params: LoginStart) -> Result:
-    """Keeps a key for the providers with `auth = "login"`."""
-    store = _own_store(door)
+    """Keeps a key for the providers with `auth = "login"`, or begins a sign-in at their issuer."""
+    store = own_store(door)
     if params.type == "chatgpt":
-        raise RpcError(
-            "there is no issuer to sign in at: no setting auth.issuer is served yet; sign in with a key "
-            '(account/login/start {type: "apiKey"}), or give the provider\'s table an env_key'
-        )
+        return await at_issuer(door, "account/login/completed", ("account/updated", UPDATED))
     if params.type != "apiKey":
         raise RpcError(f"a sign-in by {params.type} is not offered: sign in with a key (apiKey)")
     key = params.api_key or ""
@@ -93,6 +91,32 @@ async def login_start(door: Door, params: LoginStart) -> Result:
     return {"type": "apiKey"}
 
 
+UPDATED: Mapping[str, Any] = {"authMode": "chatgpt", "planType": None}
+
+
+async def at_issuer(door: Door, completed: str, changed: tuple[str, Mapping[str, Any]]) -> Result:
+    """Begins a sign-in at the issuer of the settings.
+
+    When its person has come back, its end is told as `completed`, and its success as `changed`.
+    """
+    if door.ports.sign_in is None:
+        raise RpcError(
+            "there is no issuer to sign in at: set auth.issuer and auth.client_id; or sign in with a key "
+            '(account/login/start {type: "apiKey"}), or give the provider\'s table an env_key'
+        )
+
+    def told(id: str, error: str | None) -> None:
+        door.notify(completed, {"loginId": id, "success": error is None, "error": error})
+        if error is None:
+            door.notify(*changed)
+
+    try:
+        begun = await door.ports.sign_in.begin(told)
+    except IssuerError as error:
+        raise RpcError(str(error)) from None
+    return {"type": "chatgpt", "loginId": begun.id, "authUrl": begun.url}
+
+
 class LoginCancel(Params):
     """A sign-in that is to end."""
 
@@ -100,14 +124,15 @@ class LoginCancel(Params):
 
 
 async def login_cancel(door: Door, params: LoginCancel) -> Result:
-    """No sign-in waits for a browser, so none is found."""
-    _own_store(door)
-    return {"status": "notFound"}
+    """Ends a sign-in that waits for a browser."""
+    own_store(door)
+    ended = door.ports.sign_in is not None and await door.ports.sign_in.cancel(params.login_id)
+    return {"status": "canceled" if ended else "notFound"}
 
 
 async def logout(door: Door, _: NoParams) -> Result:
     """Forgets the sign-in, wherever it is kept."""
-    store = _own_store(door)
+    store = own_store(door)
     await _asked(store.forget)
     door.notify("account/updated", {"authMode": None, "planType": None})
     return {}

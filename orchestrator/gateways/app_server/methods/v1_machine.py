@@ -255,7 +255,10 @@ async def login_api_key(door: Door, params: LoginApiKey) -> Result:
 
 async def login_chatgpt(door: Door, _: NoParams) -> Result:
     """Signs in at the issuer of the settings, as far as there is one."""
-    return await account.login_start(door, _login({"type": "chatgpt"}))
+    account.own_store(door)
+    changed = "authStatusChange", {"authMethod": "chatgpt"}
+    begun = await account.at_issuer(door, "loginChatGptComplete", changed)
+    return {"loginId": begun["loginId"], "authUrl": begun["authUrl"]}
 
 
 def _login(wire: JsonObject) -> account.LoginStart:

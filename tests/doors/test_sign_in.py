@@ -1,0 +1,160 @@
+"""Sign-in at an OpenID issuer over the app-server: a real issuer, a browser's redirect, kept tokens."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import httpx
+import orjson
+import pytest
+
+from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.sign_in import SignIn
+from orchestrator.model.credentials import CredentialStore, Tokens
+from orchestrator.model.issuer import Issuer
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.tables import Secret
+from orchestrator.wiring.sign_in import sign_in, signed_in
+from tests.doors.peer import connected, served
+from tests.doors.ports import ports
+from tests.doors.schema import assert_valid
+from tests.issuer import CLIENT, issuer
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
+    """An issuer, a gateway of the machine's user, and the store of the sign-in."""
+    store = CredentialStore(tmp_path, "file")
+    async with issuer() as at:
+        signing = SignIn(Issuer(at.url), CLIENT, store, os.urandom)
+        given = ports(credentials=store, sign_in=signing)
+        async with served(given, notifications) as server, connected(server) as peer:
+            await peer.greet()
+            yield SimpleNamespace(at=at, peer=peer, store=store)
+        await signing.cancel()
+
+
+async def begun(place: SimpleNamespace) -> tuple[str, str, str]:
+    """A sign-in: its id, the page that the person opens, and the redirect."""
+    answer = await place.peer.call("account/login/start", {"type": "chatgpt"})
+    assert_valid("LoginAccountResponse", answer)
+    asked = dict(parse_qsl(urlsplit(answer["authUrl"]).query))
+    return answer["loginId"], answer["authUrl"], asked["redirect_uri"]
+
+
+async def redirected(redirect: str, query: dict[str, str]) -> int:
+    async with httpx.AsyncClient(trust_env=False) as browser:
+        return (await browser.get(f"{redirect}?{urlencode(query)}")).status_code
+
+
+async def completed(place: SimpleNamespace) -> dict[str, Any]:
+    told: dict[str, Any] = await place.peer.until("account/login/completed")
+    assert_valid("AccountLoginCompletedNotification", told)
+    return told
+
+
+async def test_person_signs_in_with_a_browser_and_no_token_is_told(place: SimpleNamespace) -> None:
+    id, url, redirect = await begun(place)
+    asked = dict(parse_qsl(urlsplit(url).query))
+    assert (asked["code_challenge_method"], asked["response_type"]) == ("S256", "code")
+    assert await redirected(redirect, place.at.authorize(url)) == 200
+    assert await completed(place) == {"loginId": id, "success": True, "error": None}
+    assert (await place.peer.until("account/updated"))["authMode"] == "chatgpt"
+    kept = place.store.read()
+    assert isinstance(kept, Tokens)
+    assert (kept.access, kept.refresh, kept.email) == ("access", "refresh-1", "ann@example.org")
+    account = await place.peer.call("account/read")
+    assert_valid("GetAccountResponse", account)
+    assert account["account"]["email"] == "ann@example.org"
+    assert b"refresh-1" not in orjson.dumps(place.peer.heard)
+
+
+async def test_redirect_of_another_sign_in_is_refused_and_the_right_one_still_counts(
+    place: SimpleNamespace,
+) -> None:
+    _, url, redirect = await begun(place)
+    good = place.at.authorize(url)
+    assert await redirected(redirect, {**good, "state": "other"}) == 400
+    assert await redirected(redirect, {"code": good["code"]}) == 400
+    assert await redirected(redirect.replace("/callback", "/x"), good) == 404
+    assert place.store.read() is None
+    assert await redirected(redirect, good) == 200
+    assert (await completed(place))["success"]
+
+
+async def test_code_that_the_issuer_does_not_know_signs_nobody_in(place: SimpleNamespace) -> None:
+    _, url, redirect = await begun(place)
+    await redirected(redirect, {**place.at.authorize(url), "code": "made up"})
+    told = await completed(place)
+    assert (told["success"], "400 (invalid_grant)" in told["error"]) == (False, True)
+    assert place.store.read() is None
+
+
+async def test_answer_to_another_sign_in_signs_nobody_in(place: SimpleNamespace) -> None:
+    _, url, redirect = await begun(place)
+    query = place.at.authorize(url)
+    place.at.codes[query["code"]]["nonce"] = "another"
+    await redirected(redirect, query)
+    assert "another sign-in" in (await completed(place))["error"]
+    assert place.store.read() is None
+
+
+async def test_person_who_says_no_is_not_signed_in(place: SimpleNamespace) -> None:
+    _, url, redirect = await begun(place)
+    state = place.at.authorize(url)["state"]
+    await redirected(redirect, {"error": "access_denied", "state": state})
+    assert (await completed(place))["error"] == "the issuer refused: access_denied"
+
+
+async def test_sign_in_that_is_cancelled_takes_no_code_any_more(place: SimpleNamespace) -> None:
+    id, url, redirect = await begun(place)
+    assert await place.peer.call("account/login/cancel", {"loginId": "x"}) == {"status": "notFound"}
+    assert await place.peer.call("account/login/cancel", {"loginId": id}) == {"status": "canceled"}
+    assert not (await completed(place))["success"]
+    with pytest.raises(httpx.ConnectError):
+        await redirected(redirect, place.at.authorize(url))
+
+
+async def test_issuer_that_is_away_is_named_at_once(place: SimpleNamespace) -> None:
+    place.at.down = True
+    _, text = await place.peer.refused("account/login/start", {"type": "chatgpt"})
+    assert "answered 503" in text
+
+
+async def test_client_of_version_1_signs_in_the_same_way(place: SimpleNamespace) -> None:
+    begun = await place.peer.call("loginChatGpt")
+    asked = dict(parse_qsl(urlsplit(begun["authUrl"]).query))
+    await redirected(asked["redirect_uri"], place.at.authorize(begun["authUrl"]))
+    done = await place.peer.until("loginChatGptComplete")
+    assert done == {"loginId": begun["loginId"], "success": True, "error": None}
+    assert "account/login/completed" not in place.peer.methods()
+
+
+# ── the worker's side ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_token_that_is_about_to_end_is_refreshed_once_and_kept(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    settings = load_settings(SettingsSources(tmp_path, environ, overrides=("auth.store=file",)))
+    assert sign_in(settings) is None
+    store, key = CredentialStore(tmp_path, "file"), signed_in(settings)
+    async with issuer() as at:
+        old = Tokens(Secret("old"), at.url, CLIENT, Secret("refresh-1"), time.time() + 30, "ann@example.org")
+        store.write(replace(old, expires_at=time.time() + 3_600))
+        assert await key() == "old"
+        store.write(old)
+        assert [await key(), await key()] == ["fresh", "fresh"]
+        kept = store.read()
+        assert isinstance(kept, Tokens)
+        assert (kept.refresh, kept.email) == ("refresh-1+", "ann@example.org")
+        assert at.asked.count("/token") == 1
+        at.down = True
+        store.write(old)
+        assert await key() == "old"

@@ -1,0 +1,179 @@
+"""Bearer tokens of an OpenID issuer: signatures, audiences, ends and scopes, and the keys that change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import jwt
+import pytest
+
+from orchestrator.gateways.issuer_tokens import IssuerTokens
+from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.tokens import PrincipalLookUp, TokenWish, new_token
+from orchestrator.model.issuer import Issuer
+from tests.issuer import TestIssuer, issuer
+
+SUBMIT = {"scope": "openid dendro:submit"}
+
+
+class Records:
+    """Dendro's own tokens, in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def add_token(self, token_id: str, record: bytes) -> bool:
+        return self.kept.setdefault(token_id, record) is record
+
+    async def token(self, token_id: str) -> bytes | None:
+        return self.kept.get(token_id)
+
+    async def tokens(self) -> dict[str, bytes]:
+        return self.kept
+
+    async def remove_token(self, token_id: str) -> bool:
+        return self.kept.pop(token_id, None) is not None
+
+
+@pytest.fixture
+async def at() -> AsyncIterator[TestIssuer]:
+    async with issuer() as at:
+        yield at
+
+
+class Clock:
+    """Seconds of the epoch, which a test moves on."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+def look_up(at: TestIssuer, clock: Clock | None = None) -> IssuerTokens:
+    clock = clock or Clock()
+    own = PrincipalLookUp(Records(), lambda: int(clock() * 1000))
+    return IssuerTokens(own, Issuer(at.url, clock), "dendro", clock)
+
+
+async def test_holder_of_an_issuers_token_is_a_principal_with_the_highest_scope_that_it_names(
+    at: TestIssuer,
+) -> None:
+    found = look_up(at)
+    ann = await found(at.token(scope="dendro:read dendro:approve"))
+    assert ann is not None
+    assert (ann.name, ann.namespace, ann.scope) == ("openid:ann", "", Scope.APPROVE)
+    assert ann.token in await found.in_force()
+    tenant = await found(at.token(scp=["dendro:submit"], dendro_namespace="acme"))
+    assert tenant is not None
+    assert (tenant.name, tenant.namespace, tenant.scope) == ("acme/openid:ann", "acme", Scope.SUBMIT)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "another"},
+        {"aud": None},
+        {"iss": "https://evil.example"},
+        {"exp": 1},
+        {"exp": None},
+        {"nbf": 1 << 40},
+        {"sub": None},
+        {"sub": "a\nb"},
+        {"sub": ""},
+        {"sub": "s" * 200},
+        {"scope": "openid email"},
+        {"scope": "dendro:root"},
+        {"scope": {"dendro:admin": True}},
+        {"dendro_namespace": "a/b"},
+        {"dendro_namespace": 7},
+    ],
+)
+async def test_token_that_was_not_made_for_this_gateway_opens_nothing(
+    at: TestIssuer, claims: dict[str, Any]
+) -> None:
+    assert await look_up(at)(at.token(**{**SUBMIT, **claims})) is None
+
+
+async def test_token_that_the_issuer_did_not_sign_opens_nothing(at: TestIssuer) -> None:
+    found, good = look_up(at), at.token(**SUBMIT)
+    claims = {"iss": at.url, "aud": "dendro", "sub": "ann", "exp": int(time.time()) + 60, **SUBMIT}
+    public = str(at._public("k1")["x"])
+    forged = [
+        jwt.encode(claims, "", "none", headers={"kid": "k1"}),
+        jwt.encode(claims, public.ljust(32), "HS256", headers={"kid": "k1"}),
+        good[:-4] + "AAAA",
+        ".".join([*good.split(".")[:2], ""]),
+        "x.y.z",
+        "",
+        "é",
+        "a" * 20_000,
+    ]
+    other = TestIssuer(at.url)
+    other.rotate("k1")
+    for text in (*forged, other.token(**SUBMIT)):
+        assert await found(text) is None
+    assert await found(good) is not None
+
+
+async def test_key_that_the_issuer_changed_is_fetched_and_made_up_ones_are_not_fetched_for(
+    at: TestIssuer,
+) -> None:
+    clock = Clock()
+    found = look_up(at, clock)
+    old = at.token(**SUBMIT)
+    assert await found(old) is not None
+    at.rotate("k2")
+    clock.ahead += 11
+    assert await found(at.token(**SUBMIT)) is not None
+    assert await found(old) is None
+    stranger = TestIssuer(at.url)
+    stranger.rotate("k3")
+    for _ in range(20):
+        assert await found(stranger.token(**SUBMIT)) is None
+    assert at.asked.count("/keys") == 2
+
+
+async def test_known_keys_count_while_the_issuer_is_away(at: TestIssuer) -> None:
+    clock = Clock()
+    found = look_up(at, clock)
+    assert await found(at.token(**SUBMIT)) is not None
+    at.down = True
+    clock.ahead += 4_000
+    assert await found(at.token(exp=int(time.time()) + 5_000, **SUBMIT)) is not None
+    assert await look_up(at)(at.token(**SUBMIT)) is None
+
+
+async def test_token_is_in_force_until_its_time_is_over(at: TestIssuer) -> None:
+    clock = Clock()
+    found = look_up(at, clock)
+    ann = await found(at.token(**SUBMIT))
+    assert ann is not None
+    clock.ahead += 301
+    assert await found.in_force() == frozenset()
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        {"issuer": "https://evil.example"},
+        {"jwks_uri": "http://evil.example/keys"},
+        {"jwks_uri": None},
+        {"jwks_uri": 5},
+    ],
+)
+async def test_issuer_whose_document_cannot_be_believed_opens_nothing(
+    at: TestIssuer, lies: dict[str, Any]
+) -> None:
+    at.lies = lies
+    assert await look_up(at)(at.token(**SUBMIT)) is None
+
+
+async def test_dendros_own_tokens_count_beside_the_issuers(at: TestIssuer) -> None:
+    found = look_up(at)
+    text, record = await new_token(found._own._store, TokenWish("ci"), 0, bytes)
+    assert await found(text) == Principal("ci", "", Scope.SUBMIT, record.id)
+    assert at.asked == []
