@@ -19,17 +19,23 @@ from orchestrator.folders.difference import difference
 from orchestrator.folders.git_objects import EMPTY_TREE, Head, snapshot_of
 from orchestrator.folders.head import HeadImport, read_head
 from orchestrator.folders.known import Known, Walk, changes, dumped, loaded
+from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Planner
+from orchestrator.folders.merge_writer import write
 from orchestrator.folders.names import quoted
 from orchestrator.folders.packs import Pack, PackWriter
 from orchestrator.folders.records import (
     NAMED_OMISSIONS,
     Bounds,
+    Conflict,
+    Conflicted,
     Difference,
     FolderError,
     Made,
+    Merged,
     Omission,
     Omissions,
     Place,
+    Planned,
     SnapshotId,
     Taken,
     Unchanged,
@@ -52,6 +58,10 @@ from orchestrator.folders.take import (
 _FORMAT = 1
 MOST_READ = 1024 * 1024
 """Bytes of a file that is read from a snapshot."""
+
+
+PackSource = Path | int
+"""A pack's file: its path, or a descriptor, which is closed."""
 
 
 class Copy:
@@ -152,7 +162,7 @@ class Copy:
         """Removes an uploaded pack from the spool."""
         taken.pack.unlink(missing_ok=True)
 
-    def make(self, packs: Sequence[Path], snapshot: SnapshotId, *, repository: bool = True) -> Made:
+    def make(self, packs: Sequence[PackSource], snapshot: SnapshotId, *, repository: bool = True) -> Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place."""
         with system_errors("the folder"):
             objects = self._received(packs)
@@ -166,6 +176,7 @@ class Copy:
             doubted(made, clock_ns(self.place.objects))
             self._put_in_place(beside)
             self._states = {snapshot: State(snapshot, made, objects, head)}
+            self._note_packs()
             self._sweep()
         return Made(root.count, root.bytes, head.commit.hex() if head is not None else None)
 
@@ -179,18 +190,46 @@ class Copy:
         beside.rename(self.place.folder)
         remove(old)
 
-    def adopt(self, snapshot: SnapshotId) -> bool:
-        """Goes on with the folder that `leave` left at this snapshot; False if it left none."""
+    def adopt(self, packs: Sequence[PackSource], snapshot: SnapshotId) -> bool:
+        """Goes on with the folder as it is, which was left at this snapshot.
+
+        What `leave` kept is used where it fits; else all files are read again, where the packs that make
+        the snapshot are here, or given. False if they are not, or if there is no folder.
+        """
+        with system_errors("to go on with the folder"):
+            if not self.place.folder.is_dir():
+                return False
+            state = self._left(snapshot) or self._recovered(snapshot)
+            if state is None and packs:
+                objects = self._received(packs)
+                state = self._unread(snapshot, objects)
+            if state is not None:
+                self._states = {snapshot: state}
+            return state is not None
+
+    def _left(self, snapshot: SnapshotId) -> State | None:
+        """The state that `leave` kept."""
         try:
             version, last, settings, names, row = marshal.loads((self.place.objects / "index").read_bytes())
             if (version, last, settings) != (_FORMAT, snapshot, repr(self.bounds)):
-                return False
+                return None
             objects = Objects([kept(self._packs / name) for name in names])
             commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
-            self._states = {snapshot: State(snapshot, loaded(row), objects, commit.head)}
+            return State(snapshot, loaded(row), objects, commit.head)
         except (OSError, ValueError, EOFError, TypeError, FolderError):
-            return False
-        return self.place.folder.is_dir()
+            return None
+
+    def _recovered(self, snapshot: SnapshotId) -> State | None:
+        """The state after a keeper that was killed: its packs are here, and nothing is known of the files."""
+        try:
+            names = marshal.loads((self.place.objects / "last").read_bytes())[snapshot]
+            return self._unread(snapshot, Objects([kept(self._packs / name) for name in names]))
+        except (OSError, ValueError, EOFError, TypeError, KeyError, FolderError):
+            return None
+
+    def _unread(self, snapshot: SnapshotId, objects: Objects) -> State:
+        root, head = self._walked(objects, snapshot)
+        return State(snapshot, root, objects, head)
 
     def leave(self) -> None:
         """Keeps what is known of the folder for the next claim on this machine."""
@@ -198,15 +237,47 @@ class Copy:
             if not self._states:
                 return
             state = list(self._states.values())[-1]
-            for pack in state.objects.packs:
-                if not pack.file.path.with_suffix(".objects").exists():
-                    keep(pack)
             names = [pack.file.path.name for pack in state.objects.packs]
             row = (_FORMAT, state.snapshot, repr(self.bounds), names, dumped(state.root))
             replace(self.place.objects / "index", marshal.dumps(row))
 
+    def plan_merge(
+        self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[PackSource]
+    ) -> Planned | Conflicted:
+        """Plans what brings the changes from `base` to `theirs` into the folder as it is now."""
+        with system_errors("the merge"):
+            return self._merge(base, theirs, packs)[0].told()
+
+    def write_merge(
+        self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[PackSource], digest: str
+    ) -> Merged | Conflicted:
+        """Plans the merge again, and writes it if it is still the one that was planned."""
+        with system_errors("the merge"):
+            plan, new = self._merge(base, theirs, packs)
+            if plan.conflicts:
+                return Conflicted(plan.conflicts[:MOST_CONFLICTS], len(plan.conflicts))
+            if plan.digest != digest:
+                return Conflicted((Conflict(".", "files changed since the merge was planned"),), 1)
+            write(plan, self.place.folder, new, self._work)
+            return Merged(*plan.counted())
+
+    def _merge(self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[PackSource]) -> tuple[Plan, Known]:
+        objects = self._with(packs)
+        old, new = self._walked(objects, base)[0], self._walked(objects, theirs)[0]
+        self._work.mkdir(exist_ok=True)
+        return Planner(self.place.folder, objects, self.bounds, self._work).plan(old, new), new
+
+    @property
+    def _work(self) -> Path:
+        return self.place.objects / "merging"
+
     def diff(
-        self, before: SnapshotId | None, after: SnapshotId, packs: Sequence[Path] = (), *, stat: bool = False
+        self,
+        before: SnapshotId | None,
+        after: SnapshotId,
+        packs: Sequence[PackSource] = (),
+        *,
+        stat: bool = False,
     ) -> Difference:
         """The difference of two snapshots; None is the empty folder."""
         with system_errors("the comparison"):
@@ -215,7 +286,7 @@ class Copy:
             return difference(old, self._walked(objects, after)[0], objects, text=not stat)
 
     def read_tree(
-        self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[Path] = ()
+        self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[PackSource] = ()
     ) -> Mapping[str, bytes]:
         """Contents of files of a snapshot; those that it lacks, and large ones, are left out."""
         objects = self._with(packs)
@@ -232,7 +303,7 @@ class Copy:
         return found
 
     def _state(self, parent: SnapshotId) -> State:
-        state = self._states.get(parent)
+        state = self._states.get(parent) or self._recovered(parent)
         if state is None:
             raise FolderError("missing", f"the copy is not at snapshot {parent}: it has to be made first")
         return state
@@ -241,7 +312,16 @@ class Copy:
         assert state.snapshot is not None
         kept_before = {before.snapshot: before} if before is not None and before.snapshot is not None else {}
         self._states = {**kept_before, state.snapshot: state}
+        self._note_packs()
         self._sweep()
+
+    def _note_packs(self) -> None:
+        """Writes which packs make which snapshot: a keeper that is killed writes nothing more."""
+        names = {
+            snapshot: [pack.file.path.name for pack in state.objects.packs]
+            for snapshot, state in self._states.items()
+        }
+        replace(self.place.objects / "last", marshal.dumps(names))
 
     def _sweep(self) -> None:
         """Removes packs of this place that no state needs."""
@@ -265,8 +345,9 @@ class Copy:
         """Moves a finished pack to the others of this place."""
         path = self._packs / f"{pack.sha256}.pack"
         pack.path.replace(path)
-        path.with_suffix(".objects").unlink(missing_ok=True)
-        return own(pack, path, before)
+        indexed = own(pack, path, before)
+        keep(indexed)
+        return indexed
 
     def _spooled(self, pack: Pack) -> Path:
         path = self.place.objects / "spool" / f"{pack.sha256}.pack"
@@ -274,26 +355,33 @@ class Copy:
         os.link(self._packs / f"{pack.sha256}.pack", path)
         return path
 
-    def _with(self, packs: Sequence[Path]) -> Objects:
+    def _with(self, packs: Sequence[PackSource]) -> Objects:
         """The objects of this copy, and those of other packs."""
         mine = list(self._states.values())[-1].objects.packs if self._states else ()
         return self._received(packs, mine) if packs else Objects(mine)
 
-    def _received(self, packs: Sequence[Path], before: Sequence[Indexed] = ()) -> Objects:
+    def _received(self, packs: Sequence[PackSource], before: Sequence[Indexed] = ()) -> Objects:
         """Copies packs to this place, unless they are there, and checks them before they are believed."""
         found = list(before)
         for source in packs:
-            path = self._packs / f"{_sum(source)}.pack"
+            path = self._received_file(source)
             if any(pack.file.path == path for pack in found):
                 continue
             if path.with_suffix(".objects").exists():
                 found.append(kept(path))
                 continue
-            shutil.copyfile(source, path)
             found.append(checked(path, Objects(found), self.bounds))
+            keep(found[-1])
         return Objects(found)
 
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def _received_file(self, source: PackSource) -> Path:
+        """Copies a pack to this place, under the name that its content gives it."""
+        with open(source, "rb") as file:  # noqa: PTH123  (a path, or a descriptor)
+            path = self._packs / f"{hashlib.file_digest(file, 'sha256').hexdigest()}.pack"
+            if not path.exists():
+                file.seek(0)
+                beside = path.with_suffix(".new")
+                with beside.open("wb") as target:
+                    shutil.copyfileobj(file, target, 1 << 20)
+                beside.replace(path)
+        return path

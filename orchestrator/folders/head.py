@@ -67,8 +67,20 @@ def read_head(repository: Path, ref: str) -> Head | None:
         if ref != "HEAD":
             raise FolderError("missing", f"the repository {repository} has no commit {ref!r}")
         return None
-    branch = _git(repository, "rev-parse", "--abbrev-ref", "--end-of-options", ref).stdout.strip()
-    return Head(bytes.fromhex(commit), branch_name(branch) if branch != b"HEAD" else "main")
+    return Head(bytes.fromhex(commit), _branch(repository, ref, commit))
+
+
+def _branch(repository: Path, ref: str, commit: str) -> str:
+    """The branch that `ref` is; of a commit, the one that the repository shows it on."""
+    named = _git(repository, "rev-parse", "--symbolic-full-name", "--end-of-options", ref).stdout.strip()
+    if not named.startswith(b"refs/heads/"):
+        shown = _git(repository, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").stdout.strip()
+        named = (
+            _git(repository, "symbolic-ref", "--quiet", "HEAD").stdout.strip()
+            if shown.decode() == commit
+            else b""
+        )
+    return branch_name(named.removeprefix(b"refs/heads/"))
 
 
 def _git(repository: Path, *words: str) -> subprocess.CompletedProcess[bytes]:

@@ -8,14 +8,29 @@ parent, and at the claim's deadline by a timer of the kernel's, whatever it is d
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Self
+from typing import Any, NoReturn, Self, TypeVar, get_args
+
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.folders.records import (
     Bounds,
     Conflicted,
     Difference,
+    ErrorKind,
+    FolderError,
     Made,
     Merged,
     Place,
@@ -24,26 +39,85 @@ from orchestrator.folders.records import (
     Taken,
     Unchanged,
 )
+from orchestrator.folders.wire import LENGTH, MOST_ANSWERED, MOST_DESCRIPTORS, frame
+
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from orchestrator.folders.keeper_process import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+_START_S = 20.0
+_GRACE_S = 20.0
+"""Time beyond the bound's: the process should have told by itself that it takes too long."""
+_CLOSE_S = 5.0
+_SHA256 = re.compile("[0-9a-f]{64}")
+_Record = TypeVar("_Record", Unchanged, Taken, Made, Planned, Merged, Conflicted, Difference)
 
 
 class Keeper:
-    """A copy's keeper. One piece of work at a time: others wait. Everything raises `FolderError`."""
+    """A copy's keeper. One piece of work at a time: others wait. Everything raises `FolderError`.
+
+    Work that is cancelled goes on, and what comes next waits for it: half a snapshot helps nobody.
+    """
+
+    def __init__(self, place: Place, bounds: Bounds) -> None:
+        self._place = place
+        self._bounds = bounds
+        self._process: subprocess.Popen[bytes]
+        self._work: socket.socket
+        self._control: socket.socket
+        self._turn = asyncio.Lock()
+        self._lost = False
+        self._under_way: set[asyncio.Task[dict[str, Any]]] = set()
 
     @classmethod
     async def start(cls, place: Place, bounds: Bounds, deadline_boottime: float) -> Self:
         """Starts the process and locks the copy; kind `busy` if another keeper has it."""
-        raise NotImplementedError
+        keeper = cls(place, bounds)
+        keeper._start()
+        keeper.extend(deadline_boottime)
+        parts = [
+            str(part) if part is not None else None for part in (place.folder, place.objects, place.lock)
+        ]
+        try:
+            await keeper._ask({"place": parts, "bounds": asdict(bounds)}, (), _START_S)
+        except BaseException:
+            await keeper._stop()
+            raise
+        return keeper
+
+    def _start(self) -> None:
+        self._work, work = socket.socketpair()
+        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._work.setblocking(False)
+        with work, control:
+            pair = (work.fileno(), control.fileno())
+            argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, *map(str, pair)]
+            # An empty environment: what the keeper does not have, no hostile object can make it tell.
+            self._process = subprocess.Popen(
+                argv, pass_fds=pair, env={}, start_new_session=True, stdin=subprocess.DEVNULL, cwd="/"
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process's id, for logs and diagnosis."""
+        return self._process.pid
 
     def extend(self, deadline_boottime: float) -> None:
         """Writes the claim's deadline, in seconds of CLOCK_BOOTTIME. From any thread; never blocks."""
-        raise NotImplementedError
+        with suppress(OSError):
+            # A process that does not hear it keeps the old one: it dies early rather than late.
+            self._control.send(struct.pack("d", deadline_boottime), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-    async def take(self, parent: SnapshotId | None, at_ms: int) -> Taken | Unchanged:
+    async def take(self, parent: SnapshotId, at_ms: int) -> Taken | Unchanged:
         """Takes a snapshot of the folder, whose history is `parent`.
 
         The same parent again, because the last snapshot was never recorded, gives one that covers both.
         """
-        raise NotImplementedError
+        answer = await self._do({"do": "take", "parent": parent, "at_ms": at_ms}, ())
+        if answer.get("is") == Unchanged.__name__:
+            return self._read(answer, Unchanged)
+        return self._taken(answer)
 
     async def born(self, repository: Path | None, ref: str, at_ms: int) -> Taken:
         """Takes the first snapshot of a copy.
@@ -52,22 +126,29 @@ class Keeper:
         commit too, and files that it tracks are taken even if they are ignored. Where the folder does
         not exist, the snapshot has the commit's tree; without a repository, it is empty.
         """
-        raise NotImplementedError
+        path = str(repository) if repository is not None else None
+        words = {"do": "born", "repository": path, "ref": ref, "at_ms": at_ms}
+        return self._taken(await self._do(words, ()))
 
     def settle(self, taken: Taken) -> None:
         """Removes an uploaded pack from the spool."""
-        raise NotImplementedError
+        taken.pack.unlink(missing_ok=True)
 
     async def adopt(self, packs: Sequence[Path], snapshot: SnapshotId) -> bool:
-        """Whether the folder can go on as the clean copy of `snapshot` that it was left as; makes nothing."""
-        raise NotImplementedError
+        """Goes on with the folder as it is, which was left at this snapshot.
+
+        What the last keeper left is used where it fits; else all files are read again, where the packs
+        that make the snapshot are here, or given. False if they are not, or if there is no folder.
+        """
+        answer = await self._do({"do": "adopt", "snapshot": snapshot}, packs)
+        return answer.get("value") is True
 
     async def make(self, packs: Sequence[Path], snapshot: SnapshotId) -> Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place.
 
         `packs` are those since the last whole one, it first, in the order of their entries.
         """
-        raise NotImplementedError
+        return self._read(await self._do({"do": "make", "snapshot": snapshot}, packs), Made)
 
     async def plan_merge(
         self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[Path]
@@ -76,26 +157,161 @@ class Keeper:
 
         `packs` are those that make `base` and `theirs`: both snapshots may need packs of their own.
         """
-        raise NotImplementedError
+        words = {"do": "plan_merge", "base": base, "theirs": theirs}
+        answer = await self._do(words, packs)
+        if answer.get("is") == Conflicted.__name__:
+            return self._read(answer, Conflicted)
+        return self._read(answer, Planned)
 
     async def write_merge(
         self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[Path], digest: str
     ) -> Merged | Conflicted:
         """Plans the merge again and writes it, whole, if its digest is still the one that was approved."""
-        raise NotImplementedError
+        words = {"do": "write_merge", "base": base, "theirs": theirs, "digest": digest}
+        answer = await self._do(words, packs)
+        if answer.get("is") == Conflicted.__name__:
+            return self._read(answer, Conflicted)
+        return self._read(answer, Merged)
 
     async def diff(
         self, before: SnapshotId | None, after: SnapshotId, packs: Sequence[Path] = (), *, stat: bool = False
     ) -> Difference:
-        """Differences of two snapshots; None is the empty folder."""
-        raise NotImplementedError
+        """Compares two snapshots; None is the empty folder. With `stat` the figures alone."""
+        words = {"do": "diff", "before": before, "after": after, "stat": stat}
+        return self._read(await self._do(words, packs), Difference)
 
     async def read_tree(
         self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[Path] = ()
     ) -> Mapping[str, bytes]:
         """Contents of files of a snapshot, up to 1 MiB each; those that it lacks are left out."""
-        raise NotImplementedError
+        answer = await self._do({"do": "read_tree", "snapshot": snapshot, "paths": list(paths)}, packs)
+        try:
+            return {
+                path: base64.b64decode(answer["value"][path]) for path in paths if path in answer["value"]
+            }
+        except (KeyError, TypeError, ValueError):
+            self._misled()
 
     async def end(self) -> None:
         """Waits for the work that runs, keeps the index for the next claim, and ends the process."""
-        raise NotImplementedError
+        with suppress(FolderError):
+            await self._do({"do": "end"}, ())
+        await self._stop()
+
+    async def _do(self, words: dict[str, Any], packs: Sequence[Path]) -> dict[str, Any]:
+        """Has a piece of work done; also if the caller is cancelled."""
+        task = asyncio.create_task(self._in_turn(words, packs))
+        self._under_way.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # of work that nobody waits for any more: the next piece tells what is wrong
+
+    async def _in_turn(self, words: dict[str, Any], packs: Sequence[Path]) -> dict[str, Any]:
+        async with self._turn:
+            return await self._ask(words, packs, self._bounds.seconds + _GRACE_S)
+
+    async def _ask(self, words: dict[str, Any], packs: Sequence[Path], seconds: float) -> dict[str, Any]:
+        if self._lost:
+            raise self._gone()
+        if len(packs) > MOST_DESCRIPTORS:
+            raise FolderError("refused", f"{len(packs)} packs for one snapshot: it needs at most 33")
+        try:
+            async with asyncio.timeout(seconds):
+                await self._send(frame(words), packs)
+                answer = await self._receive()
+        except TimeoutError as error:
+            self._kill()
+            text = f"the work on the folder took more than {seconds:g} s: its process was ended"
+            raise FolderError("time", text) from error
+        except OSError as error:
+            self._kill()
+            raise self._gone() from error
+        if answer.get("is") == "error":
+            raise self._error(answer)
+        return answer
+
+    async def _send(self, data: bytes, packs: Sequence[Path]) -> None:
+        loop = asyncio.get_running_loop()
+        descriptors: list[int] = []
+        try:
+            descriptors.extend(os.open(pack, os.O_RDONLY | os.O_CLOEXEC) for pack in packs)
+            # The descriptors travel with the length; one request at a time leaves room for that.
+            socket.send_fds(self._work, [data[: LENGTH.size]], descriptors, socket.MSG_NOSIGNAL)
+        except FileNotFoundError as error:
+            raise FolderError("missing", f"the pack {error.filename} is not there") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        await loop.sock_sendall(self._work, data[LENGTH.size :])
+
+    async def _receive(self) -> dict[str, Any]:
+        length = LENGTH.unpack(await self._exactly(LENGTH.size))[0]
+        if length > MOST_ANSWERED:
+            self._misled()
+        answer = json.loads(await self._exactly(length))
+        return answer if isinstance(answer, dict) else self._misled()
+
+    async def _exactly(self, length: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        while len(data) < length:
+            part = await loop.sock_recv(self._work, min(length - len(data), 1 << 20))
+            if not part:
+                raise ConnectionResetError
+            data += part
+        return bytes(data)
+
+    def _taken(self, answer: dict[str, Any]) -> Taken:
+        """A snapshot whose pack is where packs are put: the caller will read and upload that file."""
+        taken = self._read(answer, Taken)
+        expected = self._place.objects / "spool" / f"{taken.sha256}.pack"
+        if not _SHA256.fullmatch(taken.sha256) or taken.pack != expected or expected.is_symlink():
+            self._misled()
+        return taken
+
+    def _read(self, answer: dict[str, Any], kind: type[_Record]) -> _Record:
+        """The record that an answer holds. Its process has read hostile bytes: nothing of it is believed."""
+        if answer.get("is") != kind.__name__:
+            self._misled()
+        try:
+            return TypeAdapter(kind).validate_python(answer.get("value"))
+        except ValidationError:
+            self._misled()
+
+    def _error(self, answer: dict[str, Any]) -> FolderError:
+        named = [kind for kind in get_args(ErrorKind) if kind == answer.get("kind")]
+        if not named:
+            self._misled()
+        return FolderError(named[0], str(answer.get("text"))[:2000])
+
+    def _misled(self) -> NoReturn:
+        self._kill()
+        raise FolderError(
+            "lost", "the process that works on the folder answered with something else: it was ended"
+        )
+
+    def _gone(self) -> FolderError:
+        code = self._process.poll()
+        why = f"by signal {-code}" if code is not None and code < 0 else f"with {code}"
+        return FolderError(
+            "lost", f"the process that works on the folder has ended {why}: another one goes on"
+        )
+
+    def _kill(self) -> None:
+        self._lost = True
+        self._process.kill()
+
+    async def _stop(self) -> None:
+        """Closes both sockets, which ends the process, and waits for its end."""
+        self._lost = True
+        self._work.close()
+        self._control.close()
+        try:
+            await asyncio.to_thread(self._process.wait, _CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)

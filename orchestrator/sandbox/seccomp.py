@@ -74,6 +74,11 @@ class UnsupportedMachine(RuntimeError):
     """No filter is known for this processor; the message names it."""
 
 
+def known(machine: str) -> bool:
+    """Whether there is a filter for the processor."""
+    return machine in _AUDIT_ARCH
+
+
 def program(machine: str, families: Families) -> bytes:
     """BPF that answers EPERM to the calls above and to sockets of other families."""
     if machine not in _AUDIT_ARCH:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, Counts, FolderError, Place, Taken, Unchanged
+from orchestrator.folders.records import Bounds, Counts, FolderError, Place, SnapshotId, Taken, Unchanged
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
 
@@ -156,11 +156,11 @@ def test_next_claim_goes_on_with_the_copy_that_was_left(bench: Bench) -> None:
     bench.born()
     bench.copy.leave()
     bench.copy = Copy(bench.copy.place, bench.bounds)
-    assert bench.copy.adopt(bench.at)
+    assert bench.copy.adopt((), bench.at)
     bench.write({"b/c": b"3"})
     assert bench.taken().names == ("M b/c",)
     assert content_of(bench.elsewhere()) == content_of(bench.folder)
-    assert not Copy(bench.copy.place, bench.bounds).adopt(bench.at)
+    assert not Copy(bench.copy.place, bench.bounds).adopt((), SnapshotId("0" * 40))
 
 
 def test_made_folder_is_the_copy_of_its_snapshot(bench: Bench) -> None:

@@ -1,0 +1,264 @@
+"""The process of a keeper: confines itself, locks the copy, and does one piece of work after the other.
+
+It is given two sockets: pieces of work come on the first, deadlines on the second, which a thread reads.
+The deadline is a timer of the kernel's that kills the process wherever it is. A deadline that cannot be
+heard for long work of C is one that passes: the process dies early rather than late.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import gc
+import math
+import os
+import platform
+import resource
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+from orchestrator.folders.copy import Copy
+from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId
+from orchestrator.folders.wire import frame, receive
+from orchestrator.sandbox import kernel, landlock, seccomp
+from orchestrator.sandbox.confine import confine_self
+
+MEMORY_BYTES = 3 << 30
+_FILE_SPARE = 1 << 30
+"""Bytes that a pack may be larger than the files in it."""
+_MOST_TEXT = 2000
+_RENAMES_ABI = 2
+"""Landlock's version from which on a ruleset can allow renames between folders."""
+
+
+def main(work: int, control: int) -> None:
+    """Serves until the end of either socket, the deadline, or the word to end."""
+    os.umask(0o022)
+    asked = socket.socket(fileno=work)
+    _obey_deadlines(socket.socket(fileno=control))
+    first = receive(asked)
+    if first is None:
+        return
+    place, bounds = _place(first[0]["place"]), _bounds(**first[0]["bounds"])
+    try:
+        lock = _lock(place)
+        copy = Copy(place, bounds)
+        _confine(place, bounds)
+    except (OSError, FolderError) as error:
+        asked.sendall(frame(_told(error)))
+        return
+    gc.freeze()
+    asked.sendall(frame({"is": "ready"}))
+    _Serving(copy, bounds, asked).run()
+    if lock is not None:
+        os.close(lock)
+
+
+def _place(parts: list[str | None]) -> Place:
+    folder, objects, lock = (Path(part) if part is not None else None for part in parts)
+    assert folder is not None
+    assert objects is not None
+    return Place(folder, objects, lock)
+
+
+def _bounds(*, include: list[str], exclude: list[str], ignored: list[str], **numbers: Any) -> Bounds:
+    return Bounds(include=tuple(include), exclude=tuple(exclude), ignored=tuple(ignored), **numbers)
+
+
+def _lock(place: Place) -> int | None:
+    if place.lock is None:
+        return None
+    lock = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FolderError(
+            "busy", "another process of this machine works on the copy: it ends with its claim"
+        ) from None
+    return lock
+
+
+def _confine(place: Place, bounds: Bounds) -> None:
+    """Limits what a hostile folder or pack could make of this process."""
+    for limit, most in (
+        (resource.RLIMIT_DATA, MEMORY_BYTES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, bounds.max_bytes + _FILE_SPARE),
+    ):
+        soft, hard = resource.getrlimit(limit)
+        known = [value for value in (most, soft, hard) if value != resource.RLIM_INFINITY]
+        resource.setrlimit(limit, (min(known), min(known)))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    abi = landlock.abi()
+    ruleset = landlock.build_ruleset(abi, _writable(place)) if abi >= _RENAMES_ABI else None
+    try:
+        machine, families = platform.machine(), seccomp.Families(allowed=())
+        confine_self(
+            mounts=(),
+            hidden=(),
+            device_rights=0,
+            keep_capabilities=False,
+            ruleset=ruleset,
+            seccomp=seccomp.program(machine, families) if seccomp.known(machine) else b"",
+        )
+    finally:
+        if ruleset is not None:
+            os.close(ruleset)
+
+
+def _writable(place: Place) -> list[Path]:
+    """Folder and objects; in a copy of Dendro's, the folder of both, so that one can replace the other."""
+    if place.folder.parent == place.objects.parent:
+        return [place.objects.parent]
+    return [place.objects, place.folder]
+
+
+def _obey_deadlines(control: socket.socket) -> None:
+    timer = kernel.deadly_timer()
+    first = threading.Event()
+
+    def obey() -> None:
+        while data := control.recv(8):
+            (deadline,) = struct.unpack("d", data)
+            if timer is not None:
+                kernel.set_deadly(timer, deadline)
+            control.settimeout(max(deadline - _now(), 0.001))
+            first.set()
+
+    def obey_to_the_end() -> None:
+        with suppress(OSError, struct.error):
+            obey()
+        _die()
+
+    threading.Thread(target=obey_to_the_end, daemon=True).start()
+    first.wait()
+
+
+def _die() -> NoReturn:
+    """No code of this process may run on: the parent is gone, or the right to the copy is."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+def _now() -> float:
+    import time
+
+    return time.clock_gettime(kernel.CLOCK_BOOTTIME)
+
+
+class _Serving:
+    def __init__(self, copy: Copy, bounds: Bounds, asked: socket.socket) -> None:
+        self._copy = copy
+        self._bounds = bounds
+        self._asked = asked
+
+    def run(self) -> None:
+        """Answers each request in its turn."""
+        while (request := receive(self._asked)) is not None:
+            words, descriptors = request
+            self._allow_time()
+            try:
+                answer = _WORK[words["do"]](self._copy, words, descriptors)
+            except FolderError as error:
+                answer = _told(error)
+            except MemoryError:
+                text = f"the work needs more than {MEMORY_BYTES >> 30} GiB of memory: it was not done"
+                answer = _told(FolderError("too_large", text))
+            finally:
+                for descriptor in descriptors:
+                    with suppress(OSError):
+                        os.close(descriptor)
+            self._asked.sendall(frame(answer))
+            if words["do"] == "end":
+                return
+
+    def _allow_time(self) -> None:
+        """Processor time for one piece of work; the kernel kills what takes more."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        most = math.ceil(used.ru_utime + used.ru_stime + self._bounds.seconds) + 5
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def _told(error: OSError | FolderError) -> dict[str, Any]:
+    if isinstance(error, FolderError):
+        text = error.text.encode("utf-8", "backslashreplace").decode()[:_MOST_TEXT]
+        return {"is": "error", "kind": error.kind, "text": text}
+    return {
+        "is": "error",
+        "kind": "failed",
+        "text": f"the copy cannot be opened: {error.strerror} ({error.filename})",
+    }
+
+
+def _record(value: Any) -> dict[str, Any]:
+    return {"is": type(value).__name__, "value": _plain(asdict(value))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(it) for key, it in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(it) for it in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _take(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    return _record(copy.take(SnapshotId(words["parent"]), words["at_ms"]))
+
+
+def _born(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    repository = Path(words["repository"]) if words["repository"] is not None else None
+    return _record(copy.born(repository, words["ref"], words["at_ms"]))
+
+
+def _adopt(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    return {"is": "bool", "value": copy.adopt(packs, SnapshotId(words["snapshot"]))}
+
+
+def _make(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    return _record(copy.make(packs, SnapshotId(words["snapshot"])))
+
+
+def _plan_merge(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    return _record(copy.plan_merge(SnapshotId(words["base"]), SnapshotId(words["theirs"]), packs))
+
+
+def _write_merge(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    base, theirs = SnapshotId(words["base"]), SnapshotId(words["theirs"])
+    return _record(copy.write_merge(base, theirs, packs, words["digest"]))
+
+
+def _diff(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    before = SnapshotId(words["before"]) if words["before"] is not None else None
+    return _record(copy.diff(before, SnapshotId(words["after"]), packs, stat=words["stat"]))
+
+
+def _read_tree(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    found = copy.read_tree(SnapshotId(words["snapshot"]), words["paths"], packs)
+    return {"is": "contents", "value": {path: base64.b64encode(it).decode() for path, it in found.items()}}
+
+
+def _end(copy: Copy, _: dict[str, Any], __: list[int]) -> dict[str, Any]:
+    copy.leave()
+    return {"is": "ended"}
+
+
+_WORK: dict[str, Callable[[Copy, dict[str, Any], list[int]], dict[str, Any]]] = {
+    "take": _take,
+    "born": _born,
+    "adopt": _adopt,
+    "make": _make,
+    "plan_merge": _plan_merge,
+    "write_merge": _write_merge,
+    "diff": _diff,
+    "read_tree": _read_tree,
+    "end": _end,
+}

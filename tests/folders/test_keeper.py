@@ -1,0 +1,158 @@
+"""A keeper's process: what it does is what a copy does, and it ends with its claim, wherever it is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestrator.folders.keeper import Keeper
+from orchestrator.folders.records import Bounds, FolderError, Place, Taken, Unchanged
+from tests.folders.workshop import AT_MS, Bench, content_of
+
+_PATIENCE_S = 20.0
+
+
+def _place(root: Path) -> Place:
+    (root / "objects").mkdir(parents=True, exist_ok=True)
+    return Place(root / "folder", root / "objects", root / "lock")
+
+
+def _in(seconds: float) -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) + seconds
+
+
+@asynccontextmanager
+async def kept(place: Place, bounds: Bounds | None = None) -> AsyncIterator[Keeper]:
+    keeper = await Keeper.start(place, bounds or Bounds(), _in(60))
+    try:
+        yield keeper
+    finally:
+        await keeper.end()
+
+
+async def _dead(keeper: Keeper) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        await asyncio.to_thread(keeper._process.wait)
+
+
+async def test_keeper_takes_makes_merges_and_compares_as_a_copy_does(bench: Bench) -> None:
+    bench.write({"a": b"1\n", "b/c": b"2\n"})
+    async with kept(_place(bench.root)) as keeper:
+        first = await keeper.born(None, "HEAD", AT_MS)
+        assert isinstance(await keeper.take(first.snapshot, AT_MS), Unchanged)
+        bench.write({"a": b"one\n"})
+        second = await keeper.take(first.snapshot, AT_MS)
+        assert isinstance(second, Taken)
+        assert second.names == ("M a",)
+        difference = await keeper.diff(first.snapshot, second.snapshot)
+        assert "-1\n+one\n" in difference.text
+        assert await keeper.read_tree(second.snapshot, ["a", "b/c", "b", "none"]) == {
+            "a": b"one\n",
+            "b/c": b"2\n",
+        }
+        packs = [first.pack, second.pack]
+        async with kept(_place(bench.root / "other")) as other:
+            made = await other.make(packs[:1], first.snapshot)
+            assert made.files == 2
+            planned = await other.plan_merge(first.snapshot, second.snapshot, packs)
+            assert not hasattr(planned, "conflicts")
+            await other.write_merge(first.snapshot, second.snapshot, packs, planned.digest)
+            assert content_of(bench.root / "other" / "folder") == content_of(bench.folder)
+        keeper.settle(first)
+        assert not first.pack.exists()
+
+
+async def test_next_keeper_goes_on_with_what_the_last_one_left(bench: Bench) -> None:
+    bench.write({"a": b"1"})
+    async with kept(_place(bench.root)) as keeper:
+        first = await keeper.born(None, "HEAD", AT_MS)
+    async with kept(_place(bench.root)) as keeper:
+        assert await keeper.adopt((), first.snapshot)
+        assert isinstance(await keeper.take(first.snapshot, AT_MS), Unchanged)
+
+
+async def test_second_keeper_of_a_copy_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    async with kept(_place(tmp_path)):
+        with pytest.raises(FolderError) as refused:
+            await Keeper.start(_place(tmp_path), Bounds(), _in(60))
+        assert refused.value.kind == "busy"
+    async with kept(_place(tmp_path)):
+        pass
+
+
+async def test_killed_keeper_is_lost_and_another_one_goes_on(bench: Bench) -> None:
+    bench.write({"a": b"1"})
+    keeper = await Keeper.start(_place(bench.root), Bounds(), _in(60))
+    first = await keeper.born(None, "HEAD", AT_MS)
+    os.kill(keeper.pid, signal.SIGKILL)
+    await _dead(keeper)
+    with pytest.raises(FolderError) as lost:
+        await keeper.take(first.snapshot, AT_MS)
+    assert lost.value.kind == "lost"
+    await keeper.end()
+    bench.write({"b": b"2"})
+    async with kept(_place(bench.root)) as other:
+        second = await other.take(first.snapshot, AT_MS)
+        assert isinstance(second, Taken)
+        assert second.names == ("A b",)
+
+
+async def test_stopped_keeper_dies_at_its_deadline_and_frees_the_copy(tmp_path: Path) -> None:
+    keeper = await Keeper.start(_place(tmp_path), Bounds(), _in(2.0))
+    os.kill(keeper.pid, signal.SIGSTOP)
+    await _dead(keeper)
+    await keeper.end()
+    async with kept(_place(tmp_path)):
+        pass
+
+
+async def test_keeper_dies_with_its_parents_end_of_the_pipe(tmp_path: Path) -> None:
+    keeper = await Keeper.start(_place(tmp_path), Bounds(), _in(60))
+    keeper._control.close()
+    await _dead(keeper)
+    await keeper.end()
+
+
+async def test_cancelled_work_goes_on_and_the_next_waits_for_it(bench: Bench) -> None:
+    bench.write({f"{n}": b"x" * 1000 for n in range(300)})
+    async with kept(_place(bench.root)) as keeper:
+        first = asyncio.create_task(keeper.born(None, "HEAD", AT_MS))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        again = await keeper.born(None, "HEAD", AT_MS)
+        assert again.counts.added == 300
+
+
+@pytest.mark.sandbox
+async def test_keeper_has_no_environment_no_network_and_writes_nothing_but_its_place(tmp_path: Path) -> None:
+    async with kept(_place(tmp_path / "copy")) as keeper:
+        proc = Path(f"/proc/{keeper.pid}")
+        assert (proc / "environ").read_bytes() == b""
+        status = dict(
+            line.split(":\t", 1) for line in (proc / "status").read_text().splitlines() if ":\t" in line
+        )
+        assert status["NoNewPrivs"] == "1"
+        assert status["Seccomp"] == "2"
+        limits = (proc / "limits").read_text()
+        assert "Max data size             3221225472" in limits
+
+
+@pytest.mark.sandbox
+async def test_keeper_of_a_persons_own_folder_cannot_replace_it(tmp_path: Path, bench: Bench) -> None:
+    bench.write({"a": b"1"})
+    first = bench.born()
+    folder = tmp_path / "person" / "folder"
+    folder.mkdir(parents=True)
+    async with kept(Place(folder, tmp_path / "other" / "objects")) as keeper:
+        with pytest.raises(FolderError, match=r"Permission denied|not permitted"):
+            await keeper.make([first.pack], first.snapshot)
+    assert folder.is_dir()

@@ -1,0 +1,201 @@
+"""Three-way merges into a folder: what git makes of the contents, whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.folders.build import remove
+from orchestrator.folders.known import Known
+from orchestrator.folders.merge import Plan, Side, Step
+from orchestrator.folders.merge_writer import write
+from orchestrator.folders.names import FILE
+from orchestrator.folders.records import Conflict, Conflicted, Counts, Merged, Planned, SnapshotId
+from tests.folders.workshop import Bench, Content, content_of, git
+
+
+class Family:
+    """A parent's folder and a child's, which began as the same."""
+
+    def __init__(self, root: Path, start: Mapping[str | bytes, Content]) -> None:
+        self.parent = Bench(root)
+        self.parent.write(start)
+        self.base = self.parent.born().snapshot
+        place = self.parent.elsewhere("child")
+        self.child = Bench(root / "child", self.parent.bounds)
+        assert self.child.folder == place
+        assert self.child.copy.adopt((), self.base)
+        self.child.at, self.child.packs = self.base, list(self.parent.packs)
+
+    @property
+    def theirs(self) -> SnapshotId:
+        """The child's folder as it is now."""
+        self.child.take()
+        return self.child.at
+
+    def plan(self) -> Planned | Conflicted:
+        return self.parent.copy.plan_merge(self.base, self.theirs, self.child.packs)
+
+    def merge(self) -> Merged | Conflicted:
+        planned = self.plan()
+        if isinstance(planned, Conflicted):
+            return planned
+        return self.parent.copy.write_merge(self.base, self.theirs, self.child.packs, planned.digest)
+
+
+_LINES = b"".join(b"line %d\n" % n for n in range(20))
+
+
+def test_changes_of_both_sides_to_one_file_are_joined(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a": _LINES, "only/b": b"1", "gone": b"2", "untouched": b"3"})
+    family.child.write({"a": _LINES.replace(b"line 3\n", b"LINE 3\n"), "new/deep/c": b"4", "only/b": b"9"})
+    (family.child.folder / "gone").unlink()
+    family.parent.write({"a": _LINES.replace(b"line 15\n", b"LINE 15\n"), "untouched": b"33"})
+    merged = family.merge()
+    assert merged == Merged(
+        Counts(added=1, modified=2, deleted=1), ("D gone", "M a", "A new/deep/c", "M only/b")
+    )
+    now = content_of(family.parent.folder)
+    both = _LINES.replace(b"line 3\n", b"LINE 3\n").replace(b"line 15\n", b"LINE 15\n")
+    assert now == {
+        b"a": ("file", both),
+        b"new/deep/c": ("file", b"4"),
+        b"only/b": ("file", b"9"),
+        b"untouched": ("file", b"33"),
+    }
+    assert family.merge() == Merged(Counts(), ())
+
+
+def test_conflict_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a": b"1\n", "b": b"1\n", "c": b"\0\1", "d": b"1\n"})
+    family.child.write({"a": b"2\n", "b": b"2\n", "c": b"\0\2", "new": b"n"})
+    (family.child.folder / "d").unlink()
+    family.parent.write({"a": b"3\n", "c": b"\0\3", "d": b"4\n", "new": b"m"})
+    (family.parent.folder / "b").unlink()
+    before = content_of(family.parent.folder)
+    merged = family.merge()
+    assert isinstance(merged, Conflicted)
+    assert merged.all == 5
+    assert {it.path: it.why for it in merged.conflicts} == {
+        "a": "the same lines changed on both sides",
+        "b": "deleted here, changed there",
+        "c": "a binary file, changed on both sides",
+        "d": "changed here, deleted there",
+        "new": "another file is here already",
+    }
+    assert content_of(family.parent.folder) == before
+
+
+def test_ignored_file_in_the_way_is_a_conflict(tmp_path: Path) -> None:
+    family = Family(tmp_path, {".gitignore": b"*.local\n"})
+    family.child.write({".gitignore": b"", "settings.local": b"theirs"})
+    family.parent.write({"settings.local": b"mine, and in no snapshot"})
+    merged = family.merge()
+    assert isinstance(merged, Conflicted)
+    assert merged.conflicts == (Conflict("settings.local", "another file is here already"),)
+    assert (family.parent.folder / "settings.local").read_bytes() == b"mine, and in no snapshot"
+
+
+def test_folder_and_file_that_change_places_are_merged_where_nothing_is_lost(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a/x": b"1", "a/y": b"2", "b": b"3"})
+    remove(family.child.folder / "a")
+    (family.child.folder / "b").unlink()
+    family.child.write({"a": b"file", "b/c/d": b"4"})
+    assert isinstance(family.merge(), Merged)
+    assert content_of(family.parent.folder) == content_of(family.child.folder)
+
+
+def test_folder_that_holds_something_of_its_own_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a/x": b"1"})
+    remove(family.child.folder / "a")
+    family.child.write({"a": b"file"})
+    family.parent.write({"a/mine": b"2"})
+    merged = family.merge()
+    assert isinstance(merged, Conflicted)
+    assert merged.conflicts == (Conflict("a", "a folder here, a file there"),)
+
+
+def test_merge_follows_no_link_of_the_folder(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    family = Family(tmp_path / "tree", {"sub/a": b"1"})
+    family.child.write({"sub/a": b"2", "sub/b": b"3"})
+    remove(family.parent.folder / "sub")
+    (family.parent.folder / "sub").symlink_to(outside)
+    merged = family.merge()
+    assert isinstance(merged, Conflicted)
+    assert {it.why for it in merged.conflicts} == {"a file or a link here, where a folder belongs"}
+    assert list(outside.iterdir()) == []
+
+
+def test_modes_and_links_are_merged_by_themselves(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"run": _LINES, "link": "run", "other": "run"})
+    (family.child.folder / "run").chmod(0o755)
+    (family.child.folder / "link").unlink()
+    family.child.write({"link": "other"})
+    family.parent.write({"run": _LINES + b"more\n"})
+    assert isinstance(family.merge(), Merged)
+    now = content_of(family.parent.folder)
+    assert now[b"run"] == ("program", _LINES + b"more\n")
+    assert now[b"link"] == ("link", b"other")
+    (family.parent.folder / "other").unlink()
+    family.parent.write({"other": "link"})
+    (family.child.folder / "other").unlink()
+    family.child.write({"other": "nowhere"})
+    merged = family.merge()
+    assert isinstance(merged, Conflicted)
+    assert merged.conflicts[0].why == "a link or another kind of file, changed on both sides"
+
+
+def test_file_that_changes_after_the_approval_is_not_written_over(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a": b"1\n", "b": b"1\n"})
+    family.child.write({"a": b"2\n", "b": b"2\n"})
+    planned = family.plan()
+    assert isinstance(planned, Planned)
+    family.parent.write({"b": b"2\n"})
+    merged = family.parent.copy.write_merge(family.base, family.theirs, family.child.packs, planned.digest)
+    assert isinstance(merged, Conflicted)
+    assert content_of(family.parent.folder)[b"a"] == ("file", b"1\n")
+
+
+def test_merge_that_fails_in_the_middle_is_undone(bench: Bench) -> None:
+    bench.write({"a/only": b"1", "b": b"1", "z": b"1"})
+    before = content_of(bench.folder)
+    new = Side(FILE, b"")
+    steps = (
+        Step(b"a/only", new, None),
+        Step(b"b", new, new, b"2"),
+        Step(b"new/folder/c", None, new, b"3"),
+        Step(b"z/below", None, new, b"4"),
+    )
+    (bench.root / "work").mkdir()
+    with pytest.raises(NotADirectoryError):
+        write(Plan(steps, ()), bench.folder, Known(), bench.root / "work")
+    assert content_of(bench.folder) == before
+
+
+_TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n"]), max_size=8).map(b"".join)
+
+
+@settings(max_examples=25, deadline=None)
+@given(_TEXT, _TEXT, _TEXT)
+def test_contents_are_merged_as_git_merge_file_merges_them(base: bytes, ours: bytes, theirs: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        family = Family(Path(name), {"f": base})
+        family.parent.write({"f": ours})
+        family.child.write({"f": theirs})
+        merged = family.merge()
+        for side, content in (("ours", ours), ("base", base), ("theirs", theirs)):
+            Path(name, side).write_bytes(content)
+        expected = git(Path(name), "merge-file", "-p", "ours", "base", "theirs", fits=tuple(range(128)))
+        if b"<<<<<<<" in expected:
+            assert isinstance(merged, Conflicted)
+            assert (family.parent.folder / "f").read_bytes() == ours
+        else:
+            assert isinstance(merged, Merged)
+            assert (family.parent.folder / "f").read_bytes() == expected
