@@ -13,8 +13,8 @@ DEFECTS = (
         text(
             evolve_task,
             "_branch",
-            "Branch(state.settings, Log.of(fact.opening), fact.opening, last_usage=last)",
-            "Branch(state.settings, Log.of((*state.history, *fact.opening)), fact.opening, last_usage=last)",
+            "Log.of(fact.opening), fact.opening,",
+            "Log.of((*state.history, *fact.opening)), fact.opening,",
         ),
         "reviews",
     ),

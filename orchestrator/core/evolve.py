@@ -201,7 +201,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             left = [one for one in state.meta.get(LOOKUPS, ()) if (one["id"], one["client"]) != ended]
             return state.with_list(LOOKUPS, left)
         case f.FoldersTold(folders):
-            return state.with_list(FOLDERS, folders)
+            return _folders_told(state, folders)
         case f.PlanPinned(plan):
             return state.with_meta(PINNED, {"plan": plan, "length": len(state.history)})
         case f.Forked(_, content, texts, instructions):
@@ -216,6 +216,14 @@ def _secret_told(state: State, fact: f.Answered) -> State:
         return state
     secrets = (*state.task.secrets, SecretAnswer(fact.call_id, fact.secret))
     return replace(state, task=replace(state.task, secrets=secrets))
+
+
+def _folders_told(state: State, folders: tuple[str, ...]) -> State:
+    """A branch is told of folders by itself: the session's conversation does not hold what it reads."""
+    if state.task is None or state.task.branch is None:
+        return state.with_list(FOLDERS, folders)
+    branch = replace(state.task.branch, told_folders=folders)
+    return replace(state, task=replace(state.task, branch=branch))
 
 
 def _inherited(

@@ -89,15 +89,16 @@ def _variant_drafted(task: Task, fact: f.VariantDrafted) -> Task:
 def _branch(state: State, fact: f.TaskBegun) -> Branch | None:
     """The conversation of its own that a task begins with, by its kind."""
     last = state.tokens.last if state.tokens is not None else None
+    told = state.told.last if state.told is not None else None
     match fact.task:
         case "plan":
             # With what was said so far: one can plan what was just talked about. A log is shared, not copied.
             items = _joined(state.history, fact.opening)
             kept, opening = state.kept_user_texts, fact.opening
-            return Branch(state.settings, items, opening, kept, state.compacted, last)
+            return Branch(state.settings, items, opening, kept, state.compacted, last, told)
         case "review":
             # With nothing of what was said: a reviewer judges what it finds.
-            return Branch(state.settings, Log.of(fact.opening), fact.opening, last_usage=last)
+            return Branch(state.settings, Log.of(fact.opening), fact.opening, last_usage=last, last_told=told)
         case "user" | "compact" | "shell":
             return None
         case _:
@@ -115,7 +116,8 @@ def _without_branch(state: State) -> State:
     branch = state.task.branch if state.task is not None else None
     if branch is None or state.tokens is None:
         return state
-    return replace(state, tokens=TokenInfo(state.tokens.total, branch.last_usage or Usage()))
+    told = state.told and TokenInfo(state.told.total, branch.last_told or Usage())
+    return replace(state, tokens=TokenInfo(state.tokens.total, branch.last_usage or Usage()), told=told)
 
 
 def evolve_call(state: State, fact: f.CallMoved, seq: int) -> State:

@@ -104,6 +104,8 @@ class SaveFolder:
     """The store has not got the folder's changes: it is tried again, and the claim is kept meanwhile."""
 
 
+_TOLD_FOLDERS = ("user", "plan")
+"""Tasks that are told of the instructions of the folder that they work in; a reviewer judges without them."""
 MOST_LOOKED_UP = 4
 """Look-ups that run together: each may read folders for seconds."""
 
@@ -186,7 +188,7 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))
     elif not task.calls.any_open and not task.wait and not state.tree.paused:
-        told = task.kind != "user" or task.settings.cwd in state.told_folders
+        told = task.kind not in _TOLD_FOLDERS or task.settings.cwd in state.told_folders
         work.append(OweRequest(task.not_before_ms) if told else ReadInstructions(task.settings.cwd))
     return tuple(work)
 

@@ -286,6 +286,8 @@ def _branch(wire: JsonObject) -> Branch:
         tuple(wire["kept_user_texts"]),
         wire["compacted"],
         Usage(**wire["last_usage"]) if wire["last_usage"] else None,
+        Usage(**wire["last_told"]) if wire.get("last_told") else None,
+        tuple(wire.get("told_folders") or ()),
     )
 
 

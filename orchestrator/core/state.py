@@ -107,6 +107,10 @@ class Branch:
     """As `State.compacted`, for the branch."""
     last_usage: Usage | None = None
     """The usage of the session's last response before the branch: the one that tells of its window."""
+    last_told: Usage | None = None
+    """The usage that clients were told of last before the branch; told again behind it."""
+    told_folders: tuple[str, ...] = ()
+    """The folders whose instructions the branch holds, if it was told of one; else they are the session's."""
 
 
 @record
@@ -330,6 +334,8 @@ class State:
     @property
     def told_folders(self) -> tuple[str, ...]:
         """The folders whose instructions the conversation holds; at first the one that it began in."""
+        if self.task is not None and self.task.branch is not None and self.task.branch.told_folders:
+            return self.task.branch.told_folders
         return tuple(self.meta.get(FOLDERS) or (str(self.meta.get("cwd") or self.settings.cwd),))
 
     @property

@@ -182,6 +182,23 @@ def test_folder_without_instructions_is_asked_once() -> None:
     assert session.owes() == (OweRequest(),)
 
 
+def test_planning_session_in_a_new_folder_reads_its_instructions_for_itself_alone() -> None:
+    session = born()
+    session.say("go", "u1")
+    session.answers("done")
+    session.submit(op("override_turn_context", cwd="/new"))
+    session.submit(op("plan", plan_request={"goal": "Add login"}), "p1")
+    assert session.owes() == (ReadInstructions("/new"),)
+    session.happens(c.InstructionsRead("/new", "Be kind."))
+    assert session.owes() == (OweRequest(),)
+    assert session.texts()[-1] == "<user_instructions>\n\nBe kind.\n\n</user_instructions>"
+    assert decode(encode(session.state)) == session.state
+    session.answers("no plan", "r2")
+    session.say("go on", "u2")
+    assert "Be kind." not in "".join(session.texts())
+    assert session.owes() == (ReadInstructions("/new"),), "the session's conversation was not told"
+
+
 def test_compaction_asks_for_no_instructions() -> None:
     session = born()
     session.say("go", "u1")

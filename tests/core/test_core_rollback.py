@@ -62,6 +62,7 @@ def test_what_a_compaction_summed_up_is_not_taken_back() -> None:
     session.say("question 4")
     session.answers("answer 4")
     assert rolls_back(session, 2) == ["error"]
+    assert "last_response_id" in session.seen[-1].one("error")["message"], "the way further back is named"
     assert rolls_back(session, 1) == ["thread_rolled_back"]
     assert len(session.texts()) == 2
 

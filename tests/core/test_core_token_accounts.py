@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.driver import Session, assistant
+from tests.core.driver import Session, assistant, op
 
 
 def test_usage_of_an_interrupted_turn_counts_for_the_session_and_is_not_told() -> None:
@@ -28,6 +28,31 @@ def test_usage_of_an_interrupted_turn_counts_for_the_session_and_is_not_told() -
     assert last_told(session)["total_token_usage"]["total_tokens"] == 7
     assert last_told(session)["last_token_usage"]["total_tokens"] == 7
     assert used(session) == 107
+
+
+@pytest.mark.parametrize(
+    "beside", [{"plan_request": {"goal": "g"}}, {"review_request": {"prompt": "p", "user_facing_hint": "h"}}]
+)
+def test_task_beside_the_conversation_is_not_told_of_as_the_sessions_last_usage(
+    beside: dict[str, Any],
+) -> None:
+    session = Session()
+    session.say("go")
+    _answers(session, 7)
+    session.submit(op(next(iter(beside)).removesuffix("_request"), **beside), "b1")
+    _answers(session, 100)
+    assert last_told(session)["last_token_usage"]["total_tokens"] == 100
+
+    session.say("next")
+    session.begin()
+    told = last_told(session)
+    assert (told["total_token_usage"]["total_tokens"], told["last_token_usage"]["total_tokens"]) == (107, 7)
+
+
+def _answers(session: Session, used: int) -> None:
+    session.begin()
+    session.item(assistant("said"))
+    session.ends(usage={"total_tokens": used})
 
 
 FAILED = {"input_tokens": 40, "output_tokens": 10, "total_tokens": 50}

@@ -12,6 +12,8 @@ from orchestrator.protocol.faults import CodexErrorKind
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.ops import ThreadRollback
 
+_FURTHER_BACK = "input whose last_response_id names an earlier turn goes on from there"
+
 
 def roll_back(draft: Draft, command: Submitted, op: ThreadRollback) -> None:
     """Takes the conversation back to before its n-th last message of a person; files stay as they are."""
@@ -33,5 +35,6 @@ def _refusal(draft: Draft, wanted: int, there: int) -> str | None:
         return "num_turns: 0 turns are nothing to roll back; say how many"
     if wanted > there:
         since = "began, or was compacted"
-        return f"num_turns: {wanted} are to go, and people said {there} things since the conversation {since}"
+        why = f"num_turns: {wanted} are to go, and people said {there} things since the conversation {since}"
+        return f"{why}; {_FURTHER_BACK}" if draft.state.earlier_turns else why
     return None
