@@ -1,4 +1,4 @@
-"""`make crash`: kills workers of single sessions, then of whole trees, and checks what is left.
+"""`make crash`: kills workers of sessions, of trees and of sessions that ask people, and checks what is left.
 
 Exit code 1 on any violation.
 """
@@ -26,13 +26,15 @@ def main() -> int:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--trees", action="store_true", help="only trees of agents")
     only.add_argument("--sessions", action="store_true", help="only single sessions")
+    only.add_argument("--flows", action="store_true", help="only what people ask for and answer")
     given = parser.parse_args()
     # Told to end, a run takes its servers and folders along, as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    runs = {"sessions": not given.trees, "trees": not given.sessions}
+    some = given.trees or given.sessions or given.flows
+    runs = {name: getattr(given, name) or not some for name in ("sessions", "trees", "flows")}
     accounts = {}
     for name in (name for name, wanted in runs.items() if wanted):
-        options = Options(given.kills, given.seed, trees=name == "trees")
+        options = Options(given.kills, given.seed, trees=name == "trees", flows=name == "flows")
         accounts[name] = asyncio.run(crash(options))
         show(name, accounts[name], Console())
     figures = {name: as_json(account) for name, account in accounts.items()}

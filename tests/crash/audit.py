@@ -17,12 +17,16 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import decode_snapshot, digest
 from orchestrator.core.state import State
 from orchestrator.views.event import Event
+from orchestrator.views.questions import QUESTIONS, call_id_of
 from orchestrator.wiring import Deployment
+from tests.crash.flows import Asked, settled
 from tests.crash.logs import Log, read_log
 from tests.crash.people import Person
 from tests.crash.tree_audit import Tree, audit_tree, of_tree, read_tree
 from tests.crash.workload import Ledger, patch_files
 
+BEGIN_TASKS = frozenset({"user_input", "plan", "review", "run_user_shell_command"})
+USER_SHELL = "user_shell-"
 APPLIED = "Success. Updated the following files:"
 
 
@@ -38,6 +42,7 @@ async def audit(deployment: Deployment, people: list[Person], ledger: Ledger) ->
             checks += [_executions(log, executed, person), _patches(log, ledger.folder), _doubts(log, ledger)]
             if log.session == person.session:
                 checks += [_submissions(log, person), _shown(log, person, tree)]
+                checks += [settled(log, person)] if isinstance(person, Asked) else []
             name = f"{log.session} ({person.character.name})"
             found += [f"{name}: {text}" for check in checks for text in check]
             found += [f"{name}: {text}" async for text in _replay(deployment, log)]
@@ -67,8 +72,8 @@ def _submissions(log: Log, person: Person) -> Iterator[str]:
     """Every acknowledged submission took effect, once."""
     begun = Counter(fact["id"] for fact in log.facts("task"))
     for id, op in person.acknowledged.items():
-        if op == "user_input" and begun[id] != 1:
-            yield f"input {id} was acknowledged and began {begun[id]} tasks"
+        if op in BEGIN_TASKS and begun[id] != 1:
+            yield f"{op} {id} was acknowledged and began {begun[id]} tasks"
     for id, times in begun.items():
         if times > 1 or (id not in person.acknowledged and not id.startswith("auto-")):
             yield f"task {id} was begun {times} times, and never asked for"
@@ -81,7 +86,10 @@ def _answers(log: Log, tree: Tree) -> Iterator[str]:
     """
     answered = Counter(fact["call_id"] for fact in log.facts("answer"))
     events = log.events() + (tree.events if TreeId(log.session) == tree.id else [])
-    asked = Counter(msg["call_id"] for _, msg in events if msg["type"].endswith("_approval_request"))
+    asking = (
+        msg for _, msg in events if msg["type"].endswith("_approval_request") or msg["type"] in QUESTIONS
+    )
+    asked = Counter(map(call_id_of, asking))
     for call_id, times in answered.items():
         if times > asked[call_id]:
             yield f"call {call_id} was asked about {asked[call_id]} times and decided {times} times"
@@ -109,7 +117,9 @@ def _executions(log: Log, executed: Counter[tuple[str, str]], person: Person) ->
         if decided[call_id] > 1:
             yield f"command {call_id} was decided to run {decided[call_id]} times: it may have had effects"
     for end in (msg for _, msg in log.events() if msg["type"] == "exec_command_end"):
-        if end["exit_code"] == 0 and not executed[session, end["call_id"]]:
+        # What reads only, or is typed by a person, leaves no trace in the ledger.
+        counts = not isinstance(person, Asked)
+        if counts and end["exit_code"] == 0 and not executed[session, end["call_id"]]:
             yield f"command {end['call_id']} is said to have ended, and never ran"
     for (asked_in, call_id), decisions in person.decided.items():
         if asked_in == session and executed[session, call_id] and "approved" not in decisions:
@@ -142,6 +152,8 @@ def _doubts(log: Log, ledger: Ledger) -> Iterator[str]:
         if f"call {call_id} is in doubt" not in warned:
             yield f"call {call_id} is in doubt, and no warning says so"
     silent = set(log.decisions()) - {call_id for _, call_id, _ in log.outputs()}
+    # What a person ran is told as the person's own words.
+    silent = {call_id for call_id in silent if not call_id.startswith(USER_SHELL)}
     if silent:
         yield f"calls without an output: {sorted(silent)}"
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,6 +29,7 @@ from orchestrator.stub import Pace, StubConfig, running
 from orchestrator.wiring import Deployment, deployment
 from tests.crash import tree_script
 from tests.crash.audit import audit
+from tests.crash.flows import Asked, FlowScript
 from tests.crash.fork_server import ForkServer, WorkerProcess
 from tests.crash.people import CAST, Person, watching
 from tests.crash.points import Point, choose
@@ -50,6 +51,9 @@ MOST_TOLD = 5
 ROOM = TreeRules(slots=6, spawned=5_000, budgets={"tokens": 10**12, "requests": 10**9})
 """Slots are scarce, as for users; budgets are kept, and never used up."""
 
+_SCRIPTS = {(False, False): Ledger, (True, False): TreeScript, (False, True): FlowScript}
+"""The model of a run, by whether it has trees and flows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -61,6 +65,8 @@ class Options:
     """Workers that are waiting to be killed, at any time."""
     trees: bool = False
     """Whether the sessions make agents."""
+    flows: bool = False
+    """Whether their agents ask people, and people plan, have work reviewed and run commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class Play:
     seed: int
     sessions: int
     trees: bool = False
+    flows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,11 @@ class CrashHarness:
 
 @asynccontextmanager
 async def crash_harness(
-    seed: int, config: dict[str, str] | None = None, sessions: int = 10, trees: bool = False
+    seed: int,
+    config: dict[str, str] | None = None,
+    sessions: int = 10,
+    trees: bool = False,
+    flows: bool = False,
 ) -> AsyncIterator[CrashHarness]:
     """Everything but workers, on a server of its own."""
     durable = {"appendonly": "yes", "appendfsync": "everysec"}
@@ -144,7 +155,7 @@ async def crash_harness(
         place = Path(folder)
         with start_redis(place / "redis", config={**durable, **(config or {})}) as redis:
             house = House(place, redis, redis.url)
-            async with harness_on(house, Play(seed, sessions, trees)) as harness:
+            async with harness_on(house, Play(seed, sessions, trees, flows)) as harness:
                 yield harness
 
 
@@ -154,7 +165,7 @@ async def harness_on(house: House, play: Play) -> AsyncIterator[CrashHarness]:
     folder, workspace, home = house.folder, house.folder / "workspace", house.folder / "home"
     workspace.mkdir()
     home.mkdir()
-    ledger = TreeScript(workspace) if play.trees else Ledger(workspace)
+    ledger = _SCRIPTS[play.trees, play.flows](workspace)
     async with AsyncExitStack() as stack:
         stub = await stack.enter_async_context(running(StubConfig(ledger, pace=Pace(delta_delay_ms=4))))
         environ = {**settings_environ(home, house.url, stub.base_url, POOL), **house.environ}
@@ -187,6 +198,9 @@ async def _nobody_left_at_work() -> AsyncIterator[None]:
 
 async def _person(opened: Deployment, folder: Path, play: Play, number: int) -> Person:
     random, character, trees = Random(f"{play.seed}/{number}"), CAST[number % len(CAST)], play.trees
+    if play.flows:
+        # Nobody interrupts: every request is to be settled by words.
+        character = replace(character, interrupts=0.0)
     ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
     client = Client(ports, f"person-{number}", f"person {number}")
     at_ms = int(time.time() * 1000)
@@ -208,14 +222,15 @@ async def _person(opened: Deployment, folder: Path, play: Play, number: int) -> 
         return Person(
             client, session, character, random, errands=tree_script.errand, last_words="tree 0: gather exec"
         )
-    return Person(client, session, character, random)
+    return (Asked if play.flows else Person)(client, session, character, random)
 
 
 async def crash(options: Options) -> Account:
     """Executes a run and audits it."""
     account, began = Account(options.seed), time.monotonic()
     sessions = TREES if options.trees else SESSIONS
-    async with crash_harness(options.seed, sessions=sessions, trees=options.trees) as harness:
+    made = crash_harness(options.seed, sessions=sessions, trees=options.trees, flows=options.flows)
+    async with made as harness:
         await harness.fork_server.start()
         enough = asyncio.Event()
         async with watching(harness.people) as watchers:

@@ -94,7 +94,11 @@ class Person:
 
     async def ask(self, text: str) -> None:
         """Says something, and returns when all that was asked for is over."""
-        await self._say(text)
+        await self.begin(_words(text))
+
+    async def begin(self, op: Any) -> None:
+        """Submits an op that begins a task, and returns when all that was asked for is over."""
+        await self._begin(op)
         async with self._settled:
             await self._settled.wait_for(lambda: not self._open)
 
@@ -105,10 +109,9 @@ class Person:
             await self._settled.wait_for(lambda: any(e.type == type for e in self.events[seen:]))
         return next(e for e in self.events[seen:] if e.type == type)
 
-    async def _say(self, text: str) -> None:
+    async def _begin(self, op: Any) -> None:
         id = SubmissionId(f"in-{self._number}-{len(self.acknowledged)}")
         self._open.add(id)
-        op = ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))
         self._said.append(Submission(id, op))
         await self._submit(id, op)
 
@@ -163,7 +166,11 @@ class Person:
             await self._submit(SubmissionId(f"stop-{len(self.acknowledged)}"), ops.Interrupt())
         else:
             self._number += 1
-            await self._say(self.errands(self.random, self._number))
+            await self._begin(_words(self.errands(self.random, self._number)))
+
+
+def _words(text: str) -> ops.UserInput:
+    return ops.UserInput(items=cast(Any, ({"type": "text", "text": text},)))
 
 
 @contextlib.asynccontextmanager

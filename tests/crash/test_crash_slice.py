@@ -38,6 +38,16 @@ async def test_twenty_killed_workers_leave_no_orphan_and_lose_no_letter_of_a_tre
     assert account.agents > 10, "there were trees"
 
 
+@pytest.mark.realredis
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE_S)
+async def test_six_killed_workers_settle_each_question_plan_and_review_once() -> None:
+    account = await crash(Options(kills=6, seed=SEED, flows=True))
+    assert not account.violations, f"CRASH_SEED={SEED}: {account.violations}"
+    assert account.kills == 6
+    assert account.takeovers_s, "some of the dead held a session"
+
+
 def test_a_seed_chooses_the_same_deaths_again_and_all_kinds_of_them() -> None:
     first, again = Random(3), Random(3)
     chosen = [choose(first) for _ in range(1000)]
