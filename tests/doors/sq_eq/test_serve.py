@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.cli.machine import Machine, dendro
 
@@ -89,6 +92,30 @@ def test_reader_of_the_page_runs_its_example_and_outlives_a_killed_gateway(
             assert gateway.wait(10) == 0
             assert not path.exists()
             client.close()
+
+
+def test_reader_of_the_page_types_its_lines_to_nc(machine: Machine, tmp_path: Path) -> None:
+    nc = shutil.which("nc")
+    if nc is None:
+        pytest.skip("nc is not here: apt-get install netcat-openbsd")
+    lines = re.findall(r'^\{"id":"\d","op":.*\}$', PAGE.read_text(), re.M)
+    path = tmp_path / "g.sock"
+    with (
+        machine.behaving("echo") as user,
+        working(user),
+        serving(user, "--listen", f"unix://{path}"),
+        subprocess.Popen(
+            [nc, "-U", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as typed,
+    ):
+        assert typed.stdin is not None
+        assert typed.stdout is not None
+        typed.stdin.write("\n".join([*lines[:2], ""]))
+        typed.stdin.flush()
+        told = (json.loads(line)["msg"] for line in typed.stdout)
+        done = next(said for said in told if said["type"] == "task_complete")
+        assert "count to two" in done["last_agent_message"]
+        typed.kill()
 
 
 def test_address_beyond_loopback_without_tls_is_refused_with_the_reason(machine: Machine) -> None:
