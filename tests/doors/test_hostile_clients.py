@@ -137,7 +137,11 @@ async def attack(gateway: Gateway, seed: int) -> None:
             writer.write(upgrade(draw) + b"".join(frame(draw) for _ in range(draw.randrange(4))))
         await writer.drain()
         if draw.random() < 0.5:
-            writer.write_eof()
+            try:
+                writer.write_eof()
+            except OSError:
+                # The gateway has ended the connection meanwhile.
+                return
             async with asyncio.timeout(PATIENCE_S):
                 await reader.read()
         writer.transport.abort() if draw.random() < 0.5 else writer.close()

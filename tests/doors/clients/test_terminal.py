@@ -39,7 +39,25 @@ SCENARIO = {
         {"delta_delay_ms": 300, "items": [{"text": "These are many words that come slowly, one by one."}]},
     ],
 }
-
+SPAWN = {"call": "subagent_spawn", "args": {"label": "scout", "prompt": "Do it."}}
+WAIT = {"call": "subagent_await", "args": {"agent_ids": [1]}}
+TREE = {
+    "per_session": True,
+    "after_end": "repeat_last",
+    "agents": [
+        {"prompt": "title", "steps": [{"items": [{"text": "A title"}]}]},
+        {
+            "label": "scout",
+            "steps": [{"items": [{"call": "shell", "args": ASK}]}, {"items": [{"text": "Scouted."}]}],
+        },
+    ],
+    "steps": [
+        {"items": [SPAWN]},
+        {"items": [WAIT]},
+        {"items": [{"text": "The scout is back."}]},
+        SCENARIO["steps"][2],
+    ],
+}
 
 _numbers = itertools.count(1)
 
@@ -108,10 +126,10 @@ def terminal(machine: Machine, *words: str) -> Iterator[Screen]:
 
 
 @contextmanager
-def server(machine: Machine, address: str) -> Iterator[subprocess.Popen[str]]:
+def server(machine: Machine, address: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """`dendro app-server` at an address; it is killed at the end."""
     process = subprocess.Popen(
-        dendro("app-server", "--listen", address),
+        dendro("app-server", "--listen", address, *words),
         stderr=subprocess.PIPE,
         text=True,
         cwd=machine.folder,
@@ -154,4 +172,41 @@ def test_terminal_starts_asks_survives_its_server_and_resumes(machine: Machine) 
             with terminal(user, "resume", thread, "--remote", address) as back:
                 back.wait_for("Approved and done")
                 back.wait_for("one by one")
+    assert (machine.folder / "made.txt").read_text() == "made\n"
+
+
+@contextmanager
+def worker(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker whose death is noticed soon; it is killed at the end."""
+    command = dendro(
+        "worker", "-c", "worker.lease_s=2", "-c", "worker.trust_s=1.5", "-c", "worker.renew_s=0.5"
+    )
+    with subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, cwd=machine.folder, env=machine.environ
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_terminal_answers_for_an_agent_outlives_its_worker_and_lists_its_thread(machine: Machine) -> None:
+    address = f"unix://{machine.folder.parent / 'door'}"
+    with (
+        machine.playing(json.dumps(TREE)) as user,
+        server(user, address, "--no-worker"),
+        terminal(user, "--remote", address) as screen,
+    ):
+        with worker(user):
+            screen.wait_for("Ask Codex|describe a task")
+            screen.type("send a scout")
+            screen.wait_for("Would you like to run the following command")
+            screen.press("y")
+            screen.wait_for("The scout is back")
+            screen.type("tell me more")
+            screen.wait_for("These are many")
+        with worker(user):
+            screen.wait_for("one by one")
+        with terminal(user, "resume", "--remote", address) as listed:
+            listed.wait_for("send a scout|A title")
     assert (machine.folder / "made.txt").read_text() == "made\n"
