@@ -36,13 +36,12 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewSession, new_session
-from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
-from orchestrator.core.stored import decode_entry, encode_entry, line_ms
+from orchestrator.core.stored import encode_entry
 from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
@@ -52,6 +51,7 @@ from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
+from orchestrator.views.turns.log import told_by
 
 _REFERENCE = REFERENCE.encode()
 RETRY_S = 0.1
@@ -245,11 +245,9 @@ class Client:
             case Gap(reason):
                 return [Event("", written(WarningEvent(message=GAP_TEXTS[reason])))]
             case Replayed(stored):
-                entry = decode_entry(stored.payload)
-                if entry.type != EVENT_MSG:
-                    return []
-                message = await self._whole(session, dict(entry.payload))
-                return [Event(entry.id, message, None, line_ms(stored.payload), stored.seq)]
+                # Of answers, and of nothing else of a fact, some are told live and some are not.
+                event = told_by(stored, facts=False)
+                return [] if event is None else [replace(event, msg=await self._whole(session, event.msg))]
             case CaughtUp():
                 return []
 

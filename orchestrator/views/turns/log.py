@@ -39,12 +39,14 @@ def may_tell(line: bytes) -> bool:
     return _FACT in head and _ANSWER in line
 
 
-def told_by(stored: StoredEntry) -> Event | None:
+def told_by(stored: StoredEntry, *, facts: bool = True) -> Event | None:
     """The event of a stored entry, with its time and its place; None if it is nothing to a projector.
 
-    References to large texts in it are the reader's to resolve.
+    References to large texts in it are the reader's to resolve. Without `facts` no person's answer is told.
     """
-    return event_of(stored) if may_tell(stored.payload) else None
+    if not may_tell(stored.payload) or (not facts and _FACT in stored.payload[:_HEAD]):
+        return None
+    return event_of(stored)
 
 
 def event_of(stored: StoredEntry) -> Event | None:

@@ -29,6 +29,7 @@ ASK = {
     "with_escalated_permissions": True,
     "justification": "It writes.",
 }
+SLOWLY = {"delta_delay_ms": 300, "items": [{"text": "These are many words that come slowly, one by one."}]}
 SCENARIO = {
     "per_session": True,
     "after_end": "repeat_last",
@@ -36,7 +37,7 @@ SCENARIO = {
     "steps": [
         {"items": [{"call": "shell", "args": ASK}]},
         {"items": [{"text": "Approved and done."}]},
-        {"delta_delay_ms": 300, "items": [{"text": "These are many words that come slowly, one by one."}]},
+        SLOWLY,
     ],
 }
 SPAWN = {"call": "subagent_spawn", "args": {"label": "scout", "prompt": "Do it."}}
@@ -55,7 +56,7 @@ TREE = {
         {"items": [SPAWN]},
         {"items": [WAIT]},
         {"items": [{"text": "The scout is back."}]},
-        SCENARIO["steps"][2],
+        SLOWLY,
     ],
 }
 

@@ -1,0 +1,69 @@
+"""A client whose place the event queue has lost: what it is told of the log instead."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.entries import Entry
+from orchestrator.core.ids import SessionId
+from orchestrator.core.stored import encode_entry
+from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.views.event import Event
+from tests.views.test_threads import ROOT, head
+
+SPAWN = {"type": "function_call", "name": "subagent_spawn", "arguments": "{}", "call_id": "a1"}
+MADE = {"type": "function_call_output", "call_id": "a1", "output": '{"session_id":"child"}'}
+LOG = (
+    Entry(e.EVENT_MSG, {"type": "task_started"}, "t"),
+    Entry(e.RESPONSE_ITEM, SPAWN),
+    Entry(e.RESPONSE_ITEM, {"type": "message", "role": "user", "content": []}),
+    e.fact(f.Answered(CallId("c1"), SubmissionId("t"), "approved", "ann", 5, None)),
+    Entry(e.RESPONSE_ITEM, MADE),
+    Entry(e.EVENT_MSG, {"type": "task_complete"}, "t"),
+)
+
+
+class Trimmed:
+    """A session's log, and an event queue that has lost all but its numbers."""
+
+    def __init__(self) -> None:
+        self.log = [
+            StoredEntry(seq, 1, encode_entry(entry, 1_000 * seq, {}).line, b"", bytes(32))
+            for seq, entry in enumerate(LOG, 1)
+        ]
+
+    async def head(self, session: SessionId) -> SessionHead:
+        return head(session=session, seq=len(self.log), head=bytes(32), eq_n=9)
+
+    async def read_eq(self, *place: Any) -> tuple[StoredEvent, ...]:
+        return ()
+
+    async def wait_eq(self, *place: Any) -> tuple[StoredEvent, ...]:
+        raise AssertionError("the end of the log was read")
+
+    async def read_rollout(
+        self, session: SessionId, after: int = 0, count: int = 9
+    ) -> tuple[StoredEntry, ...]:
+        return tuple(self.log[after : after + count])
+
+
+async def test_client_behind_a_gap_hears_of_calls_about_agents_in_their_place() -> None:
+    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, events=cast(Any, Trimmed()))
+    following = Client(ports, "client").follow(ROOT, EqCursor(2, 0, "0" * 8))
+    heard = [await anext(following) for _ in range(5)]
+    await cast(AsyncGenerator[Event], following).aclose()
+    assert [event.type for event in heard] == [
+        "warning",
+        "task_started",
+        "raw_response_item",
+        "raw_response_item",
+        "task_complete",
+    ]
+    assert [event.msg["item"]["call_id"] for event in heard[2:4]] == ["a1", "a1"]
+    assert [event.at_ms for event in heard[1:]] == [1_000, 2_000, 5_000, 6_000]
