@@ -21,6 +21,7 @@ check: setup
 	$(BIN)/python -m tests.lua_lint
 	$(BIN)/python -m tests.coverage_page
 	$(BIN)/python -m orchestrator.telemetry.page | diff docs/metrics.md -
+	$(BIN)/python -m tests.methods_page | diff docs/doors/methods.md -
 
 test: setup
 	$(BIN)/pytest -n auto
