@@ -285,7 +285,7 @@ class Renewing:
 
     def of(self, settings: Settings) -> Renewal:
         outage = Outage(lambda _: None, time.monotonic)
-        made = wired._renewal(settings, URL, cast(Any, self.supervisor), lambda _: None, outage)
+        made = wired._renewal(settings, URL, cast(Any, self.supervisor).extend, lambda _: None, outage)
         made._clock = lambda: self.now
         made.tick()
         made.hold(CLAIM, self.now, lambda: 7)

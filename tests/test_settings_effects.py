@@ -19,7 +19,9 @@ from orchestrator.broker.connection import connect
 from orchestrator.cli.exec import _as_run
 from orchestrator.core import facts as f
 from orchestrator.core.tokens import Usage
+from orchestrator.core.workspace import PortableFolder
 from orchestrator.doctor.machine import judge_model
+from orchestrator.folders.records import Bounds
 from orchestrator.gateways.app_server.ports import NewThread
 from orchestrator.gateways.issuer_tokens import IssuerTokens
 from orchestrator.gateways.tokens import PrincipalLookUp
@@ -30,6 +32,7 @@ from orchestrator.mcp.schemas import cleaned
 from orchestrator.model.connections import verification
 from orchestrator.model.provider import InvalidProvider
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.runtime.budget import Accounting
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
@@ -41,7 +44,10 @@ from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
 from orchestrator.wiring.gateway import authentication, gateway_tls, http_rules, listener_config, tokens_of
 from orchestrator.wiring.new_threads import NewThreads, door_ports
+from orchestrator.wiring.portable import NoWorkspace, first_folder
+from orchestrator.wiring.portable import machine_folders as folders_of
 from orchestrator.wiring.sign_in import credential_store, sign_in
+from orchestrator.workspaces.service import MachineFolders
 from tests import settings_at_work as at_work
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
 from workers.upkeep import queue_server, upkeep_queue
@@ -196,6 +202,31 @@ def said_of_model(settings: Settings) -> str:
     return f"{finding.detail} | {finding.remedy}"
 
 
+def portable(settings: Settings) -> PortableFolder:
+    """The folder of a new portable session."""
+    return first_folder(settings, WorkspaceSource(empty=True)).portable
+
+
+def machine_folders(settings: Settings) -> MachineFolders:
+    return folders_of(settings, SandboxSupport("/usr/bin/bwrap", 0, ()))
+
+
+def bounds(settings: Settings) -> Bounds:
+    return machine_folders(settings).bounds(portable(settings))
+
+
+def lacks_room(settings: Settings) -> bool:
+    return "workspace.min_free" in machine_folders(settings)._fault(portable(settings))
+
+
+def clones_a_folder(settings: Settings) -> bool:
+    try:
+        first_folder(settings, WorkspaceSource(git="file:///srv/a.git"))
+    except NoWorkspace:
+        return False
+    return True
+
+
 EFFECTS: Mapping[str, Effect] = {
     # Sessions
     "model": Effect('"gpt-5-x"', lambda s: body(s)["model"], "gpt-5-x"),
@@ -326,6 +357,19 @@ EFFECTS: Mapping[str, Effect] = {
     "tui.notification_method": Effect(
         '"osc9"', lambda s: at_work.called(s), ["\x1b]9;done\a"], ("tui.notifications=true",)
     ),
+    # Portable folders
+    "workspace.root": Effect('"/srv/w"', lambda s: machine_folders(s)._config.root, Path("/srv/w")),
+    "workspace.include": Effect('["a"]', lambda s: portable(s).include, ("a",)),
+    "workspace.exclude": Effect('["a"]', lambda s: portable(s).exclude, ("a",)),
+    "workspace.max_file": Effect("2000", lambda s: bounds(s).max_file, 2_000),
+    "workspace.max_files": Effect("20", lambda s: bounds(s).max_files, 20),
+    "workspace.max_bytes": Effect("2000000", lambda s: bounds(s).max_bytes, 2_000_000),
+    "workspace.seconds": Effect("7", lambda s: bounds(s).seconds, 7),
+    "workspace.store_s": Effect("3", lambda s: machine_folders(s)._config.settings.store_s, 3),
+    "workspace.hold_s": Effect("3", lambda s: at_work.runner_config(s).hold_s, 3),
+    "workspace.min_free": Effect("9000000000000000", lacks_room, True),
+    "workspace.git_protocols": Effect('["file"]', clones_a_folder, True),
+    "workspace.clone_s": Effect("3", lambda s: machine_folders(s)._config.settings.clone_s, 3),
     # Providers
     f"{X}.name": Effect('"Mine"', lambda s: "(Mine)" in said_of_model(s), True, PROVIDER),
     f"{X}.base_url": Effect('"http://y/v1"', lambda s: request(s).url.host, "y", PROVIDER),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.cli.processes import Companion
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.protocol.review import ReviewRequest
+    from orchestrator.protocol.workspaces import WorkspaceSource
     from orchestrator.settings import Settings
     from orchestrator.wiring.open_deployment import Opened
 
@@ -39,6 +40,8 @@ class Wish:
     """The change to review, where no prompt begins the task."""
     plan: bool = False
     """Whether the prompt is the goal of a planning session."""
+    workspace: WorkspaceSource | None = None
+    """The first content of a portable folder."""
 
 
 Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
@@ -55,6 +58,10 @@ Model = Annotated[
 ]
 _PLAN = "Plan what the prompt says: the agent only reads, and puts a plan to you."
 Planning = Annotated[bool, typer.Option("--plan", help=_PLAN)]
+_PORTABLE = "Work in a copy of the folder that any worker of the pool can make; the folder stays as it is."
+Portable = Annotated[bool, typer.Option("--portable", help=_PORTABLE)]
+_FROM = "With --portable: begin with a repository's commit, which a worker clones."
+From = Annotated[str | None, typer.Option("--from", metavar="URL[#REF]", help=_FROM)]
 _IMAGE = "Shown to the model; may be repeated."
 Image = Annotated[
     list[Path] | None,
@@ -74,6 +81,8 @@ def run(
     model: Model = None,
     image: Image = None,
     plan: Planning = False,
+    portable: Portable = False,
+    origin_url: From = None,
 ) -> None:
     """Runs one task and shows it as it happens: commands, text, patches, tokens.
 
@@ -89,6 +98,8 @@ def run(
     dendro run --resume 0199a2b4 "now write the changelog"
     dendro run --plan "add a login"
     dendro run --fork 0199a2b4 "try it with threads instead"
+    dendro run --portable "port the tests"
+    dendro run --portable --from https://git.example/app.git#main "fix it"
     git diff | dendro run - --json > events.ndjson
     """
     invocation = Invocation.of(ctx)
@@ -96,10 +107,29 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     folder = settings.session_defaults.cwd if cwd else None
     origin = Origin.of(resume, fork, at)
-    wish = Wish(text, origin, tuple(image or ()), json, model, folder, plan=plan)
-    if origin.is_new:
+    workspace = _workspace(settings, origin, origin_url, portable=portable)
+    wish = Wish(text, origin, tuple(image or ()), json, model, folder, plan=plan, workspace=workspace)
+    if origin.is_new and workspace is None:
         warn_if_read_only(settings)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
+
+
+def _workspace(
+    settings: Settings, origin: Origin, url: str | None, *, portable: bool
+) -> WorkspaceSource | None:
+    """The first content of a portable folder; raises `Fault` where it does not go with what was said."""
+    from orchestrator.protocol.workspaces import WorkspaceSource
+
+    if not portable:
+        if url is not None:
+            raise Fault("--from is for a portable folder: add --portable", ExitCode.USAGE)
+        return None
+    if not origin.is_new:
+        raise Fault("--portable is for a new session: one that goes on keeps its folder", ExitCode.USAGE)
+    if url is None:
+        return WorkspaceSource(folder=str(settings.session_defaults.cwd))
+    address, _, ref = url.partition("#")
+    return WorkspaceSource(git=address, ref=ref or None)
 
 
 def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_worker: bool) -> ExitCode:
@@ -121,6 +151,8 @@ def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_w
 def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
     if wish.prompt is not None and not wish.prompt.strip():
         raise Fault("the prompt is empty", ExitCode.USAGE)
+    if wish.workspace is not None and _is_conversation(wish):
+        raise Fault("--portable needs a prompt; `dendro run --resume ID` talks to it later", ExitCode.USAGE)
     if wish.plan and (wish.prompt is None or wish.images):
         raise Fault("--plan takes a prompt, the goal, and no images", ExitCode.USAGE)
     if not _begins(wish) and wish.origin.resume is None and not _is_conversation(wish):
@@ -168,12 +200,14 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.cli.notifications import Calling, notifications
     from orchestrator.cli.origin import forked
     from orchestrator.gateways.deletion import left_behind
-    from orchestrator.wiring.open_deployment import new_session
+    from orchestrator.wiring.open_deployment import new_session, portable_session
 
     view = JsonView() if wish.json else LiveView()
     async with opened(settings, view.note, insists=True) as found:
         client, cursor = found.client(), BEGINNING
-        if wish.origin.is_new:
+        if wish.workspace is not None:
+            session = await portable_session(found, client, wish.workspace, source="exec")
+        elif wish.origin.is_new:
             session = await new_session(settings, client, source="exec")
         elif wish.origin.resume is None:
             head = await forked(found, client, wish.origin, view.note)

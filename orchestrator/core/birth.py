@@ -35,6 +35,8 @@ class Birth:
     """The place in another session's log whose conversation it begins with."""
     originator: str = ORIGINATOR
     """The program that the session was made for."""
+    folder: f.WorkspaceBegun | None = None
+    """The first snapshot of a portable folder, where the store has one already."""
 
 
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
@@ -59,6 +61,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
     return (
         Entry(e.SESSION_META, meta),
         e.fact(f.Configured(settings, facts)),
+        *((e.fact(birth.folder),) if birth.folder is not None else ()),
         session_configured("", facts, settings, history=birth.history, forked_from=meta.get(FORKED_FROM)),
         *opening,
     )

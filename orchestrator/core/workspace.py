@@ -81,6 +81,8 @@ class PortableFolder:
     source: JsonMapping | None = None
     """The place that its first content is fetched from, by the worker that makes it first; None: the log
     names its first snapshot, or it begins empty."""
+    ignored: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Rules of the person's own, which the folder does not have: weaker than those that it has."""
 
     def path(self, tree: TreeId) -> str:
         """The folder's path, on every machine."""

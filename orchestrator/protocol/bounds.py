@@ -46,6 +46,7 @@ TEXTS: Final[Mapping[str, int]] = {
     "developer_instructions": INSTRUCTION_BYTES,
     "expected_turn_id": NAME_BYTES,
     "feedback": TEXT_BYTES,
+    "git": LINE_BYTES,
     "goal": TEXT_BYTES,
     "id": NAME_BYTES,
     "image_url": IMAGE_BYTES,
@@ -59,8 +60,10 @@ TEXTS: Final[Mapping[str, int]] = {
     "prompt": TEXT_BYTES,
     "proposed_execpolicy_amendment": LINE_BYTES,
     "reason": LINE_BYTES,
+    "ref": NAME_BYTES,
     "request_id": NAME_BYTES,
     "server_name": NAME_BYTES,
+    "session": NAME_BYTES,
     "session_id": NAME_BYTES,
     "sha": NAME_BYTES,
     "text": TEXT_BYTES,
@@ -70,7 +73,9 @@ TEXTS: Final[Mapping[str, int]] = {
 }
 """Bytes of UTF-8, by the field's name."""
 
-PATHS: Final[Mapping[str, int]] = dict.fromkeys(("cwd", "cwds", "path", "writable_roots"), PATH_BYTES)
+PATHS: Final[Mapping[str, int]] = dict.fromkeys(
+    ("cwd", "cwds", "folder", "path", "writable_roots"), PATH_BYTES
+)
 """The same of texts that name files: no byte of them is 0."""
 
 LISTS: Final[Mapping[str, int]] = {

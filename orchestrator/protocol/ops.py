@@ -44,12 +44,14 @@ from orchestrator.protocol.wire import (
     WhenTrue,
     tags,
 )
+from orchestrator.protocol.workspaces import WorkspaceSource
 
 
 class ConfigureSession(OpModel):
     """(Re)configures the session; a running task is aborted, the history stays.
 
-    `item_events` is Dendro's own.
+    `item_events` and `workspace` are Dendro's own. With `workspace` the session that the first line of a
+    connection makes has a portable folder.
     """
 
     stated_in = Source.OCTOBER_2025
@@ -68,6 +70,7 @@ class ConfigureSession(OpModel):
     collaboration_mode: Maybe[CollaborationMode] = None
     item_events: Maybe[ItemEvents] = None
     session_id: Maybe[str] = None
+    workspace: Maybe[WorkspaceSource] = None
 
 
 class Interrupt(OpModel):

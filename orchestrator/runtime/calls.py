@@ -18,6 +18,7 @@ from orchestrator.model.request import Item
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.runtime.log import log
+from orchestrator.sandbox.policy import InvalidPolicy
 from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.tools.toolbox import Toolbox
 
@@ -51,6 +52,8 @@ class ToolCalls:
             return await self._toolbox.assess(await self._whole(call, site.tree), await self._site(site))
         except BrokerError:
             raise
+        except InvalidPolicy as error:
+            return Immediate(f"not run: {error}")
         except Exception as error:
             log.exception("session %s: call %s could not be assessed", site.session, call.call_id)
             return Immediate(f"internal error: {type(error).__name__}: {error}")

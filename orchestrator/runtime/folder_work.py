@@ -36,8 +36,6 @@ STOP_S = 1.0
 """Seconds that a stopped call's snapshot may take, before the folder counts as unsaved."""
 LEAVE_S = 30.0
 """The same where a worker leaves: nobody waits for it then, and its machine may be gone for good."""
-HOLD_S = 600.0
-"""Seconds for which a claim is kept for a store that is away."""
 FIRST_TRY_S, LONGEST_TRY_S = 2.0, 30.0
 
 
@@ -171,7 +169,7 @@ class FolderWork:
         news = await self._folders.changed(state, self._claim, (), self._ports.broker.now_ms())
         if not isinstance(news, FolderUnsaved):
             self._push(news)
-        elif self._ports.monotonic() - self._holding.began > HOLD_S:
+        elif self._ports.monotonic() - self._holding.began > self._context.config.hold_s:
             self._push(replace(news, trying=False))
 
     def _ended(self, key: EffectKey, error: BaseException | None) -> None:

@@ -55,6 +55,7 @@ from orchestrator.tables import (
     UpkeepSettings,
     WireSettings,
     WorkerSettings,
+    WorkspaceSettings,
 )
 
 RESERVED_SERVER = "custom"
@@ -114,6 +115,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         gateway=reader.table(GatewaySettings),
         auth=reader.table(AuthSettings),
         exec=reader.table(ExecSettings),
+        workspace=reader.table(WorkspaceSettings),
         named=named_keys(sources),
     )
     if settings.redis.cluster and settings.upkeep.url is None:
@@ -321,7 +323,11 @@ def _complete(settings: Settings, warnings: Iterable[str]) -> Settings:
     upkeep = settings.upkeep.model_copy(update=places)
     pools = settings.worker.pools or (host_pool, "default")
     worker = settings.worker.model_copy(update={"pools": pools})
-    return replace(settings, worker=worker, upkeep=upkeep, warnings=tuple(dict.fromkeys(warnings)))
+    root = settings.workspace.root or settings.home / "workspaces"
+    workspace = settings.workspace.model_copy(update={"root": root})
+    return replace(
+        settings, worker=worker, upkeep=upkeep, workspace=workspace, warnings=tuple(dict.fromkeys(warnings))
+    )
 
 
 def _unknown_keys(layers: Layers) -> Iterator[str]:

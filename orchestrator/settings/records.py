@@ -27,6 +27,7 @@ from orchestrator.tables import (
     UpkeepSettings,
     WireSettings,
     WorkerSettings,
+    WorkspaceSettings,
 )
 
 
@@ -77,6 +78,7 @@ class Settings:
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     exec: ExecSettings = field(default_factory=ExecSettings)
+    workspace: WorkspaceSettings = field(default_factory=WorkspaceSettings)
     mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""

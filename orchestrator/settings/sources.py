@@ -46,6 +46,7 @@ from orchestrator.tables import (
     UpkeepSettings,
     WireSettings,
     WorkerSettings,
+    WorkspaceSettings,
     settings_of,
 )
 
@@ -69,6 +70,7 @@ KEYED_RECORDS: tuple[type[Table], ...] = (
     GatewaySettings,
     AuthSettings,
     ExecSettings,
+    WorkspaceSettings,
     FrontSettings,
 )
 TRUSTED_ONLY: frozenset[type[Table]] = frozenset(
@@ -82,6 +84,7 @@ TRUSTED_ONLY: frozenset[type[Table]] = frozenset(
         GatewaySettings,
         AuthSettings,
         ExecSettings,
+        WorkspaceSettings,
     }
 )
 """Records of which a folder's file may set nothing while it is not trusted; every field of the others

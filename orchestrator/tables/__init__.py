@@ -5,7 +5,7 @@ from: `orchestrator.settings` fills the tables from file, environment and flags,
 `docs/configuration.md` from them, so a field without its text is a bug.
 
 - `base`: what all tables have in common, and the mark of a field that can be set
-- `sessions`, `commands`, `models`, `mcp`, `service`, `gateway`, `auth`: the tables
+- `sessions`, `commands`, `models`, `mcp`, `service`, `gateway`, `auth`, `workspaces`: the tables
 """
 
 from orchestrator.tables.auth import AuthSettings
@@ -32,6 +32,7 @@ from orchestrator.tables.service import (
     WorkerSettings,
 )
 from orchestrator.tables.sessions import APPROVAL_POLICIES, AgentSettings, SessionDefaults
+from orchestrator.tables.workspaces import WorkspaceSettings
 
 __all__ = [
     "APPROVAL_POLICIES",
@@ -60,6 +61,7 @@ __all__ = [
     "UpkeepSettings",
     "WireSettings",
     "WorkerSettings",
+    "WorkspaceSettings",
     "limits_of",
     "settings_of",
 ]

@@ -36,12 +36,13 @@ from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.apply import PatchApplyError, applied, apply_job, tidy_job
 from orchestrator.tools.patch.bounds import INLINE_BYTES, cut, shown, weight
-from orchestrator.tools.patch.files import DiskFiles, display_root
+from orchestrator.tools.patch.files import DiskFiles, FileReader, PlacedFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
 from orchestrator.tools.patch.record import PatchRecord, PatchVerdict, judge, record_of
 from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.writable import outside
+from orchestrator.tools.places import place_of
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Judgement, Tool, task_of
@@ -154,7 +155,7 @@ def _assessed(request: PatchRequest, state: State, config: ToolConfig) -> ApplyP
     task = task_of(state)
     cwd = Path(task.settings.cwd, request.workdir or ".")
     try:
-        plan = plan_patch(parse_patch(request.patch), cwd, DiskFiles())
+        plan = _in_its_folder(plan_patch(parse_patch(request.patch), cwd, _files(state)), state)
         refused = outside(plan, writable_roots(state, config))
     except (PatchSyntaxError, PatchCheckError) as error:
         return Immediate(refusal_text(error))
@@ -173,6 +174,23 @@ def _assessed(request: PatchRequest, state: State, config: ToolConfig) -> ApplyP
         left_out=left_out,
         token=record.token if left_out else "",
     )
+
+
+def _files(state: State) -> FileReader:
+    place = place_of(state.facts)
+    return DiskFiles() if place is None else PlacedFiles(place)
+
+
+def _in_its_folder(plan: PatchPlan, state: State) -> PatchPlan:
+    """The plan; raises `PatchCheckError` if it leads out of a portable folder: no snapshot has such files."""
+    place = place_of(state.facts)
+    out = [str(file.path) for file in plan.files if place is not None and not place.holds(file.target)]
+    if place is not None and out:
+        raise PatchCheckError(
+            f"Nothing was written: {out[0]} is outside of {place.seen}; files elsewhere are not recorded, "
+            "and lost when the session goes on on another machine"
+        )
+    return plan
 
 
 def _as_recorded(record: PatchRecord) -> list[list[str | None]] | str:
@@ -211,7 +229,7 @@ async def _run(
     try:
         plan, job = await asyncio.to_thread(_planned, work, site.state, config)
         written = await _write(work, job, site.claim, supervisor)
-        return await asyncio.to_thread(_told, call, work, task_of(site.state), plan, written)
+        return await asyncio.to_thread(_told, call, work, site.state, plan, written)
     except (PatchSyntaxError, PatchCheckError, PatchApplyError) as error:
         return _failed(call, error.message)
     except SupervisorLost as error:
@@ -222,7 +240,7 @@ async def _run(
 
 def _planned(work: PatchWork, state: State, config: ToolConfig) -> tuple[PatchPlan, Job]:
     roots = writable_roots(state, config) if work.sandboxed else None
-    plan = plan_patch(parse_patch(whole(work.patch)), Path(whole(work.cwd)), DiskFiles())
+    plan = plan_patch(parse_patch(whole(work.patch)), Path(whole(work.cwd)), _files(state))
     if record_of(plan) != _recorded(work):
         raise PatchApplyError(CHANGED_SINCE)
     return plan, apply_job(plan, roots)
@@ -256,7 +274,7 @@ async def _tidy(work: PatchWork, claim: str, supervisor: Supervisor) -> None:
             await supervisor.write(claim, job)
 
 
-def _told(call: Call, work: PatchWork, task: Task, plan: PatchPlan, written: Written) -> CallFinished:
+def _told(call: Call, work: PatchWork, state: State, plan: PatchPlan, written: Written) -> CallFinished:
     """The result of the writing; if the writer left no outcome, the files decide."""
     if written.outcome is not None:
         summary = applied(plan, written.outcome)
@@ -265,7 +283,7 @@ def _told(call: Call, work: PatchWork, task: Task, plan: PatchPlan, written: Wri
     else:
         raise PatchApplyError(_unfinished(verdict, written.why))
     end = PatchApplyEnd(call_id=CallId(call.call_id), stdout=summary, stderr="", success=True)
-    diff = TurnDiff(unified_diff=_turn_diff(work, task))
+    diff = TurnDiff(unified_diff=_turn_diff(work, state))
     return CallFinished(call.call_id, _output(summary, 0), (end, diff), applied=True)
 
 
@@ -275,11 +293,12 @@ def _unfinished(verdict: PatchVerdict, why: str) -> str:
     return f"the patch is written in part: {why}; read its files before you go on"
 
 
-def _turn_diff(work: PatchWork, task: Task) -> str:
+def _turn_diff(work: PatchWork, state: State) -> str:
+    task, place = task_of(state), place_of(state.facts)
     changed = work.baselines
     kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}
-    root = display_root(Path(task.settings.cwd))
-    return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, DiskFiles()))
+    root = display_root(Path(task.settings.cwd)) if place is None else place.here
+    return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, _files(state)))
 
 
 def _failed(call: Call, message: str) -> CallFinished:

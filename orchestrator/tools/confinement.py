@@ -8,6 +8,7 @@ from orchestrator.core.settings import EXTERNAL_SANDBOX
 from orchestrator.core.state import State
 from orchestrator.sandbox.policy import Confinement, resolve
 from orchestrator.tools.patch.writable import WritableRoots
+from orchestrator.tools.places import place_of
 from orchestrator.tools.site import ToolConfig
 
 
@@ -15,9 +16,10 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
     """The confinement of a call of the running task; full access if the call is to run unsandboxed."""
     assert state.task is not None
     settings = state.task.settings
-    cwd = Path(settings.cwd)
+    place = place_of(state.facts)
+    cwd = Path(settings.cwd) if place is None else place.on_machine(Path(settings.cwd))
     if not sandboxed:
-        return resolve({"mode": "danger-full-access"}, cwd, None)
+        return resolve({"mode": "danger-full-access"}, cwd, None, place=place)
     policy = dict(settings.sandbox_policy)
     if policy["mode"] == EXTERNAL_SANDBOX:
         # A session of before, or of another program: what confined it there is not here.
@@ -32,6 +34,7 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
         hidden=config.hidden,
         read_only=config.read_only,
         unix_sockets=config.sandbox.unix_sockets,
+        place=place,
     )
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import orjson
@@ -28,6 +29,7 @@ from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.exec.output import for_model
 from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.places import on_machine
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.specs import function
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
@@ -221,7 +223,8 @@ def _tame(name: str, limit: asyncio.Timeout | None = None) -> Iterator[None]:
 def _place(site: CallSite) -> ToolPlace:
     facts, settings = site.state.facts, task_of(site.state).settings
     mode = str(settings.sandbox_policy["mode"])
-    return ToolPlace(facts.session_id, facts.tree_id, facts.agent_id, settings.cwd, mode)
+    folder = str(on_machine(facts, Path(settings.cwd)))
+    return ToolPlace(facts.session_id, facts.tree_id, facts.agent_id, folder, mode)
 
 
 def _arguments(text: str) -> JsonObject:

@@ -111,7 +111,10 @@ def is_mcp(name: str) -> bool:
 
 
 def _folder(state: State) -> Path:
-    return Path(state.in_force.cwd)
+    portable = state.facts.portable
+    # A portable folder is made when a call first needs it, and replaced: a server that began in it would stay
+    # in one that is gone. Its servers begin where the copies are, and all such sessions share them.
+    return Path(state.in_force.cwd) if portable is None else Path(portable.root)
 
 
 def _may_use(state: State, tool: ServerTool) -> bool:

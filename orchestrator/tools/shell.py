@@ -17,7 +17,7 @@ from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.prefixes import amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
-from orchestrator.core.state import State, Task
+from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ExecCommandEnd, WarningEvent
 from orchestrator.protocol.ids import CallId
@@ -25,6 +25,7 @@ from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
+from orchestrator.sandbox.place import Place
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest
@@ -38,6 +39,7 @@ from orchestrator.tools.exec.output import formatted_output, model_output
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
+from orchestrator.tools.places import on_machine, place_of
 from orchestrator.tools.rules.rule import PrefixRule
 from orchestrator.tools.rules.verdict import segments, strict_rule
 from orchestrator.tools.site import CallSite, ToolConfig
@@ -166,7 +168,7 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         cwd=cwd,
         parsed_cmd=tuple(parsed_cmd(request.command)),
         key=_key(request, cwd),
-        safe=_is_safe(request, cwd, task, config),
+        safe=_is_safe(request, cwd, state, config),
         dangerous=is_dangerous(request.command),
         escalated=request.escalated,
         justification=request.justification,
@@ -209,13 +211,13 @@ def _key(request: ShellRequest, cwd: str) -> str:
     return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _is_safe(request: ShellRequest, cwd: str, task: Task, config: ToolConfig) -> bool:
+def _is_safe(request: ShellRequest, cwd: str, state: State, config: ToolConfig) -> bool:
     if not is_known_safe(request.command) or not are_known_safe(request.env):
         return False
-    if task.settings.full_access:
+    if task_of(state).settings.full_access:
         # Nothing holds it: what the words say has to be all that runs.
         return not obeys_its_folder(request.command) and _finds_programs_of_the_system(config)
-    return _trusted(cwd, task, request.command)
+    return _trusted(cwd, state, request.command)
 
 
 def _finds_programs_of_the_system(config: ToolConfig) -> bool:
@@ -231,9 +233,12 @@ def _joined(outer: str | None, inner: str | None) -> str | None:
     return str(Path(outer or ".", inner or ".")) if outer or inner else None
 
 
-def _trusted(cwd: str, task: Task, command: tuple[str, ...]) -> bool:
+def _trusted(cwd: str, state: State, command: tuple[str, ...]) -> bool:
     """git obeys the configuration of the repository that it is run in: only the session's own is trusted."""
-    return not any("git" in word for word in command) or _inside(cwd, task.settings.cwd)
+    if not any("git" in word for word in command):
+        return True
+    place, workspace = place_of(state.facts), task_of(state).settings.cwd
+    return _inside(cwd, workspace) if place is None else _inside_place(cwd, place)
 
 
 def _inside(cwd: str, workspace: str) -> bool:
@@ -241,6 +246,13 @@ def _inside(cwd: str, workspace: str) -> bool:
         return Path(cwd).resolve().is_relative_to(Path(workspace).resolve())
     except (OSError, RuntimeError, ValueError):
         # No folder has such a name, or links lead in a circle: it will not be run in.
+        return False
+
+
+def _inside_place(cwd: str, place: Place) -> bool:
+    try:
+        return place.followed(Path(cwd)).is_relative_to(place.here)
+    except (OSError, ValueError):
         return False
 
 
@@ -291,7 +303,7 @@ def command_of(
         claim=site.claim,
         call_id=call.call_id,
         argv=tuple(map(whole, work.command)),
-        cwd=Path(whole(work.cwd)),
+        cwd=on_machine(site.state.facts, Path(whole(work.cwd))),
         env={**environment, **work.env},
         confinement=confinement,
         timeout_s=config.tools.timeout_s if timeout_ms is None else timeout_ms / 1000,

@@ -12,8 +12,10 @@ from orchestrator.protocol.events import ViewImageToolCall
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import InputImage
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.sandbox.place import Place
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.images import data_url
+from orchestrator.tools.places import place_of
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Tool, task_of, unsupported
@@ -50,8 +52,15 @@ class ViewImage(Tool):
         given = parsed(ImageArguments, call.item["arguments"])
         path = Path(task_of(site.state).settings.cwd, given.path)
         try:
-            url = await asyncio.to_thread(data_url, path, self._config.hidden)
+            url = await asyncio.to_thread(self._url, path, place_of(site.state.facts))
         except (OSError, ValueError) as error:
             return Immediate(f"the image {path} could not be read: {error}")
         event = ViewImageToolCall(call_id=CallId(call.call_id), path=str(path))
         return Immediate((InputImage(image_url=url),), (event,))
+
+    def _url(self, path: Path, place: Place | None) -> str:
+        if place is None:
+            return data_url(path, self._config.hidden)
+        file = place.followed(path)
+        # The copies lie in the data folder, which is hidden from commands but for their own.
+        return data_url(file, () if place.holds(file) else self._config.hidden)

@@ -32,6 +32,8 @@ from orchestrator.tables import ProviderSettings
 
 OPENING_S = 10.0
 """The wait of a process at its start for a Redis that does not answer."""
+EVERY_WORKER = "default"
+"""The pool that workers serve without being told to: a machine's own would hold a portable session on it."""
 QUARANTINED = (
     "this session was quarantined: five workers in a row took it and could not go on; "
     "`dendro verify` and the workers' logs tell why, `dendro revoke` lets it run again"
@@ -135,6 +137,12 @@ def session_pool(settings: Settings) -> str:
     """
     pool, host_pool = settings.session_defaults.pool, f"host:{settings.host.machine_id}"
     return f"{host_pool}{_tables_suffix(settings)}" if pool == host_pool else pool
+
+
+def portable_pool(settings: Settings) -> str:
+    """The pool of a new session with a portable folder: the one that is named, or that of every worker."""
+    pool = session_pool(settings)
+    return EVERY_WORKER if pool.startswith("host:") else pool
 
 
 def worker_pools(settings: Settings) -> tuple[str, ...]:

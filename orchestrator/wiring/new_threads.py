@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
-from orchestrator.core.ids import TreeId
+from orchestrator.core.ids import InvalidSessionId, TreeId, parse_session_id
 from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
@@ -27,6 +27,7 @@ from orchestrator.settings import Settings, SettingsError, SettingsSources, load
 from orchestrator.settings.layers import parse_override
 from orchestrator.settings.overrides import of_object
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
+from orchestrator.views.errors import ViewError
 from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.saved_settings import SavedSettings
@@ -68,11 +69,25 @@ class NewThreads:
         """Makes a root session as a client wishes it; raises `BadSetting`, `NotPermitted`."""
         settings, warnings = await asyncio.to_thread(self._settings, wish)
         await self._check(principal, settings, wish)
-        birth = await asyncio.to_thread(_birth, settings)
+        birth = await self._born(client, principal, wish, settings)
         birth = replace(birth, history=await client.history())
         session = await client.create(birth, ephemeral=wish.ephemeral)
         head, path = await head_of(self.found.broker, session), birth.facts.rollout_path or ""
         return Born(head, birth.settings, warnings, path)
+
+    async def _born(self, client: Client, principal: Principal, wish: NewThread, settings: Settings) -> Birth:
+        if (source := wish.workspace) is None:
+            return await asyncio.to_thread(_birth, settings)
+        if source.folder is not None:
+            principal.require(Scope.APPROVE, "a copy of a folder of the gateway's machine")
+        if source.session is not None:
+            await _check_seen(client, source.session)
+        from orchestrator.wiring.portable import portable_birth
+
+        try:
+            return await portable_birth(self.found, source, settings)
+        except ViewError as error:
+            raise BadSetting(f"workspace: {error}") from None
 
     async def _check(self, principal: Principal, settings: Settings, wish: NewThread) -> None:
         """Raises `NotPermitted` for policies beyond those of the person's files for the same folder."""
@@ -143,6 +158,16 @@ def permissions_of(settings: Settings, principal: Principal) -> Permissions:
     if not sandbox.chosen:
         sandbox = sandbox.model_copy(update={"mode": "workspace-write"})
     return Permissions(principal, _policies(defaults, sandbox))
+
+
+async def _check_seen(client: Client, text: str) -> None:
+    """Raises `BadSetting` for a session that is not named whole, or is of another namespace."""
+    try:
+        seen = await client.head(parse_session_id(text)) is not None
+    except InvalidSessionId:
+        seen = False
+    if not seen:
+        raise BadSetting(f"workspace: there is no session {text[:80]}")
 
 
 def _named(wish: NewThread) -> frozenset[str]:

@@ -23,6 +23,7 @@ from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.permissions import Permits
 from orchestrator.gateways.principals import user_name
 from orchestrator.gateways.workspace import look_at
+from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
@@ -172,6 +173,16 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     birth = forked_birth(settings, source, replace(own, history=await client.history()))
     await copy_texts(found, source, TreeId(birth.facts.tree_id))
     return await head_of(found.broker, await client.create(birth))
+
+
+async def portable_session(
+    found: Opened, client: Client, wish: WorkspaceSource, *, source: Source = "cli"
+) -> SessionId:
+    """A session with a portable folder; raises `NoWorkspace`, `ViewError`."""
+    from orchestrator.wiring.portable import portable_birth
+
+    birth = await portable_birth(found, wish, found.settings)
+    return await client.create(replace(birth, history=await client.history()), source=source)
 
 
 async def new_session(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,8 @@ from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.settings import Settings
 from orchestrator.tables import AgentSettings
-from orchestrator.wiring.deployment import session_pool
+from orchestrator.wiring.deployment import portable_pool, session_pool
+from orchestrator.wiring.first_folder import FirstFolder
 
 VERSION = version("dendro-orchestrator")
 SESSIONS = "sessions"
@@ -34,13 +36,19 @@ def guide(settings: Settings) -> Guide:
 
 
 def new_birth(
-    settings: Settings, workspace: Workspace, now_ms: int, random_bytes: Callable[[int], bytes]
+    settings: Settings,
+    workspace: Workspace,
+    now_ms: int,
+    random_bytes: Callable[[int], bytes],
+    first: FirstFolder | None = None,
 ) -> Birth:
     """The birth of a root session with these settings; the shard is drawn by chance.
 
-    Marks the folder if machines beside this one may come to work in it.
+    Marks the folder if machines beside this one may come to work in it. With a `first` folder the session's
+    is a portable one; the birth has yet to be given its first snapshot.
     """
-    defaults, pool = settings.session_defaults, session_pool(settings)
+    defaults = settings.session_defaults
+    pool = session_pool(settings) if first is None else portable_pool(settings)
     noise = int.from_bytes(random_bytes(12), "big")
     session = new_session_id(now_ms, noise % settings.redis.shards, noise >> 16)
     facts = SessionFacts(
@@ -53,7 +61,8 @@ def new_birth(
         approval_timeout_ms=None
         if defaults.approval_timeout_s is None
         else int(defaults.approval_timeout_s * 1000),
-        workspace=_mark(defaults.cwd, pool, random_bytes),
+        workspace=_mark(defaults.cwd, pool, random_bytes) if first is None else None,
+        portable=None if first is None else first.portable,
         agents=settings.agents.enabled,
         tree_rules=tree_rules(settings),
         web_search=settings.tools.web_search,
@@ -64,12 +73,23 @@ def new_birth(
     instructions = [text for text in (defaults.user_instructions, workspace.instructions) if text]
     return Birth(
         facts,
-        turn_settings(settings),
+        turn_settings(settings) if first is None else _in_folder(settings, first, facts),
         version=VERSION,
         at_ms=now_ms,
         user_instructions="\n\n".join(instructions) or None,
         git=workspace.git or None,
     )
+
+
+def _in_folder(settings: Settings, first: FirstFolder, facts: SessionFacts) -> TurnSettings:
+    """The settings of the first turn in a portable folder, which is the session's own to write."""
+    defaults = settings.session_defaults
+    own = turn_settings(settings)
+    if not defaults.sandbox.chosen:
+        own = replace(
+            own, sandbox_policy=defaults.sandbox.model_copy(update={"mode": "workspace-write"}).wire()
+        )
+    return replace(own, cwd=os.path.normpath(f"{first.portable.path(facts.tree_id)}/{first.within}"))
 
 
 def forked_birth(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:

@@ -51,8 +51,10 @@ from orchestrator.wiring.deployment import (
 from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.observed import observed
+from orchestrator.wiring.portable import machine_folders
 from orchestrator.wiring.sessions import VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
+from orchestrator.workspaces.service import MachineFolders
 
 
 def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
@@ -107,6 +109,8 @@ async def running_worker(
             mcp_toolbox(settings, supervisor, tools) as mcp,
         ):
             toolbox = Toolbox(own, mcp, tools.rules)
+            folders = machine_folders(settings, tools.support)
+            extend = _both(supervisor, folders)
             texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
                 broker=opened.broker,
@@ -116,6 +120,7 @@ async def running_worker(
                 model_settings=settings.model,
                 workspace=RecentChecks(),
                 library=Files(settings.home, guide(settings), settings.session_defaults.history != "none"),
+                folders=folders,
                 archive=archive(settings),
                 version=VERSION,
             )
@@ -125,7 +130,7 @@ async def running_worker(
                 worker = Worker(
                     watch.ports,
                     replace(_worker_config(settings, opened.broker, served, toolbox), bench=bench),
-                    lambda report: _renewal(settings, url, supervisor, report, outage, watch.ports.observer),
+                    lambda report: _renewal(settings, url, extend, report, outage, watch.ports.observer),
                 )
                 watch.watch(worker)
                 yield worker
@@ -133,6 +138,16 @@ async def running_worker(
         log.removeFilter(quiet)
         await models.aclose()
         await supervisor.close()
+
+
+def _both(supervisor: Supervisor, folders: MachineFolders) -> Callable[[str, float], None]:
+    """A claim's deadline for all that it may run: its commands, and the keeper of its folder."""
+
+    def extend(claim: str, deadline_boottime: float) -> None:
+        supervisor.extend(claim, deadline_boottime)
+        folders.extend(claim, deadline_boottime)
+
+    return extend
 
 
 def _worker_config(
@@ -157,6 +172,7 @@ def _worker_config(
             accounting=Accounting(settings.model),
             confirm_effects=_confirmation(settings, broker),
             worker=settings.worker,
+            hold_s=settings.workspace.hold_s,
             log=settings.log,
         ),
     )
@@ -195,7 +211,7 @@ def _renewal_confirmation(settings: Settings) -> Confirm | None:
 def _renewal(
     settings: Settings,
     url: str,
-    supervisor: Supervisor,
+    extend: Callable[[str, float], None],
     report: Report,
     outage: Outage,
     observer: Observer | None = None,
@@ -206,4 +222,4 @@ def _renewal(
     confirm = _renewal_confirmation(settings)
     connect = partial(open_broker, settings, url, patience_s, outage)
     unanswered = observer.renewals_failed if observer is not None else None
-    return Renewal(connect, worker, supervisor.extend, report, confirm, unanswered)
+    return Renewal(connect, worker, extend, report, confirm, unanswered)

@@ -158,15 +158,14 @@ async def test_claim_is_given_up_when_the_store_stays_away_and_taken_up_where_th
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
-    monkeypatch.setattr(folder_work, "HOLD_S", 0.0)
     session, folders.away = await portable(harness), True
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)
-    assert await harness.run(session) is Ended.PARKED
+    assert await harness.run(session, hold_s=0.0) is Ended.PARKED
     assert (await harness.facts(session, "workspace_unsaved"))[-1]["trying"] is False
     folders.away = False
     await harness.say(session)
-    assert await harness.run(session) is Ended.PARKED
+    assert await harness.run(session, hold_s=0.0) is Ended.PARKED
     assert "has" in folders.asked
     found = await kinds(harness, session)
     assert "workspace_rolled_back" not in found
@@ -177,13 +176,12 @@ async def test_changes_of_another_machine_that_no_store_had_are_told_as_lost(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
-    monkeypatch.setattr(folder_work, "HOLD_S", 0.0)
     session, folders.away = await portable(harness), True
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)
-    assert await harness.run(session) is Ended.PARKED
+    assert await harness.run(session, hold_s=0.0) is Ended.PARKED
     folders.machine = "m2"
     await harness.say(session)
-    assert await harness.run(session) is Ended.PARKED
+    assert await harness.run(session, hold_s=0.0) is Ended.PARKED
     assert (await harness.facts(session, "workspace_rolled_back"))[0]["lost"] == ["c1"]
     assert any("c1" in warned["message"] for warned in await harness.logged_events(session, "warning"))

@@ -14,6 +14,7 @@ from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, me
 from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
+from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.decide.rollback import roll_back
@@ -107,7 +108,9 @@ def _fault(draft: Draft, op: ops.Op) -> str | None:
         ) is not None:
             return why
         case ops.UserInput() | ops.UserTurn():
-            return fault(op)
+            return fault(op) or folder_fault(draft.state, op)
+        case ops.OverrideTurnContext() | ops.ConfigureSession():
+            return folder_fault(draft.state, op)
         case ops.Plan() | ops.Review():
             return unfit(draft.state, op)
         case _:

@@ -16,6 +16,7 @@ from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.sign_in import SignIn
 from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.wire import JsonValue
+from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.source import LogSource
 
 
@@ -29,6 +30,8 @@ class NewThread:
     config: Mapping[str, JsonValue] = field(default_factory=dict)
     """More of them, dotted or nested, among which a client may name some that nobody knows."""
     ephemeral: bool = False
+    workspace: WorkspaceSource | None = None
+    """The first content of a portable folder; None for the folder `cwd`."""
 
 
 @dataclass(frozen=True, slots=True)

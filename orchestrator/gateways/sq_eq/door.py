@@ -28,6 +28,7 @@ from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream
 from orchestrator.gateways.wires.wire import HANDSHAKE_S, WireClosed
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import short_id
+from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.views.errors import SetAside, ViewError
@@ -93,14 +94,15 @@ class SqEqDoor:
             seq = {"seq": attached.number} if first.with_seq else {}
             await stream.write(orjson.dumps({**attached.line, **seq}) + b"\n")
         if first.changes_settings:
-            op = first.op.model_copy(update={"session_id": None})
+            op = first.op.model_copy(update=_done_with(first.op))
             await client.submit(attached.session, replace(first.submission, op=op))
         await connection.serve(attached.cursor)
 
     async def _attached(self, client: Client, principal: Principal, first: FirstLine) -> Attached:
         if first.op.session_id is None:
             principal.require(Scope.SUBMIT, "a new session")
-            made = await self._ports.create(client, principal, NewThread(cwd=first.op.cwd))
+            wish = NewThread(cwd=first.op.cwd, workspace=first.op.workspace)
+            made = await self._ports.create(client, principal, wish)
             return Attached(made.head.session)
         principal.require(Scope.READ, "a session")
         head = await _head(client, first.op.session_id)
@@ -110,6 +112,12 @@ class SqEqDoor:
             return Attached(head.session, cursor, first.last_event, line)
         told = await greeting(self._ports.found, head, await client.history())
         return Attached(head.session, told.cursor, number_of(told.cursor), orjson.loads(told.line))
+
+
+def _done_with(op: ConfigureSession) -> dict[str, None]:
+    """The fields that the session was made with: what is in a portable folder has another path there."""
+    done = {"session_id": None}
+    return done if op.workspace is None else {**done, "workspace": None, "cwd": None}
 
 
 async def _head(client: Client, text: str) -> SessionHead:

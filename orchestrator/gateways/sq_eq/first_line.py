@@ -22,7 +22,7 @@ from orchestrator.tables.base import MIB
 FIRST_LINE_LIMIT = MIB
 """It is read before anybody knows who sends it."""
 MOST_NAME = 200
-SAME = frozenset({"type", "session_id", "cwd"})
+SAME = frozenset({"type", "session_id", "cwd", "workspace"})
 """Fields that are done with when the session is there."""
 
 

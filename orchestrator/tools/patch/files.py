@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from orchestrator.sandbox.place import Place
 from orchestrator.tools.patch.entries import read_entry
 
 
@@ -57,6 +58,16 @@ class DiskFiles:
             return _read_image(path.name, path.parent)
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+
+class PlacedFiles(DiskFiles):
+    """The files of a portable folder: a path of its commands leads where this machine has it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def resolve(self, path: Path) -> Path:
+        return self._place.followed(path)
 
 
 def _read_image(name: str, folder: Path) -> FileImage:

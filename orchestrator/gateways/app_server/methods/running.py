@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.requests import queue_number
@@ -26,6 +26,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
 from orchestrator.views.thread_settings import settings_of
@@ -59,6 +60,8 @@ class ThreadStartParams(Params):
     personality: Literal["none", "friendly", "pragmatic"] | None = None
     ephemeral: bool | None = None
     thread_source: str | None = None
+    workspace: dict[str, Any] | None = None
+    """Dendro's own: the first content of a portable folder, as in `configure_session`."""
 
     def settings(self) -> dict[str, Any]:
         """Those that are set, by the keys of the configuration file."""
@@ -76,7 +79,8 @@ class ThreadStartParams(Params):
 
 async def thread_start(door: Door, params: ThreadStartParams) -> Result:
     """Makes a session, and hears it from its first event on."""
-    wish = NewThread(params.cwd, params.settings(), params.config or {}, bool(params.ephemeral))
+    workspace = _workspace(params.workspace)
+    wish = NewThread(params.cwd, params.settings(), params.config or {}, bool(params.ephemeral), workspace)
     try:
         born = await door.ports.create(door.client, door.principal, wish)
     except BadSetting as error:
@@ -89,6 +93,15 @@ async def thread_start(door: Door, params: ThreadStartParams) -> Result:
     for warning in () if wish.ephemeral else born.warnings:
         door.notify("configWarning", {"summary": warning, "details": None})
     return {"thread": started, **session_json(born.settings)}
+
+
+def _workspace(given: dict[str, Any] | None) -> WorkspaceSource | None:
+    if given is None:
+        return None
+    try:
+        return WorkspaceSource.model_validate(given)
+    except ValidationError as error:
+        raise bad_params(f"workspace: {error.errors()[0]['msg']}") from None
 
 
 def asks_of(door: Door, reviewer: Reviewer | None) -> bool:

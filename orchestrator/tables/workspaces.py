@@ -1,0 +1,78 @@
+"""Settings of portable folders: where copies lie, what is recorded, and within which bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from orchestrator.tables.base import MIB, Table, conflict, setting
+
+DEFAULT_EXCLUDES = (".env", ".env.*", "*.pem", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*")
+GIB = 1024 * MIB
+
+
+class WorkspaceSettings(Table):
+    """Portable folders: copies that any worker makes from the log."""
+
+    root: Path | None = setting(None, "workspace.root", shown_default="`workspaces` in the home folder")
+    """Folder below which this machine has its copies. Commands see a portable folder at
+    `<root>/<tree>/<name>` on every machine, so all workers of a pool need the same one; a worker with another
+    one gives such a session back. It may not lead through a symbolic link."""
+
+    include: tuple[str, ...] = setting((), "workspace.include")
+    """Files that are recorded although the folder's rules ignore them: lines as in a `.gitignore`. Counts for
+    sessions that are made with it."""
+
+    exclude: tuple[str, ...] = setting(DEFAULT_EXCLUDES, "workspace.exclude")
+    """New files that are never recorded, whatever the folder's rules say: lines as in a `.gitignore`. Each is
+    named once in a warning. Files that the repository has are recorded. Counts for sessions that are made
+    with it."""
+
+    max_file: int = setting(50 * MIB, "workspace.max_file", at_least=1024)
+    """Bytes of a file from which on it is left out, and named in a warning."""
+
+    max_files: int = setting(200_000, "workspace.max_files", at_least=1, at_most=2_000_000)
+    """Files of a folder; one with more is refused as a portable folder."""
+
+    max_bytes: int = setting(4 * GIB, "workspace.max_bytes", at_least=MIB)
+    """Bytes of all recorded files of a folder; one with more is refused as a portable folder."""
+
+    seconds: float = setting(120.0, "workspace.seconds", at_least=1)
+    """Seconds for one snapshot, or for making one folder."""
+
+    store_s: float = setting(10.0, "workspace.store_s", at_least=0.1)
+    """Seconds that a call's end waits for the store to take a snapshot. Then the session goes on, its folder
+    is unsaved, and the store is tried again."""
+
+    hold_s: float = setting(600.0, "workspace.hold_s", at_least=0)
+    """Seconds for which a worker keeps a session whose folder the store does not take, and tries again. Then
+    it gives the session back; it is tried again later, by the machine that has the changes."""
+
+    min_free: int = setting(1 * GIB, "workspace.min_free", at_least=0)
+    """Bytes that have to be free on the disk of `workspace.root`: with less, this machine makes no folder,
+    and another one is to."""
+
+    git_protocols: tuple[str, ...] = setting(("https", "ssh"), "workspace.git_protocols")
+    """Protocols by which a worker may clone the repository that a session's first content comes from, with
+    the worker's own credentials. `file` lets whoever makes sessions read repositories of the worker's
+    machine."""
+
+    clone_s: float = setting(300.0, "workspace.clone_s", at_least=1)
+    """Seconds for such a clone."""
+
+    @model_validator(mode="after")
+    def _plain(self) -> Self:
+        if self.root is not None and (not self.root.is_absolute() or len(str(self.root)) > 512):
+            raise conflict(
+                "workspace.root", str(self.root)[:80], "an absolute path of at most 512 characters"
+            )
+        for key, globs in (("workspace.include", self.include), ("workspace.exclude", self.exclude)):
+            if len(globs) > 256 or any(not glob or len(glob) > 512 or "\n" in glob for glob in globs):
+                raise conflict(key, f"{len(globs)} lines", "at most 256 lines of at most 512 characters")
+        if any(not name.isalnum() for name in self.git_protocols):
+            raise conflict(
+                "workspace.git_protocols", "a name with signs", "names of protocols, such as https"
+            )
+        return self

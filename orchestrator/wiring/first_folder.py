@@ -1,0 +1,22 @@
+"""The folder that a new portable session begins with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core.state import State
+from orchestrator.core.workspace import PortableFolder
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFolder:
+    """The folder that a new session begins with."""
+
+    portable: PortableFolder
+    within: str = "."
+    """The working folder inside of it."""
+    top: Path | None = None
+    """The folder on this machine that it is a copy of."""
+    source: tuple[State, str] | None = None
+    """The state of the session whose folder it is a copy of, and that session's name for people."""

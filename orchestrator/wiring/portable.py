@@ -1,0 +1,261 @@
+"""Portable folders from settings: a worker's way to them, and the first content of a new session's.
+
+A folder of this machine is packed here, by a confined process, and its pack is in the store before the
+session is made. A repository is cloned by the worker that needs it first. The folder of another session is
+its packs, copied under the new tree's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestrator.core import facts as f
+from orchestrator.core.birth import Birth
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.state import State
+from orchestrator.core.workspace import Pack, PortableFolder, fitting
+from orchestrator.folders.records import Bounds, FolderError, Omissions, Place
+from orchestrator.gateways.fork import fork_at, to_fork
+from orchestrator.gateways.workspace import Workspace, look_at
+from orchestrator.instructions.repository import git
+from orchestrator.protocol.ids import SnapshotId
+from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.source import LogSource
+from orchestrator.sandbox.probe import SandboxSupport, cannot_mount
+from orchestrator.settings import Settings
+from orchestrator.views.errors import ViewError
+from orchestrator.views.find import find_one
+from orchestrator.wiring.first_folder import FirstFolder
+from orchestrator.wiring.sessions import guide, new_birth
+from orchestrator.workspaces.clones import check_source
+from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
+from orchestrator.workspaces.service import MachineConfig, MachineFolders
+
+IGNORED_BYTES = 64 << 10
+MOST_IGNORED = 1_000
+BIRTH_S = 600.0
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+
+class NoWorkspace(ViewError):
+    """The first content of a session's folder cannot be had; the text says why and what to do."""
+
+
+# ── workers ───────────────────────────────────────────────────────────────────────────────────
+
+
+def pack_store(settings: Settings) -> Packs:
+    """The store of packs: the archive's."""
+    return Packs(Objects(settings.upkeep.archive_url))
+
+
+def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig:
+    """The machine as its portable folders need it."""
+    return MachineConfig(
+        settings.workspace,
+        settings.host.machine_id,
+        settings.worker.trust_s,
+        cannot_mount(support, settings.sandbox.mechanism),
+        settings.host.environ,
+    )
+
+
+def machine_folders(settings: Settings, support: SandboxSupport) -> MachineFolders:
+    """The portable folders of this machine, for one worker."""
+    config = machine_config(settings, support)
+    return MachineFolders(config, pack_store(settings), lambda: time.time_ns() // 1_000_000)
+
+
+# ── new sessions ──────────────────────────────────────────────────────────────────────────────
+
+
+def first_folder(
+    settings: Settings, wish: WorkspaceSource, source: tuple[State, str] | None = None
+) -> FirstFolder:
+    """The folder that a client wishes for; blocking. Raises `NoWorkspace`."""
+    if settings.session_defaults.sandbox.writable_roots:
+        raise NoWorkspace(
+            "sandbox_workspace_write.writable_roots: a portable session writes its folder and its own /tmp "
+            "only, because nothing else is recorded; leave it out"
+        )
+    if wish.folder is not None:
+        return _of_folder(settings, Path(wish.folder))
+    if wish.git is not None:
+        return FirstFolder(_of_repository(settings, wish.git, wish.ref or ""))
+    if source is not None:
+        return _of_session(settings, source)
+    return FirstFolder(_portable(settings, "work"))
+
+
+def _portable(settings: Settings, name: str, **more: object) -> PortableFolder:
+    plain = name if _NAME.fullmatch(name) else "work"
+    workspace = settings.workspace
+    globs: dict[str, object] = {"include": workspace.include, "exclude": workspace.exclude, **more}
+    return PortableFolder(str(workspace.root), plain, **globs)  # type: ignore[arg-type]
+
+
+def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
+    real = folder.resolve()
+    if not real.is_dir():
+        raise NoWorkspace(f"folder: there is no folder {folder} on this machine")
+    root = settings.workspace.root
+    assert root is not None, "filled in with the settings"
+    for kept in (settings.home.resolve(), root.resolve()):
+        if kept.is_relative_to(real) or real.is_relative_to(kept):
+            raise NoWorkspace(
+                f"folder: {real} and Dendro's own folder {kept} contain each other; name a folder of work"
+            )
+    top = Path(git(real, "rev-parse", "--show-toplevel") or real)
+    top = top if real.is_relative_to(top) else real
+    portable = _portable(settings, top.name, ignored=_own_ignores(top))
+    return FirstFolder(portable, str(real.relative_to(top)), top)
+
+
+def _own_ignores(top: Path) -> tuple[str, ...]:
+    """The person's own rules, which no other machine has: what they hide must not be uploaded from there."""
+    files = [git(top, "rev-parse", "--git-path", "info/exclude"), git(top, "config", "core.excludesFile")]
+    if not files[1]:
+        files[1] = "~/.config/git/ignore"
+    lines: list[str] = []
+    for file in files:
+        path = Path(top, Path(file).expanduser()) if file else None
+        if path is not None and path.is_file():
+            text = path.read_bytes()[:IGNORED_BYTES].decode("utf-8", "replace")
+            lines += [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return tuple(lines[:MOST_IGNORED])
+
+
+def _of_repository(settings: Settings, url: str, ref: str) -> PortableFolder:
+    try:
+        check_source(url, ref, settings.workspace.git_protocols)
+    except ValueError as error:
+        raise NoWorkspace(str(error)) from None
+    name = url.rstrip("/").removesuffix(".git").rpartition("/")[2].rpartition(":")[2]
+    source: Mapping[str, str] = {"git": url, **({"ref": ref} if ref else {})}
+    return _portable(settings, name, source=source)
+
+
+def _of_session(settings: Settings, source: tuple[State, str]) -> FirstFolder:
+    state, name = source
+    theirs = state.facts.portable
+    if theirs is None:
+        raise NoWorkspace(f"session: {name} has no portable folder to begin with")
+    if state.workspace.unsaved is not None:
+        raise NoWorkspace(
+            f"session: the folder of {name} has changes that no store has yet; try again when it says that "
+            "they are stored, or name an earlier entry with `at`"
+        )
+    root = str(settings.workspace.root)
+    return FirstFolder(replace(theirs, root=root), source=source)
+
+
+async def with_folder(settings: Settings, birth: Birth, first: FirstFolder) -> Birth:
+    """The birth with its first snapshot, whose packs the store has; raises `NoWorkspace`."""
+    try:
+        if first.top is not None:
+            return replace(birth, folder=await _packed(settings, birth, first.top))
+        if first.source is not None and first.source[0].workspace.snapshot is not None:
+            return replace(birth, folder=await _copied(settings, birth, first.source[0]))
+        return birth
+    except FolderError as error:
+        raise NoWorkspace(f"folder: {error.text}") from error
+    except (ArchiveUnavailable, BrokenPack) as error:
+        raise NoWorkspace(f"the store of workspaces (`upkeep.archive_url`): {error}") from error
+
+
+async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBegun:
+    """The first snapshot of a folder of this machine: what is there now, on its repository's commit."""
+    from orchestrator.folders.keeper import Keeper
+
+    portable = birth.facts.portable
+    assert portable is not None
+    commit, repository = await asyncio.to_thread(_commit_of, top)
+    with tempfile.TemporaryDirectory(prefix="dendro-birth-") as objects:
+        place, bounds = Place(top, Path(objects)), birth_bounds(settings, portable)
+        deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + BIRTH_S
+        keeper = await Keeper.start(place, bounds, deadline)
+        try:
+            taken = await keeper.born(repository, commit, birth.at_ms)
+            name = _pack_name(birth, taken.sha256)
+            await pack_store(settings).put(name, taken.pack)
+        finally:
+            await keeper.end()
+    pack = Pack(str(name), taken.sha256, taken.bytes, whole=True)
+    return f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,), told_omissions(taken.omitted))
+
+
+def birth_bounds(settings: Settings, portable: PortableFolder) -> Bounds:
+    """The bounds of the first snapshot."""
+    workspace = settings.workspace
+    return Bounds(
+        max_file=workspace.max_file,
+        max_files=workspace.max_files,
+        max_bytes=workspace.max_bytes,
+        seconds=max(workspace.seconds, BIRTH_S),
+        include=portable.include,
+        exclude=portable.exclude,
+        ignored=portable.ignored,
+    )
+
+
+def _commit_of(top: Path) -> tuple[str, Path | None]:
+    """The commit that a folder's repository is at, and the repository; none outside of one."""
+    commit = git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    common = git(top, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    return (commit, Path(common)) if commit and common else ("", None)
+
+
+async def _copied(settings: Settings, birth: Birth, source: State) -> f.WorkspaceBegun:
+    """The packs of another session's folder under the new tree's name: it may outlive the other one."""
+    store, packs = pack_store(settings), []
+    theirs = TreeId(source.facts.tree_id)
+    with tempfile.TemporaryDirectory(prefix="dendro-birth-") as folder:
+        file = Path(folder, "pack")
+        for pack in source.workspace.packs:
+            await store.fetch(PackName.of(pack.name, theirs), file, pack.bytes)
+            name = _pack_name(birth, pack.sha256)
+            await store.put(name, file)
+            packs.append(replace(pack, name=str(name)))
+    snapshot = source.workspace.snapshot
+    assert snapshot is not None
+    return f.WorkspaceBegun(snapshot, tuple(packs), source.workspace.omitted)
+
+
+def _pack_name(birth: Birth, sha256: str) -> PackName:
+    facts = birth.facts
+    return PackName(TreeId(facts.tree_id), SessionId(facts.session_id), 0, BIRTH, sha256)
+
+
+def told_omissions(found: Omissions) -> tuple[str, ...]:
+    """The files that were left out, with their reasons."""
+    return fitting([f"{each.path} ({each.why})" for each in found.named])
+
+
+async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Settings) -> Birth:
+    """The birth of a session whose folder is portable; raises `NoWorkspace`, `ViewError`."""
+    source = None if wish.session is None else await _state_of(found, wish.session, wish.at)
+    first = await asyncio.to_thread(first_folder, settings, wish, source)
+    looked_at = await asyncio.to_thread(_looked_at, settings, first.top, first.within)
+    birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom, first)
+    return await with_folder(settings, birth, first)
+
+
+def _looked_at(settings: Settings, top: Path | None, within: str) -> Workspace:
+    """The words that the model is told at first; of a folder that is elsewhere, the person's own alone."""
+    if top is not None:
+        return look_at(top / within, guide(settings))
+    return Workspace(instructions=guide(settings).docs.of_person())
+
+
+async def _state_of(found: LogSource, session: str, at: int | None) -> tuple[State, str]:
+    head = await find_one(found, session)
+    source = await (to_fork(found, head.session, None) if at is None else fork_at(found, head, at))
+    return source.state, str(head.session)

@@ -1,0 +1,463 @@
+"""The portable folders of one worker's machine: the runtime's port, over copies, keepers and the store.
+
+    make      a copy that is known to be clean is taken as it is; any other one is built beside it and put in
+              its place, from packs of the store
+    changed   the keeper takes a snapshot, its pack goes to the store, and only then the log hears of it
+    release   the keeper ends, and with it the right to touch the copy
+
+Whatever a folder, a disk or a store does becomes a command for the core, in words for people. A snapshot
+whose pack the store did not take within `workspace.store_s` stays here, with its pack beside the copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from orchestrator.broker.records import Claim
+from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.ids import SessionId
+from orchestrator.core.state import State
+from orchestrator.core.workspace import FileCounts, FolderChange, Pack, PortableFolder, fitting
+from orchestrator.folders.keeper import Keeper
+from orchestrator.folders.records import (
+    Bounds,
+    FolderError,
+    Omissions,
+    Taken,
+    Unchanged,
+)
+from orchestrator.folders.records import SnapshotId as FolderSnapshot
+from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.tables import WorkspaceSettings
+from orchestrator.workspaces.clones import CloneFailed, check_source, clone
+from orchestrator.workspaces.copies import Copy, boot_id, remove_tree
+from orchestrator.workspaces.held import (
+    UNSAVED,
+    Held,
+    fetch_all,
+    forget_unsaved,
+    here_already,
+    keep_unsaved,
+    place_of,
+)
+from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+
+BUSY_S = 10.0
+"""The wait for the keeper of a claim that is over: it ends at that claim's deadline."""
+STORE_PATIENCE_S = 60.0
+"""The wait for a store that is away while a folder is made."""
+RETRY_S = 0.2
+FORGET_S = 30.0
+ELSEWHERE = frozenset({"no_space", "busy", "lost", "time", "failed"})
+"""Kinds of errors that another machine may well not have."""
+SOURCE = "source.git"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineConfig:
+    """The machine and the settings that its folders obey; `root` is resolved."""
+
+    settings: WorkspaceSettings
+    machine: str
+    """Its stable name (`host:<machine>` of pools)."""
+    trust_s: float
+    cannot_mount: str = ""
+    """Why commands cannot see a portable folder at its path here; empty if they can."""
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The environment in which repositories are cloned."""
+
+    @property
+    def root(self) -> Path:
+        assert self.settings.root is not None, "filled in with the settings"
+        return self.settings.root
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class MachineFolders:
+    """Implements `runtime.folders.Folders` on a real machine."""
+
+    def __init__(
+        self,
+        config: MachineConfig,
+        packs: Packs,
+        now_ms: Callable[[], int],
+        boottime: Callable[[], float] = _boottime,
+    ) -> None:
+        self._config = config
+        self._packs = packs
+        self._now_ms = now_ms
+        self._boottime = boottime
+        self._boot = boot_id()
+        self._held: dict[str, Held] = {}
+        self._saving: set[asyncio.Task[FolderChanged | FolderUnsaved | None]] = set()
+        """Snapshots under way, also those that nobody waits for any more."""
+        self._guard = threading.Lock()
+        """Guards the deadlines: claims are extended by the thread that renews them."""
+        self._deadlines: dict[str, float] = {}
+
+    @property
+    def machine(self) -> str:
+        return self._config.machine
+
+    # ── the claim ─────────────────────────────────────────────────────────────────────────────
+
+    def extend(self, claim: str, deadline_boottime: float) -> None:
+        """Writes a claim's deadline, in seconds of CLOCK_BOOTTIME; from any thread, and never blocks."""
+        with self._guard:
+            self._deadlines[claim] = deadline_boottime
+            held = self._held.get(claim)
+            if len(self._deadlines) > 4096:
+                now = self._boottime()
+                self._deadlines = {name: ends for name, ends in self._deadlines.items() if ends > now}
+        if held is not None:
+            held.keeper.extend(deadline_boottime)
+
+    def _deadline(self, claim: Claim) -> float:
+        with self._guard:
+            return self._deadlines.get(claim.claim_id, self._boottime() + self._config.trust_s)
+
+    async def release(self, session: SessionId, claim: Claim) -> None:
+        with self._guard:
+            held = self._held.pop(claim.claim_id, None)
+            self._deadlines.pop(claim.claim_id, None)
+        if held is None:
+            return
+        async with held.working:
+            await _ended(held.keeper)
+        held.copy.touch()
+
+    @property
+    def holding(self) -> frozenset[SessionId]:
+        """The sessions whose folders are held here."""
+        return frozenset(held.copy.session for held in self._held.values())
+
+    # ── making ────────────────────────────────────────────────────────────────────────────────
+
+    async def has(self, state: State) -> SnapshotId | None:
+        copy = Copy(self._config.root, state.facts.session_id, self._boot)
+        unsaved = await asyncio.to_thread(lambda: copy.state().unsaved)
+        kept = bool(unsaved) and (copy.path / UNSAVED).exists()
+        return SnapshotId(unsaved) if kept else None
+
+    async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
+        portable, machine = state.facts.portable, self._config.machine
+        assert portable is not None
+        if fault := await asyncio.to_thread(self._fault, portable):
+            return FolderFailed(machine, fault, elsewhere=True)
+        try:
+            held = await self._hold(state, claim, portable)
+            async with held.working:
+                return await self._made(state, held, portable)
+        except FolderError as error:
+            return FolderFailed(machine, error.text, elsewhere=error.kind in ELSEWHERE)
+        except BrokenPack as error:
+            return FolderFailed(machine, str(error))
+        except CloneFailed as error:
+            return FolderFailed(machine, str(error))
+        except ArchiveUnavailable as error:
+            return FolderFailed(machine, f"the store did not give it: {error}", elsewhere=True)
+        except OSError as error:
+            return FolderFailed(machine, f"this machine refused it: {error}", elsewhere=True)
+
+    def _fault(self, portable: PortableFolder) -> str:
+        """The reason why no folder of this session can be made on this machine; empty if one can."""
+        root, settings = self._config.root, self._config.settings
+        if self._config.cannot_mount:
+            return self._config.cannot_mount
+        if Path(portable.root) != root:
+            return (
+                f"`workspace.root` is {root} on this machine, and the session's folder lies below "
+                f"{portable.root}: set it alike for all workers of the session's pool"
+            )
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if Path(os.path.realpath(root)) != root:
+            return f"`workspace.root` ({root}) leads through a symbolic link: name the folder itself"
+        free = os.statvfs(root)
+        if free.f_bavail * free.f_frsize < settings.min_free:
+            return (
+                f"the disk of {root} has less than {settings.min_free:,} bytes free (`workspace.min_free`): "
+                "make room on this machine"
+            )
+        return ""
+
+    async def _hold(self, state: State, claim: Claim, portable: PortableFolder) -> Held:
+        """The folder's keeper under this claim: the one there is, or a new one."""
+        if (held := self._held.get(claim.claim_id)) is not None:
+            return held
+        copy = Copy(self._config.root, state.facts.session_id, self._boot)
+        await asyncio.to_thread(self._prepare, copy, Path(portable.path(state.facts.tree_id)))
+        bounds = self.bounds(portable)
+        keeper = await self._keeper(copy, bounds, claim)
+        held = Held(claim, state.facts, copy, keeper, bounds)
+        with self._guard:
+            self._held[claim.claim_id] = held
+        keeper.extend(self._deadline(claim))
+        return held
+
+    def _prepare(self, copy: Copy, seen: Path) -> None:
+        copy.prepare()
+        # Commands see the copy there, and a mount needs a folder to stand on.
+        seen.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def bounds(self, portable: PortableFolder) -> Bounds:
+        """The bounds of a session's snapshots: its own globs, this machine's limits."""
+        settings = self._config.settings
+        return Bounds(
+            max_file=settings.max_file,
+            max_files=settings.max_files,
+            max_bytes=settings.max_bytes,
+            seconds=settings.seconds,
+            include=portable.include,
+            exclude=portable.exclude,
+            ignored=portable.ignored,
+        )
+
+    async def _keeper(self, copy: Copy, bounds: Bounds, claim: Claim) -> Keeper:
+        """Starts a keeper; waits for the one of a claim that is over, which its deadline ends."""
+        until = self._boottime() + BUSY_S
+        while True:
+            try:
+                return await Keeper.start(place_of(copy), bounds, self._deadline(claim))
+            except FolderError as error:
+                if error.kind != "busy" or self._boottime() > until:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    async def _made(self, state: State, held: Held, portable: PortableFolder) -> FolderMade:
+        known, machine = state.workspace, self._config.machine
+        if known.snapshot is None:
+            return await self._fetched(held, portable)
+        standing, packs = known.standing, list(known.packs)
+        assert standing is not None
+        if held.copy.is_clean(standing):
+            here = here_already(held.copy, packs, held.facts)
+            if await held.keeper.adopt(here, FolderSnapshot(standing)):
+                self._stands(held, state, standing)
+                return FolderMade(machine, standing)
+        held.copy.dirty(held.claim.claim_id)
+        files = await self._patiently(lambda: fetch_all(self._packs, held.copy, packs, held.facts))
+        if standing != known.snapshot:
+            files.append(held.copy.path / UNSAVED)
+        await held.keeper.make(files, FolderSnapshot(standing))
+        self._stands(held, state, standing)
+        return FolderMade(machine, standing, anew=True)
+
+    def _stands(self, held: Held, state: State, standing: SnapshotId) -> None:
+        known = state.workspace
+        held.stored = None if known.snapshot is None else FolderSnapshot(known.snapshot)
+        held.standing = FolderSnapshot(standing)
+        if known.unsaved is None:
+            forget_unsaved(held.copy)
+
+    async def _fetched(self, held: Held, portable: PortableFolder) -> FolderMade:
+        """The first content of a folder: of the repository that it comes from, or empty."""
+        source, repository, ref = portable.source, held.copy.objects / SOURCE, ""
+        held.copy.dirty(held.claim.claim_id)
+        await asyncio.to_thread(remove_tree, held.copy.folder)
+        if source is not None:
+            url, asked = str(source.get("git", "")), str(source.get("ref") or "")
+            try:
+                check_source(url, asked, self._config.settings.git_protocols)
+            except ValueError as error:
+                raise CloneFailed(str(error)) from error
+            await asyncio.to_thread(remove_tree, repository)
+            seconds = self._config.settings.clone_s
+            ref = await clone(url, asked, repository, self._config.environ, seconds)
+        try:
+            taken = await held.keeper.born(repository if source is not None else None, ref, self._now_ms())
+        finally:
+            if source is not None:
+                await asyncio.to_thread(remove_tree, repository)
+        pack = await self._patiently(lambda: self._stored(held, taken))
+        held.stored = held.standing = taken.snapshot
+        forget_unsaved(held.copy)
+        omitted = _omitted((), taken.omitted)
+        return FolderMade(self._config.machine, SnapshotId(taken.snapshot), True, pack, omitted)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Does what needs the store, again while it is away."""
+        until = self._boottime() + STORE_PATIENCE_S
+        while True:
+            try:
+                return await work()
+            except ArchiveUnavailable:
+                if self._boottime() > until:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    # ── changing ──────────────────────────────────────────────────────────────────────────────
+
+    async def writing(self, state: State, claim: Claim) -> None:
+        held = self._held.get(claim.claim_id)
+        if held is not None:
+            async with held.working:
+                held.copy.dirty(claim.claim_id)
+
+    async def changed(
+        self,
+        state: State,
+        claim: Claim,
+        call_ids: Sequence[CallId],
+        at_ms: int,
+        within_s: float | None = None,
+    ) -> FolderChanged | FolderUnsaved | None:
+        held = self._held.get(claim.claim_id)
+        if held is None:
+            return None
+        # Cancelled, it goes on: half a snapshot is of no use, and the next one has the same parent.
+        saving = asyncio.ensure_future(self._saved(held, state, tuple(call_ids), at_ms))
+        self._saving.add(saving)
+        saving.add_done_callback(self._saving.discard)
+        done, _ = await asyncio.wait((saving,), timeout=within_s)
+        if not done:
+            why = f"it was not recorded within {within_s:g} s"
+            return self._unsaved(why, tuple(call_ids), at_ms)
+        result = saving.result()
+        if isinstance(result, FolderChanged):
+            held.stored = FolderSnapshot(result.snapshot)
+            held.standing = held.stored
+        elif isinstance(result, FolderUnsaved) and result.snapshot is not None:
+            held.standing = FolderSnapshot(result.snapshot)
+        return result
+
+    async def _saved(
+        self, held: Held, state: State, calls: tuple[CallId, ...], at_ms: int
+    ) -> FolderChanged | FolderUnsaved | None:
+        async with held.working:
+            try:
+                taken = await self._taken(held, at_ms)
+            except FolderError as error:
+                return self._unsaved(error.text, calls, at_ms, blocked=error.kind == "no_space")
+            except OSError as error:
+                return self._unsaved(str(error), calls, at_ms, blocked=False)
+            if isinstance(taken, Unchanged):
+                held.standing = taken.snapshot
+                return None
+            try:
+                pack = await asyncio.wait_for(self._stored(held, taken), self._config.settings.store_s)
+            except (ArchiveUnavailable, BrokenPack, TimeoutError) as error:
+                return await self._kept(held, taken, error, calls, at_ms)
+            change = await _change(held, state, taken)
+            return _changed(state, taken, pack, calls, at_ms, change)
+
+    async def _taken(self, held: Held, at_ms: int) -> Taken | Unchanged:
+        """A snapshot after the last stored one; by another keeper if the first one is lost."""
+        parent = held.stored
+        assert parent is not None, "the folder was made before a call could change it"
+        try:
+            return await held.keeper.take(parent, at_ms)
+        except FolderError as error:
+            if error.kind != "lost":
+                raise
+        await _ended(held.keeper)
+        held.keeper = await self._keeper(held.copy, held.bounds, held.claim)
+        return await held.keeper.take(parent, at_ms)
+
+    async def _stored(self, held: Held, taken: Taken) -> Pack:
+        """The pack of a snapshot, once the store has it."""
+        claim = held.claim
+        name = PackName(held.facts.tree_id, held.facts.session_id, claim.epoch, claim.claim_id, taken.sha256)
+        await self._packs.put(name, taken.pack)
+        held.keeper.settle(taken)
+        return Pack(str(name), taken.sha256, taken.bytes, taken.whole)
+
+    async def _kept(
+        self, held: Held, taken: Taken, error: Exception, calls: tuple[CallId, ...], at_ms: int
+    ) -> FolderUnsaved:
+        """Keeps a snapshot that the store did not take."""
+        why = str(error) or f"the store did not take it within {self._config.settings.store_s:g} s"
+        try:
+            await asyncio.to_thread(keep_unsaved, held.copy, taken)
+        except OSError as broken:
+            return self._unsaved(f"{why}; {broken}", calls, at_ms, blocked=broken.errno == 28)
+        return self._unsaved(why, calls, at_ms, snapshot=SnapshotId(taken.snapshot))
+
+    def _unsaved(
+        self,
+        reason: str,
+        calls: tuple[CallId, ...],
+        at_ms: int,
+        *,
+        snapshot: SnapshotId | None = None,
+        blocked: bool = False,
+    ) -> FolderUnsaved:
+        return FolderUnsaved(self.machine, reason, calls, at_ms, snapshot, blocked)
+
+    def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
+        held = self._held.get(claim.claim_id)
+        if held is None:
+            return
+        known = state.workspace
+        if known.unsaved is None:
+            forget_unsaved(held.copy)
+        if resting and known.standing is not None and held.standing == FolderSnapshot(known.standing):
+            held.copy.clean(known.standing)
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────
+
+    async def instructions(self, state: State, folder: str) -> str | None:
+        return None
+
+
+def _changed(
+    state: State,
+    taken: Taken,
+    pack: Pack,
+    calls: tuple[CallId, ...],
+    at_ms: int,
+    change: FolderChange | None,
+) -> FolderChanged:
+    counts = taken.counts
+    return FolderChanged(
+        snapshot=SnapshotId(taken.snapshot),
+        parent=None if taken.parent is None else SnapshotId(taken.parent),
+        pack=pack,
+        files=FileCounts(counts.added, counts.modified, counts.deleted),
+        names=fitting(taken.names),
+        call_ids=calls,
+        at_ms=at_ms,
+        live=bool(state.processes),
+        change=change,
+        omitted=_omitted(state.workspace.omitted, taken.omitted),
+    )
+
+
+def _omitted(known: tuple[str, ...], found: Omissions) -> tuple[str, ...]:
+    """The files that are left out: those that were told of, and new ones with their reasons."""
+    if not found.all:
+        return ()
+    new = (f"{each.path} ({each.why})" for each in found.named)
+    return fitting(tuple(dict.fromkeys((*new, *known))))
+
+
+async def _change(held: Held, state: State, taken: Taken) -> FolderChange | None:
+    """The difference to what the session began with; None where it cannot be told in time."""
+    base = state.workspace.base
+    try:
+        before = None if base is None else FolderSnapshot(base)
+        found = await held.keeper.diff(before, taken.snapshot, stat=True)
+    except FolderError:
+        return state.workspace.change
+    files = found.counts.added + found.counts.modified + found.counts.deleted
+    names = fitting([each.path for each in found.files])
+    return FolderChange(files, found.insertions, found.deletions, names)
+
+
+async def _ended(keeper: Keeper) -> None:
+    try:
+        await keeper.end()
+    except FolderError:
+        # It is gone: so is its right to the copy.
+        return

@@ -1,0 +1,52 @@
+"""Settings that a portable folder does not go with are refused before anything runs under them."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.decide.folder_fault import folder_fault
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.settings import SessionFacts
+from orchestrator.core.state import State
+from orchestrator.core.workspace import PortableFolder
+from orchestrator.protocol import ops
+from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.policy import WorkspaceWrite
+from orchestrator.protocol.workspaces import WorkspaceSource
+
+PORTABLE = State(
+    facts=SessionFacts(session_id=SessionId("s"), tree_id=TreeId("t"), portable=PortableFolder("/ws", "work"))
+)
+SAID = (TextInput(text="hello"),)
+
+
+@pytest.mark.parametrize("cwd", ["/ws/t/work", "/ws/t/work/sub", "sub", "/ws/t/work/./sub/.."])
+def test_turn_may_work_anywhere_in_its_portable_folder(cwd: str) -> None:
+    assert folder_fault(PORTABLE, ops.OverrideTurnContext(cwd=cwd)) is None
+
+
+@pytest.mark.parametrize("cwd", ["/srv", "/ws/t", "/ws/t/worker", "/ws/t/work/../../x", "../x", "/"])
+def test_turn_outside_of_its_portable_folder_is_refused(cwd: str) -> None:
+    ways = (
+        ops.OverrideTurnContext(cwd=cwd),
+        ops.ConfigureSession(cwd=cwd),
+        ops.UserInput(items=SAID, overrides=ops.OverrideTurnContext(cwd=cwd)),
+    )
+    for op in ways:
+        assert "is outside of /ws/t/work" in str(folder_fault(PORTABLE, op))
+        assert folder_fault(State(), op) is None
+
+
+def test_root_outside_of_a_portable_folder_is_refused() -> None:
+    def asked(root: str) -> ops.OverrideTurnContext:
+        return ops.OverrideTurnContext(sandbox_policy=WorkspaceWrite(writable_roots=(root,)))
+
+    assert folder_fault(PORTABLE, asked("/ws/t/work/build")) is None
+    assert "writable_roots" in str(folder_fault(PORTABLE, asked("/data")))
+    assert folder_fault(State(), asked("/data")) is None
+
+
+def test_folder_of_a_session_that_is_there_is_not_settled_again() -> None:
+    op = ops.ConfigureSession(workspace=WorkspaceSource(empty=True))
+    assert "is settled when the session is made" in str(folder_fault(State(), op))
+    assert "is settled when the session is made" in str(folder_fault(PORTABLE, op))
