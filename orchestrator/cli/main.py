@@ -13,11 +13,14 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.app_server import app_server
+from orchestrator.cli.apply import apply
 from orchestrator.cli.approvals import approvals
 from orchestrator.cli.attach import attach
 from orchestrator.cli.budget import budget
 from orchestrator.cli.cancel import cancel, revoke
+from orchestrator.cli.checkout import checkout
 from orchestrator.cli.demo import demo
+from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.exec import exec_
 from orchestrator.cli.export import export, import_
@@ -26,6 +29,7 @@ from orchestrator.cli.logs import logs
 from orchestrator.cli.mcp_server import mcp_server
 from orchestrator.cli.processes import model_stub, upkeep, worker
 from orchestrator.cli.proto import proto
+from orchestrator.cli.push import push
 from orchestrator.cli.remove import rm
 from orchestrator.cli.replay import replay
 from orchestrator.cli.review import review
@@ -97,6 +101,7 @@ app.add_typer(workers)
 for command in (
     demo, run, review, proto, app_server, serve, sessions, search, name, rm,
     tree, logs, attach, send, interrupt, cancel, approvals, budget,
+    diff, checkout, apply, push,
     replay, verify, export, revoke, trust, stats, worker, upkeep, mcp_server, doctor, model_stub,
 ):  # fmt: skip
     app.command()(command)

@@ -13,8 +13,10 @@ from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
     from orchestrator.core.chain import ExpectedHead
+    from orchestrator.core.ids import SessionId
     from orchestrator.rollouts.verify import Report
     from orchestrator.settings import Settings
+    from orchestrator.views.workspaces import FolderReport
 
 FINDINGS_SHOWN = 20
 NOT_SHOWN = (
@@ -32,6 +34,9 @@ def verify(
         bool, typer.Option("--tree", help="Every session of the tree that ID belongs to.")
     ] = False,
     all_: Annotated[bool, typer.Option("--all", help="Every session of the deployment.")] = False,
+    workspaces: Annotated[
+        bool, typer.Option("--workspaces", help="And each snapshot of a portable folder, in the store.")
+    ] = False,
     expect_head: Annotated[
         str | None,
         typer.Option(
@@ -46,7 +51,7 @@ def verify(
 
     \b
     dendro verify 0199a2b4 --expect-head 118:6c1f…
-    dendro verify 0199a2b4 --tree
+    dendro verify 0199a2b4 --tree --workspaces
     DENDRO_CHAIN_SECRET=… dendro verify session.jsonl
     """
     import asyncio
@@ -59,6 +64,11 @@ def verify(
         for line in _lines(settings, report):
             print(line)
         sound = sound and not report.findings
+    if workspaces:
+        for session, folder in asyncio.run(_folders(settings, source, tree, all_)):
+            for line in _folder_lines(session, folder):
+                print(line)
+            sound = sound and not folder.findings
     print(_chain_line(settings))
     print(NOT_SHOWN)
     if not sound:
@@ -107,6 +117,26 @@ async def _reports(
         return [await session_report(found, await found.find(source), expected)]
 
 
+async def _folders(
+    settings: Settings, source: str, tree: bool, all_: bool
+) -> list[tuple[SessionId, FolderReport]]:
+    from orchestrator.cli.invocation import existing_file, opened
+    from orchestrator.rollouts.verify import sessions_by_tree
+    from orchestrator.views.workspaces import folder_report, recorded_past
+
+    if source and existing_file(source) is not None:
+        raise Fault("--workspaces needs a session: a file has no snapshots of folders", ExitCode.USAGE)
+    async with opened(settings) as found:
+        if all_ or tree:
+            named = await found.find_tree(source) if source else None
+            heads = [head async for heads in sessions_by_tree(found, named) for head in heads]
+        else:
+            heads = [await found.find(source)]
+        pasts = [await recorded_past(found, head) for head in heads]
+        store, bounds = found.packs(), found.folder_bounds()
+        return [(past.head.session, await folder_report(store, past, bounds)) for past in pasts if past]
+
+
 # ── what is printed ───────────────────────────────────────────────────────────────────────────
 
 
@@ -122,6 +152,20 @@ def _lines(settings: Settings, report: Report) -> Iterator[str]:
         yield f"  {f'at entry {broken.seq}: ' if broken.seq else ''}{broken.reason}"
     if len(findings) > FINDINGS_SHOWN:
         yield f"  and {len(findings) - FINDINGS_SHOWN} more"
+
+
+def _folder_lines(session: SessionId, found: FolderReport) -> Iterator[str]:
+    from orchestrator.cli.terminal import one_line
+
+    if not found.findings:
+        read = f"{counted(found.snapshots, 'snapshot')} from {counted(found.packs, 'pack')}"
+        yield f"folder     {session}: {read} are in the store, and whole"
+        return
+    yield f"folder     {session}: BROKEN"
+    for seq, reason in found.findings[:FINDINGS_SHOWN]:
+        yield f"  at entry {seq}: {one_line(reason)}"
+    if len(found.findings) > FINDINGS_SHOWN:
+        yield f"  and {len(found.findings) - FINDINGS_SHOWN} more"
 
 
 def _hint(settings: Settings, report: Report) -> str:

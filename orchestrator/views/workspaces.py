@@ -15,7 +15,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.evolve_workspace import evolve_workspace
 from orchestrator.core.ids import TreeId
-from orchestrator.core.stored import decode_entry
+from orchestrator.core.stored import decode_entry, line_ms
 from orchestrator.core.workspace import NO_WORKSPACE, FolderChange, Pack, Unsaved
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId
@@ -25,8 +25,6 @@ from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 
 PATIENCE_S = 3_600.0
 """The time for all work on one copy of a person's."""
-NOWHERE = Path("/nonexistent/dendro")
-"""A folder that is not there, for work that makes none."""
 _NAMED = b'"workspace'
 
 
@@ -38,6 +36,11 @@ class Moment:
     """The entry from which on the folder was so."""
     snapshot: SnapshotId
     packs: tuple[Pack, ...]
+    files: int = 0
+    """Files that differ from the snapshot before."""
+    names: tuple[str, ...] = ()
+    """Their paths, quoted, as many as the entry names."""
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ async def recorded_past(source: LogSource, head: SessionHead) -> FolderPast | No
         known = evolve_workspace(known, fact)
         snapshot = None if known.snapshot is None else SnapshotId(known.snapshot)
         if snapshot is not None and (not moments or moments[-1].snapshot != snapshot):
-            moments.append(Moment(stored.seq, snapshot, known.packs))
+            files, names = (fact.files.total, fact.names) if isinstance(fact, f.WorkspaceSaved) else (0, ())
+            moments.append(Moment(stored.seq, snapshot, known.packs, files, names, line_ms(stored.payload)))
     if not moments:
         return None
     return FolderPast(head, tuple(moments), known.unsaved, known.change)
@@ -123,6 +127,7 @@ class FetchedFolder:
 
     keeper: Keeper
     packs: Sequence[Path]
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +147,7 @@ async def folder_report(store: Packs, past: FolderPast, bounds: Bounds) -> Folde
         packs = packs_of((moment,) if before is None else (before, moment))
         known = None if before is None else before.snapshot
         try:
-            async with fetched(store, past.head.tree, packs, NOWHERE, bounds) as copy:
+            async with fetched(store, past.head.tree, packs, bounds) as copy:
                 await copy.keeper.diff(known, moment.snapshot, copy.packs, stat=True)
             before = moment
         except (BrokenPack, FolderError) as error:
@@ -154,20 +159,27 @@ async def folder_report(store: Packs, past: FolderPast, bounds: Bounds) -> Folde
 
 @asynccontextmanager
 async def fetched(
-    store: Packs, tree: TreeId, packs: Sequence[Pack], folder: Path, bounds: Bounds
+    store: Packs,
+    tree: TreeId,
+    packs: Sequence[Pack],
+    bounds: Bounds,
+    folder: Path | None = None,
+    near: Path | None = None,
 ) -> AsyncIterator[FetchedFolder]:
-    """Fetches packs into a folder of their own, which goes with the block, for work on `folder`.
+    """Fetches packs, for work on `folder`, or on one that is made and goes with the block.
 
+    All that is written beside it lies in a folder of its own, in `near`, which goes with the block, too.
     Raises `BrokenPack`, `ArchiveUnavailable`, `FolderError`.
     """
-    with tempfile.TemporaryDirectory(prefix="dendro-folder-") as spool:
+    with tempfile.TemporaryDirectory(prefix=".dendro-", dir=near) as spool:
         objects = Path(spool, "objects")
         await asyncio.to_thread(objects.mkdir)
         files = [await _fetched(store, PackName.of(pack.name, tree), pack, Path(spool)) for pack in packs]
         deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + PATIENCE_S
-        keeper = await Keeper.start(Place(folder, objects), bounds, deadline)
+        place = Place(folder or Path(spool, "folder"), objects)
+        keeper = await Keeper.start(place, bounds, deadline)
         try:
-            yield FetchedFolder(keeper, files)
+            yield FetchedFolder(keeper, files, place.folder)
         finally:
             await keeper.end()
 
