@@ -110,6 +110,17 @@ async def test_answers_of_a_thread_of_many_bytes_are_cut_and_nothing_is_lost(
     assert "thread/turns/list has those before" in (await peer.until("warning"))["message"]
 
 
+async def test_client_of_a_long_thread_gets_its_newest_turns_and_learns_where_the_others_are(
+    peer: Peer, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "MOST_INCLUDED", 2)
+    thread = await talked(peer, harness, "one", "two", "three")
+    found = await peer.call("thread/resume", {"threadId": thread})
+    said = [turn["items"][0]["content"][0]["text"] for turn in found["thread"]["turns"]]
+    assert said == ["two", "three"]
+    assert "only the last 2 turns" in (await peer.until("warning"))["message"]
+
+
 async def test_client_finds_the_thread_in_the_list_by_its_words(peer: Peer, harness: Harness) -> None:
     thread = await talked(peer, harness, "mend the parser")
     await talked(peer, harness, "something else")
