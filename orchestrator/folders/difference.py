@@ -18,6 +18,7 @@ _MOST_LISTED = 1000
 _SNIFFED = 8000
 """Bytes in which git looks for a zero, which makes a file binary."""
 _NOTHING = "0" * 40
+_ABSENT = "/dev/null"
 
 
 def difference(before: Known, after: Known, objects: Objects, *, text: bool) -> Difference:
@@ -59,7 +60,10 @@ def _compared(change: Change, objects: Objects) -> tuple[list[str], FileStat]:
     hunks = diff.split("\n")
     added = sum(line.startswith("+") for line in hunks)
     removed = sum(line.startswith("-") for line in hunks)
-    return [f"--- {sides[0]}\n+++ {sides[1]}\n", diff], FileStat(path, added, removed)
+    # A tab behind a name with spaces, by which patch(1) sees where it ends.
+    tab = "\t" if b" " in change.path else ""
+    old_name, new_name = (side + tab * (side != _ABSENT) for side in sides)
+    return [f"--- {old_name}\n+++ {new_name}\n", diff], FileStat(path, added, removed)
 
 
 def _text(file: File | None, objects: Objects) -> str | None:
@@ -75,7 +79,7 @@ def _text(file: File | None, objects: Objects) -> str | None:
 
 
 def _side(letter: str, change: Change, file: File | None) -> str:
-    return "/dev/null" if file is None else quoted(letter.encode() + b"/" + change.path)
+    return _ABSENT if file is None else quoted(letter.encode() + b"/" + change.path)
 
 
 def _header(change: Change) -> Iterator[str]:

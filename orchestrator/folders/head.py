@@ -137,7 +137,7 @@ class HeadImport:
                 found = Listed(
                     _mode(mode_text, kind),
                     bytes.fromhex(sha.decode()),
-                    int(size) if size != b"-" else 0,
+                    int(size) if size.isdigit() else 0,
                     path,
                 )
                 files += kind != b"tree"

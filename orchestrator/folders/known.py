@@ -173,18 +173,22 @@ class Change(NamedTuple):
 
 
 def changes(before: Known, after: Known, path: bytes = b"") -> Iterator[Change]:
-    """The files and links by which two folders differ; equal trees are not walked."""
+    """The files and links by which two folders differ, in git's order; equal trees are not walked."""
     if before.tree == after.tree:
         return
-    for name in sorted(before.files.keys() | after.files.keys()):
-        old, new = before.files.get(name), after.files.get(name)
-        if old is None or new is None or (old.mode, old.sha) != (new.mode, new.sha):
-            what = "A" if old is None else "D" if new is None else "M"
-            yield Change(what, path + os.fsencode(name), old, new)
-    nothing = Known()
-    for name in sorted(before.folders.keys() | after.folders.keys()):
-        below = path + os.fsencode(name) + b"/"
-        yield from changes(before.folders.get(name, nothing), after.folders.get(name, nothing), below)
+    names = [(os.fsencode(name), name) for name in before.files.keys() | after.files.keys()]
+    names += [(os.fsencode(name) + b"/", name) for name in before.folders.keys() | after.folders.keys()]
+    for raw, name in sorted(names):
+        if raw.endswith(b"/"):
+            old, new = before.folders.get(name, _NOTHING), after.folders.get(name, _NOTHING)
+            yield from changes(old, new, path + raw)
+            continue
+        was, now = before.files.get(name), after.files.get(name)
+        if was is None or now is None or (was.mode, was.sha) != (now.mode, now.sha):
+            yield Change("A" if was is None else "D" if now is None else "M", path + raw, was, now)
+
+
+_NOTHING = Known()
 
 
 def dumped(known: Known) -> bytes:

@@ -11,9 +11,10 @@ import stat
 FILE, PROGRAM, LINK, FOLDER, COMMIT = 0o100644, 0o100755, 0o120000, 0o040000, 0o160000
 """Modes of git's trees."""
 
-MOST_DEPTH = 200
+MOST_DEPTH = 100
+"""Folders below each other. Whoever walks them goes down by calls, and keeps a descriptor of each."""
 MOST_PATH = 4000
-"""Folders below each other, and bytes of a path: git and most programs cannot name what lies beyond."""
+"""Bytes of a path: no program can name what lies beyond."""
 MOST_LINK = 4000
 
 _IGNORABLE = dict.fromkeys(
