@@ -14,10 +14,10 @@ from orchestrator.core.workspace import Pack
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, Place, SnapshotId, Taken
 from orchestrator.rollouts.objects import CHUNK
-from orchestrator.workspaces.copies import Copy
+from orchestrator.workspaces.copies import Copy, remove_tree
 from orchestrator.workspaces.packs import PackName, Packs
 
-FETCHED = "fetched"
+INCOMING = "incoming"
 UNSAVED = "unsaved.pack"
 
 
@@ -47,26 +47,29 @@ def place_of(copy: Copy) -> Place:
 
 
 async def fetch_all(packs: Packs, copy: Copy, needed: list[Pack], facts: SessionFacts) -> list[Path]:
-    """The packs of a snapshot, brought here unless they are; others that were brought before are removed."""
-    folder = copy.objects / FETCHED
-    folder.mkdir(exist_ok=True, mode=0o700)
+    """The packs of a snapshot: those that the copy's keeper kept, and the others brought from the store."""
+    incoming = copy.path / INCOMING
+    incoming.mkdir(exist_ok=True, mode=0o700)
     files = []
     for pack in needed:
         name = PackName.of(pack.name, facts.tree_id)
-        file = folder / f"{name.sha256}.pack"
+        file = kept_by_keeper(copy, name.sha256)
         if not file.exists():
-            await packs.fetch(name, file, pack.bytes)
+            file = incoming / file.name
+            if not file.exists():
+                await packs.fetch(name, file, pack.bytes)
         files.append(file)
-    for old in set(folder.iterdir()) - set(files):
-        old.unlink(missing_ok=True)
     return files
 
 
-def here_already(copy: Copy, needed: list[Pack], facts: SessionFacts) -> list[Path]:
-    """Those of the packs that were brought here before."""
-    folder = copy.objects / FETCHED
-    named = (folder / f"{PackName.of(pack.name, facts.tree_id).sha256}.pack" for pack in needed)
-    return [file for file in named if file.exists()]
+def kept_by_keeper(copy: Copy, sha256: str) -> Path:
+    """The file under which a keeper keeps a pack that it has read."""
+    return copy.objects / "packs" / f"{sha256}.pack"
+
+
+def forget_incoming(copy: Copy) -> None:
+    """Removes what was brought from the store: a keeper keeps what it needs of it."""
+    remove_tree(copy.path / INCOMING)
 
 
 def keep_unsaved(copy: Copy, taken: Taken) -> None:

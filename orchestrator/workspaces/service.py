@@ -43,8 +43,8 @@ from orchestrator.workspaces.held import (
     UNSAVED,
     Held,
     fetch_all,
+    forget_incoming,
     forget_unsaved,
-    here_already,
     keep_unsaved,
     place_of,
 )
@@ -239,20 +239,36 @@ class MachineFolders:
         known, machine = state.workspace, self._config.machine
         if known.snapshot is None:
             return await self._fetched(held, portable)
-        standing, packs = known.standing, list(known.packs)
+        standing = known.standing
         assert standing is not None
-        if held.copy.is_clean(standing):
-            here = here_already(held.copy, packs, held.facts)
-            if await held.keeper.adopt(here, FolderSnapshot(standing)):
-                self._stands(held, state, standing)
-                return FolderMade(machine, standing)
+        # The next snapshot follows the last stored one, also where the folder is further on.
+        if held.copy.is_clean(standing) and await held.keeper.adopt((), FolderSnapshot(known.snapshot)):
+            self._stands(held, state, standing)
+            return FolderMade(machine, standing)
         held.copy.dirty(held.claim.claim_id)
-        files = await self._patiently(lambda: fetch_all(self._packs, held.copy, packs, held.facts))
-        if standing != known.snapshot:
-            files.append(held.copy.path / UNSAVED)
-        await held.keeper.make(files, FolderSnapshot(standing))
+        try:
+            await self._build(held, state, standing)
+        except FolderError as error:
+            if error.kind not in {"damaged", "missing"}:
+                raise
+            # What a machine keeps may be damaged where the store's is not.
+            await asyncio.to_thread(remove_tree, held.copy.objects / "packs")
+            (held.copy.objects / "packs").mkdir(exist_ok=True)
+            await self._build(held, state, standing)
         self._stands(held, state, standing)
         return FolderMade(machine, standing, anew=True)
+
+    async def _build(self, held: Held, state: State, standing: SnapshotId) -> None:
+        packs = list(state.workspace.packs)
+        files = await self._patiently(lambda: fetch_all(self._packs, held.copy, packs, held.facts))
+        stored = state.workspace.snapshot
+        if standing == stored:
+            await held.keeper.make(files, FolderSnapshot(standing))
+        else:
+            assert stored is not None
+            await held.keeper.make((*files, held.copy.path / UNSAVED), FolderSnapshot(standing))
+            await held.keeper.adopt(files, FolderSnapshot(stored))
+        await asyncio.to_thread(forget_incoming, held.copy)
 
     def _stands(self, held: Held, state: State, standing: SnapshotId) -> None:
         known = state.workspace
@@ -280,6 +296,7 @@ class MachineFolders:
         finally:
             if source is not None:
                 await asyncio.to_thread(remove_tree, repository)
+        await held.keeper.make((taken.pack,), taken.snapshot)
         pack = await self._patiently(lambda: self._stored(held, taken))
         held.stored = held.standing = taken.snapshot
         forget_unsaved(held.copy)

@@ -1,0 +1,332 @@
+"""A machine's portable folders: made, changed, stored, and found again on another machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.rollouts.objects import Objects
+from orchestrator.workspaces.packs import Packs
+from tests.workspaces.machines import ROOT, Machine, Session, tree_of
+
+NewMachine = Callable[..., Machine]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Objects:
+    return Objects((tmp_path / "store").as_uri())
+
+
+@pytest.fixture
+async def machine(tmp_path: Path, store: Objects) -> AsyncIterator[NewMachine]:
+    """Makes machines; those of one name have one disk."""
+    made: list[Machine] = []
+
+    def new(name: str = "m1", **settings: Any) -> Machine:
+        root = tmp_path / name / "workspaces"
+        made.append(Machine(name, root, store, **settings))
+        return made[-1]
+
+    yield new
+    for each in made:
+        for held in list(each.folders._held.values()):
+            await each.folders.release(held.copy.session, held.claim)
+
+
+async def test_empty_folder_is_made_and_what_a_call_writes_is_stored(machine: NewMachine) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    assert list(first.folder.iterdir()) == []
+    (first.folder / "a.txt").write_text("1\n")
+    found = await session.changed(first, claim)
+    assert isinstance(found, FolderChanged)
+    assert (found.files.added, found.names, found.call_ids) == (1, ("A a.txt",), ("call-1",))
+    assert found.change is not None
+    assert (found.change.files, found.change.insertions) == (1, 1)
+    assert await session.changed(first, claim) is None
+
+
+async def test_next_holder_on_another_machine_has_the_folder_as_the_log_says(machine: NewMachine) -> None:
+    first, second = machine("m1"), machine("m2")
+    session = Session()
+    claim = await session.made(first)
+    for number in range(3):
+        (first.folder / f"{number}").write_text(f"{number}\n")
+        (first.folder / "all").write_text("".join(f"{n}\n" for n in range(number + 1)))
+        await session.changed(first, claim)
+    wanted = tree_of(first.folder)
+    (first.folder / "never recorded").write_text("x")
+    # The first machine is gone without a word.
+    await session.made(second)
+    assert tree_of(second.folder) == wanted
+
+
+async def test_machine_goes_on_with_its_clean_copy_and_asks_no_store(
+    machine: NewMachine, store: Objects
+) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    (first.folder / "ignored").mkdir()
+    await session.changed(first, claim)
+    await first.folders.release(SessionId(ROOT), claim)
+    store.remove(str(ROOT))
+    made = await session.make(first, session.claim(first))
+    assert isinstance(made, FolderMade), made
+    assert not made.anew
+
+
+async def test_copy_in_which_a_call_was_lost_is_built_again(machine: NewMachine) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    await first.folders.writing(session.state, claim)
+    (first.folder / "a").write_text("half of what")
+    (first.folder / "b").write_text("new")
+    await first.folders.release(SessionId(ROOT), claim)
+    made = await session.make(first, session.claim(first))
+    assert isinstance(made, FolderMade)
+    assert made.anew
+    assert tree_of(first.folder) == {"a": "1"}
+
+
+async def test_copy_that_the_log_has_left_behind_is_built_again(machine: NewMachine) -> None:
+    first, second = machine("m1"), machine("m2")
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    await first.folders.release(SessionId(ROOT), claim)
+    claim = await session.made(second)
+    (second.folder / "a").write_text("2")
+    await session.changed(second, claim)
+    await second.folders.release(SessionId(ROOT), claim)
+    await session.made(first)
+    assert tree_of(first.folder) == {"a": "2"}
+
+
+async def test_pack_is_in_the_store_under_its_claim_before_the_log_hears_of_it(
+    machine: NewMachine, store: Objects
+) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    found = await session.changed(first, claim)
+    assert isinstance(found, FolderChanged)
+    names = await Packs(store).names(TreeId(ROOT), SessionId(ROOT))
+    assert found.pack.name in {str(name) for name in names}
+    assert {(name.epoch, name.claim) for name in names} == {(claim.epoch, claim.claim_id)}
+
+
+async def test_snapshot_that_nobody_waited_for_is_covered_by_the_next_one(machine: NewMachine) -> None:
+    first, second = machine("m1"), machine("m2")
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    asking = asyncio.ensure_future(session.changed(first, claim))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    (first.folder / "b").write_text("2")
+    found = await session.changed(first, claim)
+    assert isinstance(found, FolderChanged)
+    assert found.files.added == 2
+    await session.made(second)
+    assert tree_of(second.folder) == {"a": "1", "b": "2"}
+
+
+async def test_interrupted_call_does_not_wait_for_its_snapshot(machine: NewMachine) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    found = await first.folders.changed(session.state, claim, (), 1, within_s=0.0)
+    assert isinstance(found, FolderUnsaved)
+    assert "within 0 s" in found.reason
+    assert isinstance(await session.changed(first, claim), FolderChanged)
+
+
+async def test_store_that_is_away_leaves_the_folder_unsaved_and_gets_it_later(
+    machine: NewMachine, tmp_path: Path
+) -> None:
+    first, second = machine("m1"), machine("m2")
+    session = Session()
+    claim = await session.made(first)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder")
+    (first.folder / "a").write_text("1")
+    found = await session.changed(first, claim)
+    assert isinstance(found, FolderUnsaved)
+    assert "does not take" in found.reason
+    assert (found.blocked, found.machine) == (False, "m1")
+    assert await first.folders.has(session.state) == found.snapshot
+    assert await second.folders.has(session.state) is None
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    saved = await session.changed(first, claim)
+    assert isinstance(saved, FolderChanged)
+    await session.made(second)
+    assert tree_of(second.folder) == {"a": "1"}
+    assert await first.folders.has(session.state) is None
+
+
+async def test_slow_store_is_waited_for_no_longer_than_the_setting_says(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = machine(store_s=0.1)
+    session = Session()
+    claim = await session.made(first)
+    never = asyncio.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(first.folders._packs, "put", lambda name, file: never.wait())
+        (first.folder / "a").write_text("1")
+        found = await session.changed(first, claim)
+    assert isinstance(found, FolderUnsaved)
+    assert "within 0.1 s" in found.reason
+    assert isinstance(await session.changed(first, claim), FolderChanged)
+
+
+async def test_machine_that_was_killed_goes_on_with_its_unsaved_changes(
+    machine: NewMachine, tmp_path: Path
+) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder")
+    (first.folder / "a").write_text("2")
+    assert isinstance(await session.changed(first, claim), FolderUnsaved)
+    await first.folders.writing(session.state, claim)
+    (first.folder / "a").write_text("half")
+    await first.folders.release(SessionId(ROOT), claim)
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    again = machine()
+    claim = await session.made(again)
+    assert tree_of(again.folder) == {"a": "2"}
+    saved = await session.changed(again, claim)
+    assert isinstance(saved, FolderChanged)
+    assert session.state.workspace.unsaved is None
+
+
+async def test_keeper_that_was_killed_is_replaced_and_the_snapshot_is_taken(machine: NewMachine) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    os.kill(first.folders._held[claim.claim_id].keeper.pid, signal.SIGKILL)
+    (first.folder / "b").write_text("2")
+    found = await session.changed(first, claim)
+    assert isinstance(found, FolderChanged), found
+    assert found.files.added == 1
+
+
+async def test_folder_of_another_session_is_not_made_while_its_copy_is_held(machine: NewMachine) -> None:
+    first, again = machine("m1"), machine("m1")
+    session = Session()
+    await session.made(first)
+    waiting = asyncio.ensure_future(session.make(again, session.claim(again)))
+    done, _ = await asyncio.wait((waiting,), timeout=0.5)
+    assert not done
+    (held,) = first.folders._held.values()
+    await first.folders.release(held.copy.session, held.claim)
+    assert isinstance(await waiting, FolderMade)
+
+
+async def test_first_content_is_cloned_by_the_worker(machine: NewMachine, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    git = ["git", "-C", str(origin), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (origin / "README").write_text("hello\n")
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+    first, second = machine("m1"), machine("m2")
+    session = Session(source={"git": origin.as_uri(), "ref": "main"})
+    claim = await session.made(first)
+    assert tree_of(first.folder) == {"README": "hello\n"}
+    log = subprocess.run(
+        ["git", "-C", str(first.folder), "log", "--format=%s"], capture_output=True, text=True, check=True
+    )
+    assert log.stdout == "first\n"
+    assert not (first.copy().objects / "source.git").exists()
+    (first.folder / "README").write_text("changed\n")
+    await session.changed(first, claim)
+    await session.made(second)
+    assert tree_of(second.folder) == {"README": "changed\n"}
+
+
+async def test_repository_by_a_protocol_that_the_worker_does_not_permit_is_not_cloned(
+    machine: NewMachine,
+) -> None:
+    first = machine(git_protocols=("https",))
+    session = Session(source={"git": "file:///srv/secret.git"})
+    failed = await session.make(first, session.claim(first))
+    assert isinstance(failed, FolderFailed)
+    assert not failed.elsewhere
+    assert "workspace.git_protocols" in failed.reason
+
+
+async def test_pack_that_the_store_lost_fails_the_folder_by_name(machine: NewMachine, store: Objects) -> None:
+    first, second = machine("m1"), machine("m2")
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    store.remove(session.state.workspace.packs[-1].name)
+    failed = await session.make(second, session.claim(second))
+    assert isinstance(failed, FolderFailed)
+    assert "restore it from a backup" in failed.reason
+    assert not failed.elsewhere
+
+
+async def test_damaged_pack_of_this_machine_is_fetched_again(machine: NewMachine) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    await first.folders.writing(session.state, claim)
+    await first.folders.release(SessionId(ROOT), claim)
+    for pack in (first.copy().objects / "packs").glob("*.pack"):
+        pack.write_bytes(b"PACK damaged")
+    await session.made(first)
+    assert tree_of(first.folder) == {"a": "1"}
+
+
+async def test_machine_with_another_root_says_so_and_leaves_the_session_to_others(
+    machine: NewMachine, tmp_path: Path
+) -> None:
+    first = machine("m1")
+    session = Session(tmp_path / "elsewhere")
+    failed = await session.make(first, session.claim(first))
+    assert isinstance(failed, FolderFailed)
+    assert failed.elsewhere
+    assert f"`workspace.root` is {first.root}" in failed.reason
+
+
+async def test_root_that_is_reached_by_a_link_is_refused(machine: NewMachine, tmp_path: Path) -> None:
+    (tmp_path / "real/workspaces").mkdir(parents=True)
+    (tmp_path / "m1").symlink_to(tmp_path / "real")
+    first = machine("m1")
+    session = Session(first.root)
+    failed = await session.make(first, session.claim(first))
+    assert isinstance(failed, FolderFailed)
+    assert "symbolic link" in failed.reason
