@@ -10,6 +10,7 @@ import pytest
 
 from tests.doors.comparator import compare, unsound
 from tests.doors.conversation import RECORDINGS, Recorded
+from tests.doors.results import compare_answers
 
 NAMES = sorted(path.parent.name for path in RECORDINGS.glob("*/rpc.ndjson"))
 
@@ -69,3 +70,19 @@ def test_pieces_of_an_unknown_item_are_told() -> None:
     server = Recorded.read("plain").server
     leaves_out(server)
     assert any("has not begun" in fault for fault in unsound(server))
+
+
+def test_answer_that_differs_is_told() -> None:
+    recorded = Recorded.read("threads_admin")
+    assert compare_answers(recorded.lines, recorded.server) == []
+    other = copy.deepcopy(recorded.server)
+    listed = next(one for one in other if any("itemsView" in turn for turn in _turns(one)))
+    _turns(listed)[0]["items"].pop()
+    assert [fault.partition(":")[0] for fault in compare_answers(recorded.lines, other)] == [
+        "thread/turns/list"
+    ]
+
+
+def _turns(message: dict[str, Any]) -> list[dict[str, Any]]:
+    data = message.get("result", {}).get("data", [])
+    return data if isinstance(data, list) and all(isinstance(one, dict) for one in data) else []

@@ -8,6 +8,7 @@ import pytest
 
 from tests.doors.comparator import compare, unsound
 from tests.doors.conversation import Recorded, app_server, hold, normalised
+from tests.doors.results import compare_answers
 from tests.doors.schema import faults
 
 CONVERSATIONS = (
@@ -42,5 +43,6 @@ async def test_recorded_conversation_is_held_as_it_was(name: str, tmp_path: Path
     got = normalised(server.held.messages, setup)
     told = [message for message in got if "method" in message and "id" not in message]
     wrong = [fault for message in told for fault in faults("ServerNotification", message)]
-    different = [*compare(recorded.server, got), *unsound(got), *wrong]
+    answers = compare_answers(recorded.lines, got)
+    different = [*compare(recorded.server, got), *answers, *unsound(got), *wrong]
     assert not different, "\n".join(map(str, different))

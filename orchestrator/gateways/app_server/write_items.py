@@ -83,6 +83,15 @@ def items_in(turn: r.Turn, view: ItemsView) -> Sequence[r.ThreadItem]:
             return ()
 
 
+def listed_turn_json(turn: r.Turn, view: ItemsView) -> JsonObject:
+    """A `Turn` in a list, whose summary has the words that began it, too."""
+    written = turn_json(turn, view)
+    said = next((item for item in turn.items if isinstance(item, r.UserMessage)), None)
+    if view != "summary" or said is None:
+        return written
+    return {**written, "items": [item_json(said), *written["items"]], "itemsView": "summary"}
+
+
 def _seconds(at_ms: int | None) -> int | None:
     return None if at_ms is None else at_ms // 1000
 

@@ -15,7 +15,7 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.paging import CursorText, Limit, PageParams, page
-from orchestrator.gateways.app_server.write_items import ItemsView, item_json, turn_json
+from orchestrator.gateways.app_server.write_items import ItemsView, item_json, listed_turn_json, turn_json
 from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
@@ -263,7 +263,7 @@ async def turns_list(door: Door, params: TurnsList) -> Result:
 
     async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], TurnPage]:
         found = await turns_page(log, asked)
-        return [turn_json(turn, view) for turn in found.turns], found
+        return [listed_turn_json(turn, view) for turn in found.turns], found
 
     limit = max(1, min(params.limit or USUAL_TURNS, MOST_TURNS))
     cursor = _cursor(params.cursor, "turns")
