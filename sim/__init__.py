@@ -23,7 +23,8 @@ One story, by module:
                 shown: what others are told;
                 requests: those of models;  inherited: forks;  admissions: providers;
                 queued: what lies in a queue;
-                archive_moves: what leaves Redis and comes back;  exported: rollouts' files
+                archive_moves: what leaves Redis and comes back;  exported: rollouts' files;
+                read_back: exports, read again
     grammar     a second reader of every log;  grammar_calls, grammar_tree: its parts;
                 grammar_state: what it knows;  grammar_terms: words of the log;
                 conversation: what the model was asked and what it said;

@@ -18,6 +18,7 @@ from sim.machines import Site
 from sim.nemesis import Nemesis
 from sim.people import Diary
 from sim.pictures import check_name, check_pictures
+from sim.read_back import ReadBack
 from sim.seen import Seen
 from sim.undecidable import tells_of_a_try
 from sim.watch import QUARANTINED, Watch
@@ -45,6 +46,9 @@ class Ended(Protocol):
     site: Site
     diary: Diary
     exported: Exported
+    read_back: ReadBack
+    reads_back: bool
+    """Whether this simulation reads its logs back."""
     nemesis: Nemesis
 
 
@@ -65,6 +69,8 @@ def audit(world: Ended) -> None:
     _patches(world)
     _followed(world)
     world.exported.at_rest()
+    if world.reads_back:
+        world.read_back.at_rest(watch.keys)
     _overdue(world)
     _sent_home(world)
 

@@ -361,6 +361,13 @@ RULES = {
         ),
         Case("a rollout's file was torn"),
     ),
+    "read_back": Rule(
+        (
+            "A log that is exported whole, and read again from there, verifies, folds to the session's "
+            "state, and is the same conversation when it is imported."
+        ),
+        Case("a log with large texts was read back"),
+    ),
     "reaped": Rule(
         (
             "A cancel that was begun comes to its end where the agents' workers are gone for good, as "

@@ -36,6 +36,7 @@ from sim.nemesis import Nemesis, Plan
 from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
 from sim.people import Diary, Person
+from sim.read_back import ReadBack
 from sim.replicas import Replicas
 from sim.trace import Trace
 from sim.undecidable import Stumbled
@@ -79,6 +80,12 @@ ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters"))
 """Workloads that do so more often: nobody else comes to their scripts."""
 
 
+READ, READ_OFTEN = 10, 2
+"""Every so many-th seed reads every log back from an export of it."""
+KEPT = frozenset(("files", "archives", "outages", "forks"))
+"""Workloads that do so more often: large texts, inherited conversations and sealed logs are theirs."""
+
+
 class World:
     """Everything of one seed. `run` may be called once."""
 
@@ -106,6 +113,8 @@ class World:
             self.knobs = replace(self.knobs, confirmed=self.knobs.confirmed or 1.0)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
+        self.read_back = ReadBack(watch, double, self.knobs.secret)
+        self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
         self.site = Site(
             self.loop, network, ledger, model, watch, self.trace, config, objects, files, self.knobs
         )
