@@ -81,7 +81,8 @@ class Opened:
 
     def folder_bounds(self) -> Bounds:
         """The bounds within which folders of sessions are read on this machine."""
-        return Bounds()
+        own = self.settings.workspace
+        return Bounds(own.max_file, own.max_files, own.max_bytes, own.seconds)
 
     def storage(self) -> Storage:
         """Redis and the archive, for those who walk whole logs."""

@@ -17,7 +17,8 @@ from tests.machines.host import Host, host
 from tests.servers import RedisServer, free_ports, start_redis
 
 IN_TURN = 4
-WHOLE = os.environ.get("DENDRO_MACHINES") == "all" or base_seed() % IN_TURN == 0
+ALL = os.environ.get("DENDRO_MACHINES") == "all"
+WHOLE = ALL or base_seed() % IN_TURN == 0
 """Whether the long tests run, too: with `make machines`, and in CI with one commit in four."""
 
 
@@ -67,14 +68,14 @@ MEET = "hostname > {label}; until [ -s {other} ]; do sleep 0.02; done; cat {othe
 """A command that ends when another machine's has begun: each worker of the fleet has room for one session."""
 
 
-def fleet_model(tmp_path: Path) -> AbstractContextManager[Machine]:
-    """A model of a root and two agents whose commands wait for one another."""
+def fleet_model(tmp_path: Path, meet: str = MEET) -> AbstractContextManager[Machine]:
+    """A model of a root and two agents with a command each."""
     labels = ("left", "right")
     spawn = [{"call": "subagent_spawn", "args": {"label": one, "prompt": f"Be {one}."}} for one in labels]
     wait = {"items": [{"call": "subagent_await", "args": {}}]}
     agents = []
     for label, other in (labels, labels[::-1]):
-        command = ["bash", "-c", MEET.format(label=label, other=other)]
+        command = ["bash", "-c", meet.format(label=label, other=other)]
         steps = [{"items": [{"call": "shell", "args": {"command": command}}]}, {"items": [{"text": label}]}]
         agents.append({"label": label, "steps": steps})
     root = [{"items": spawn}, wait, wait, {"items": [{"text": "both have met"}]}]

@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs/fleet.md").read_text()
 BLOCKS = re.findall(r"<!-- (\w+) -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
 DONE = "--done--"
+MEET = "hostname > {label}; until [ -e /mnt/both-are-there ]; do sleep 0.02; done; cat {label}"
 
 
 class Shell:
@@ -93,7 +95,7 @@ def _program(file: Path, script: str) -> None:
 def test_two_empty_hosts_become_a_fleet_that_runs_a_tree(tmp_path: Path) -> None:
     required(debian_redis(), "redis-server")
     (port,) = free_ports(1)
-    with shells(tmp_path) as typed, fleet_model(tmp_path) as stub:
+    with shells(tmp_path) as typed, fleet_model(tmp_path, MEET) as stub, Meeting(tmp_path):
         # The machines of the test share their network, and its model is no one's.
         here = {"10.0.0.1": "127.0.0.1", "6379": str(port)}
         model = f"OPENAI_BASE_URL={stub.environ['OPENAI_BASE_URL']}\nOPENAI_API_KEY=none"
@@ -111,8 +113,33 @@ def test_two_empty_hosts_become_a_fleet_that_runs_a_tree(tmp_path: Path) -> None
             if "redis-server" in block:
                 _await_server(port)
     assert "both have met" in said[-1]
-    met = {(tmp_path / "common/dendro/work" / label).read_text().strip() for label in ("left", "right")}
-    assert met == {"one", "two"}
+
+
+class Meeting(threading.Thread):
+    """Lets the agents' commands end once one runs on each host: in the folder that the host has of it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(daemon=True)
+        self._root = root
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.02):
+            copies = "srv/dendro/workspaces/copies/*/folder"
+            there = [
+                next((self._root / host).glob(f"{copies}/{label}"), None)
+                for host in ("one", "two")
+                for label in ("left", "right")
+            ]
+            if any(there[:2]) and any(there[2:]):
+                (self._root / "common/both-are-there").touch()
+                return
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
 
 
 def _await_server(port: int) -> None:
