@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestrator.core import entries as e
@@ -16,6 +16,8 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import JsonObject
 
 ORIGINATOR = "dendro"
+MOST_NAMED = 10
+"""Files that the warning about those that were left out names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,17 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
         e.fact(f.Configured(settings, facts)),
         *((e.fact(birth.folder),) if birth.folder is not None else ()),
         session_configured("", facts, settings, history=birth.history, forked_from=meta.get(FORKED_FROM)),
+        *_left_out(birth.folder),
         *opening,
     )
+
+
+def _left_out(folder: f.WorkspaceBegun | None) -> Iterator[Entry]:
+    """The warning about files that a portable folder begins without."""
+    if folder is not None and folder.omitted:
+        named = ", ".join(folder.omitted[:MOST_NAMED])
+        more = f" and {len(folder.omitted) - MOST_NAMED} more" if folder.omitted[MOST_NAMED:] else ""
+        yield e.event("", ev.WarningEvent(message=f"not in the session's folder: {named}{more}"))
 
 
 def session_configured(

@@ -1,0 +1,197 @@
+"""First content of portable sessions: from a folder of this machine, another session, or nowhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.evolve import fold
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import TreeId
+from orchestrator.core.state import State
+from orchestrator.core.workspace import Unsaved
+from orchestrator.folders.copy import Copy
+from orchestrator.folders.records import Place, SnapshotId
+from orchestrator.gateways.workspace import Workspace
+from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring.portable import NoWorkspace, birth_bounds, first_folder, pack_store, with_folder
+from orchestrator.wiring.sessions import new_birth
+from orchestrator.workspaces.packs import PackName
+from tests.workspaces.machines import tree_of
+
+New = Callable[..., Settings]
+APP = "https://git.example/team/app.git"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> New:
+    def load(*overrides: str, cwd: Path | None = None) -> Settings:
+        folder = cwd or tmp_path / "work"
+        folder.mkdir(exist_ok=True)
+        environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+        return load_settings(SettingsSources(folder, environ, overrides=overrides))
+
+    return load
+
+
+async def born(settings: Settings, wish: WorkspaceSource, source: State | None = None) -> Birth:
+    first = first_folder(settings, wish, None if source is None else (source, "s1"))
+    birth = new_birth(settings, Workspace(), 1_790_000_000_000, os.urandom, first)
+    return await with_folder(settings, birth, first)
+
+
+def state_of(birth: Birth) -> State:
+    return fold(State(), first_entries(birth), 1)
+
+
+async def made(settings: Settings, state: State, target: Path) -> dict[str, str]:
+    """The folder of a session, as any machine makes it from the store."""
+    files = []
+    for number, pack in enumerate(state.workspace.packs):
+        files.append(target.parent / f"{target.name}-{number}.pack")
+        name = PackName.of(pack.name, TreeId(state.facts.tree_id))
+        await pack_store(settings).fetch(name, files[-1], pack.bytes)
+    portable, snapshot = state.facts.portable, state.workspace.snapshot
+    assert portable is not None
+    assert snapshot is not None
+    place = Place(target, target.with_name(f"{target.name}-objects"))
+    Copy(place, birth_bounds(settings, portable)).make(files, SnapshotId(snapshot))
+    return tree_of(target)
+
+
+def repository(folder: Path, **files: str) -> None:
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+
+
+async def test_folder_is_packed_with_its_changes_and_untracked_files(settings: New, tmp_path: Path) -> None:
+    found = settings()
+    work = tmp_path / "work"
+    repository(work, a="1\n", b="2\n")
+    (work / "a").write_text("changed\n")
+    (work / "new").write_text("untracked\n")
+    (work / "b").unlink()
+    birth = await born(found, WorkspaceSource(folder=str(work)))
+    state = state_of(birth)
+    assert await made(found, state, tmp_path / "made") == {"a": "changed\n", "new": "untracked\n"}
+    assert state.settings.cwd == f"{tmp_path}/home/workspaces/{state.facts.tree_id}/work"
+    assert state.facts.pool == "default"
+    assert state.facts.workspace is None
+    assert state.settings.sandbox_policy["mode"] == "workspace-write"
+    assert sorted(path.name for path in work.iterdir()) == [".git", "a", "new"]
+
+
+async def test_secrets_and_what_the_person_ignores_are_not_uploaded(settings: New, tmp_path: Path) -> None:
+    found = settings()
+    work = tmp_path / "work"
+    repository(work, a="1\n")
+    (work / ".git/info/exclude").write_text("# mine\nprivate\n")
+    for name in (".env", ".env.local", "server.pem", "id_ed25519", "private"):
+        (work / name).write_text("hush")
+    birth = await born(found, WorkspaceSource(folder=str(work)))
+    state = state_of(birth)
+    assert set(await made(found, state, tmp_path / "made")) == {"a"}
+    assert state.facts.portable is not None
+    assert "private" in state.facts.portable.ignored
+    warned = [str(entry.payload) for entry in first_entries(birth) if "warning" in str(entry.payload)]
+    assert len(warned) == 1
+    assert all(name in warned[0] for name in (".env", ".env.local", "server.pem", "id_ed25519"))
+    assert "private" not in warned[0]
+
+
+async def test_session_begun_below_the_top_of_a_repository_works_there_in_the_whole(
+    settings: New, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "sub").mkdir()
+    (work / "sub/x").write_text("x")
+    repository(work, a="1\n")
+    found = settings(cwd=work / "sub")
+    birth = await born(found, WorkspaceSource(folder=str(work / "sub")))
+    state = state_of(birth)
+    assert set(await made(found, state, tmp_path / "made")) == {"a", "sub/x"}
+    assert state.settings.cwd.endswith("/work/sub")
+
+
+async def test_session_begins_with_the_folder_of_another_and_outlives_its_tree(
+    settings: New, tmp_path: Path
+) -> None:
+    found = settings()
+    (tmp_path / "work/a").write_text("1\n")
+    first = state_of(await born(found, WorkspaceSource(folder=str(tmp_path / "work"))))
+    second = state_of(await born(found, WorkspaceSource(session="s1"), first))
+    assert second.workspace.snapshot == first.workspace.snapshot
+    assert second.facts.tree_id != first.facts.tree_id
+    store = pack_store(found)
+    for pack in first.workspace.packs:
+        await store.remove(PackName.of(pack.name, TreeId(first.facts.tree_id)))
+    assert await made(found, second, tmp_path / "made") == {"a": "1\n"}
+
+
+async def test_repository_and_nothing_are_left_to_the_worker(settings: New) -> None:
+    cloned = state_of(await born(settings(), WorkspaceSource(git=APP, ref="v1")))
+    assert cloned.facts.portable is not None
+    assert cloned.facts.portable.source == {"git": APP, "ref": "v1"}
+    assert cloned.facts.portable.name == "app"
+    assert cloned.workspace.snapshot is None
+    empty = state_of(await born(settings(), WorkspaceSource(empty=True)))
+    assert empty.facts.portable is not None
+    assert (empty.facts.portable.source, empty.workspace.snapshot) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("wish", "overrides", "why"),
+    [
+        ({"folder": "/nowhere"}, (), "there is no folder"),
+        ({"folder": "HOME"}, (), "contain each other"),
+        ({"folder": "HOME/home/archive"}, (), "contain each other"),
+        ({"git": "file:///srv/a.git"}, (), "workspace.git_protocols"),
+        ({"empty": True}, ('sandbox_workspace_write.writable_roots=["/opt"]',), "writable_roots"),
+    ],
+)
+async def test_first_content_that_cannot_be_is_refused_with_a_reason(
+    settings: New, tmp_path: Path, wish: dict[str, Any], overrides: tuple[str, ...], why: str
+) -> None:
+    found = settings(*overrides)
+    (tmp_path / "home/archive").mkdir(parents=True, exist_ok=True)
+    folder = wish.get("folder", "").replace("HOME", str(tmp_path))
+    said = {**wish, "folder": folder} if folder else wish
+    with pytest.raises(NoWorkspace, match=why):
+        await born(found, WorkspaceSource.model_validate(said))
+
+
+async def test_unsaved_folder_of_another_session_is_no_first_content(settings: New, tmp_path: Path) -> None:
+    found = settings()
+    state = state_of(await born(found, WorkspaceSource(folder=str(tmp_path / "work"))))
+    unsaved = replace(state, workspace=replace(state.workspace, unsaved=Unsaved(1, "m1")))
+    with pytest.raises(NoWorkspace, match="no store has yet"):
+        await born(found, WorkspaceSource(session="s1"), unsaved)
+    usual = replace(state, facts=replace(state.facts, portable=None))
+    with pytest.raises(NoWorkspace, match="no portable folder"):
+        await born(found, WorkspaceSource(session="s1"), usual)
+
+
+async def test_folder_with_too_many_files_is_refused_by_name(settings: New, tmp_path: Path) -> None:
+    found = settings("workspace.max_files=3")
+    for number in range(5):
+        (tmp_path / "work" / str(number)).touch()
+    with pytest.raises(NoWorkspace, match="max_files"):
+        await born(found, WorkspaceSource(folder=str(tmp_path / "work")))
+
+
+async def test_store_that_is_away_is_named_before_there_is_a_session(settings: New, tmp_path: Path) -> None:
+    found = settings(f'upkeep.archive_url="file://{tmp_path}/file"')
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(NoWorkspace, match=r"upkeep\.archive_url"):
+        await born(found, WorkspaceSource(folder=str(tmp_path / "work")))
