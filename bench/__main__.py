@@ -28,6 +28,7 @@ from bench import (
     replay,
     throughput,
     trees,
+    workspaces,
 )
 from bench.figures import Figure
 from bench.lab import Lab, lab
@@ -46,6 +47,7 @@ BENCHES: dict[str, Bench] = {
     "replay": replay.run,
     "parked": parked.run,
     "trees": trees.run,
+    "workspaces": workspaces.run,
     "long_session": long_session.run,
 }
 _PIPE_COLUMNS = 110

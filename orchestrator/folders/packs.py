@@ -203,11 +203,10 @@ class PackFile:
             raise self.broken("an entry is shorter than it says")
         return (out[0] if len(out) == 1 else b"".join(out)), at
 
-    def raw(self, at: int) -> tuple[bytes, bytes]:
-        """The head and the compressed bytes of an entry, as they stand there."""
-        head = self.head(at)
-        _, end = self.inflate(head)
-        return bytes(self._view[at : head.start]), bytes(self._view[head.start : end])
+    def raw(self, at: int, end: int) -> tuple[bytes, bytes]:
+        """The head and the compressed bytes of an entry that ends at a place, as they stand there."""
+        start = self.head(at).start
+        return bytes(self._view[at:start]), bytes(self._view[start:end])
 
     def check_sum(self) -> None:
         """Compares the sum at the end with the content."""

@@ -29,17 +29,17 @@ class Found(NamedTuple):
     deltas: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Indexed:
     """A pack and its objects."""
 
     file: PackFile
     objects: dict[bytes, Found]
 
-    @property
-    def name(self) -> str:
-        """The name under which both are kept."""
-        return self.file.path.stem
+    def ends(self) -> dict[int, int]:
+        """The places where the pack's entries end, by those where they begin."""
+        starts = sorted(found.offset for found in self.objects.values())
+        return dict(zip(starts, (*starts[1:], self.file.bytes - 20), strict=True))
 
 
 class Objects:
@@ -155,6 +155,8 @@ class _Check:
             self._allow(kind, delta.sizes(changes)[1])
             content = delta.apply(self._so_far.read(head.base, kind), changes)
         sha = object_id(kind, content)
+        if sha in self._objects:
+            raise self._file.broken("it holds an object twice")
         self._objects[sha] = Found(at, len(content), kind, deltas)
         return end
 

@@ -106,10 +106,12 @@ def closure(objects: Objects, commit: bytes, head: Head | None) -> Iterator[tupl
 
 def write_whole(writer: PackWriter, objects: Objects, wanted: Iterable[tuple[bytes, str]]) -> None:
     """Writes objects without deltas; those that have none already are copied as they stand."""
+    ends = {pack: pack.ends() for pack in objects.packs}
     for sha, kind in wanted:
         found = objects.find(sha)
         if found is not None and not found[1].deltas:
-            writer.put(sha, found[1].size, *found[0].file.raw(found[1].offset))
+            pack, entry = found
+            writer.put(sha, entry.size, *pack.file.raw(entry.offset, ends[pack][entry.offset]))
         else:
             writer.add(kind, sha, objects.read(sha, kind))
 

@@ -166,6 +166,11 @@ def test_deltas_above_each_other_are_bounded(tmp_path: Path) -> None:
     assert refused(tmp_path, writer.finish().path, snapshot) == "damaged"
 
 
+def test_pack_with_an_object_twice_is_refused(tmp_path: Path) -> None:
+    pack, snapshot = _with_entry(tmp_path, entry_head(3, len(BLOB)), zlib.compress(BLOB))
+    assert refused(tmp_path, pack, snapshot) == "damaged"
+
+
 @pytest.mark.parametrize("harm", ["cut", "bit", "sum", "count", "more", "empty"])
 def test_damaged_pack_is_refused(bench: Bench, harm: str) -> None:
     bench.write({"a": b"1" * 1000, "b": b"2" * 1000})

@@ -52,7 +52,7 @@ _PATHS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(_LINES)
 def test_rules_ignore_what_git_ignores(lines: list[str]) -> None:
     content = "\n".join(_without_glued_stars(line) for line in lines).encode()

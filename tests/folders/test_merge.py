@@ -182,7 +182,7 @@ def test_merge_that_fails_in_the_middle_is_undone(bench: Bench) -> None:
 _TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n"]), max_size=8).map(b"".join)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(_TEXT, _TEXT, _TEXT)
 def test_contents_are_merged_as_git_merge_file_merges_them(base: bytes, ours: bytes, theirs: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -209,7 +209,7 @@ _CONTENT = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.dictionaries(_PATHS, _CONTENT, max_size=6), min_size=1, max_size=3))
 def test_any_folder_is_made_as_it_was(versions: list[dict[bytes, Content]]) -> None:
     with tempfile.TemporaryDirectory() as name:
