@@ -14,7 +14,14 @@ from orchestrator.broker.keys import Keys
 from orchestrator.core.calls import AwaitWork, timer_of
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.core.state import State
-from orchestrator.core.timers import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer, watchdog_timer
+from orchestrator.core.timers import (
+    BUDGET_TIMER,
+    FOLDER_TIMER,
+    RETRY_TIMER,
+    approval_timer,
+    wait_timer,
+    watchdog_timer,
+)
 from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 
@@ -40,6 +47,8 @@ def wanted(state: State) -> Iterator[Wanted]:
     """Every deadline that the session waits for."""
     for dog in state.tree.watchdogs.values():
         yield Wanted(watchdog_timer(dog.agent_id), dog.generation)
+    if state.workspace.unsaved is not None and not state.workspace.unsaved.trying:
+        yield Wanted(FOLDER_TIMER, None)
     task = state.task
     if task is None or task.stopping:
         # A task that is being stopped waits for nothing any more; its end clears the timers that are left.

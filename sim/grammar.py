@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, TURN_CONTEXT, Entry
 from orchestrator.core.state import State, Task
 from sim.grammar_beside import BesideGrammar, settings_beside
+from sim.grammar_folders import FolderGrammar
 from sim.grammar_processes import ProcessGrammar
 from sim.grammar_terms import (
     AFTER_RUNNING,
@@ -39,7 +40,7 @@ from sim.grammar_terms import (
 from sim.grammar_tree import TreeGrammar
 
 
-class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
+class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
     """A session's log, held against the order of its tasks and requests."""
 
     def __init__(self) -> None:
@@ -391,6 +392,9 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar):
             own |= _own_of_task(self.task)
             told |= _told_of_task(state.task)
         check(self.processes_agree(state), f"processes: the log says {self.living}, not the state")
+        check(
+            self.folder_agrees(state), f"folder: the log says {self.snapshot}, {self.unsaved}, not the state"
+        )
         if own != told:
             name = next(name for name, value in own.items() if value != told[name])
             raise Wrong(f"{name}: the log says {own[name]}, the state {told[name]}")

@@ -67,7 +67,7 @@ class CallGrammar(Reading):
 
     def _ran(self, task: dict[str, Any], text: str) -> None:
         """Takes the message that tells the model of a person's command."""
-        if text.startswith(ABORTED):
+        if text.startswith((ABORTED, "<folder_changed>", "<process_gone>")):
             return
         ((call_id, call),) = task["calls"].items()
         check(not call["output"], f"{call_id} is told of twice")

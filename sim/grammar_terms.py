@@ -89,7 +89,7 @@ def is_marker(entry: Entry) -> bool:
 def is_said(item: Item) -> bool:
     text = text_of(item)
     return bool(text) and not text.startswith(
-        (*CONTEXT, ABORTED, BRIDGE, REVIEWED, "<user_shell_command>", "<process_gone>")
+        (*CONTEXT, ABORTED, BRIDGE, REVIEWED, "<user_shell_command>", "<process_gone>", "<folder_changed>")
     )
 
 

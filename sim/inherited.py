@@ -21,6 +21,7 @@ _OWN = (
     "<user_instructions>",
     "<turn_aborted>",
     "<process_gone>",
+    "<folder_changed>",
     "<code_review>",
     "<user_shell_command>",
     "This conversation was compacted.",

@@ -400,6 +400,32 @@ RULES = {
         ),
         Case("a session was deleted", ("reply delete OK",)),
     ),
+    "folder": Rule(
+        (
+            "The portable folder that a call meets is the fold of the log's snapshots, made under the call's"
+            " own claim."
+        ),
+        Case("a call began in a folder that was written under an earlier claim"),
+    ),
+    "one_writer": Rule(
+        "Nobody but the holder of a session's claim writes to its portable folder.",
+        Case("a portable folder was made, or found clean, under a claim", ("fact workspace_made",)),
+    ),
+    "packed": Rule(
+        "An entry that names a snapshot comes after its packs are in the store, and they make that snapshot.",
+        Case("a snapshot was recorded", ("fact workspace",)),
+    ),
+    "recorded": Rule(
+        (
+            "When a call has its output, what it wrote to a portable folder is in the log's snapshot, or the"
+            " log says that it is not stored."
+        ),
+        Case("a call had its output that was killed while it wrote"),
+    ),
+    "rolled_back": Rule(
+        "A call of a lost holder that says that the folder is as before it has left nothing there.",
+        Case("a call that may have written was in doubt"),
+    ),
     "rest": Rule(
         (
             "When faults are over and people answer, every session comes to rest, and every closed one is"
@@ -432,6 +458,7 @@ CASES = {
     "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
     "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
+    "unsaved": Case("a store was away, or a disk full, as a call ended", ("fact workspace_unsaved",)),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }
 """Cases that belong to no single rule, and that a campaign is to reach as well."""

@@ -39,6 +39,9 @@ class Run:
     """Decided on a branch of the log that Redis had lost by then."""
     state: str = "running"
     ended_s: float = 0.0
+    marks: list[str] | None = None
+    """Its writes to a portable folder; None if it is not to write to one."""
+    mark: Callable[[str], None] | None = None
 
 
 class Ledger:
@@ -65,12 +68,16 @@ class Ledger:
         self.runs.append(run)
         self.by_call[run.session, run.call_id].append(run)
         self._trace.note(run.machine, "begins", run.session[-4:], run.call_id)
+        if run.mark is not None:
+            run.mark("begun")
 
     def end(self, run: Run, how: str) -> None:
         if run.state != "running":
             return
         run.state, run.ended_s = how, self._loop.time()
         self._trace.note(run.machine, how, run.session[-4:], run.call_id)
+        if run.mark is not None and how == "finished":
+            run.mark("done")
         if run.files and how == "finished":
             self.written[run.session, run.call_id] += 1
         run.ended(how)

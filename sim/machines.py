@@ -33,6 +33,7 @@ from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.files import SimFiles
+from sim.folders import Folders, SimFolders
 from sim.knobs import Knobs
 from sim.ledger import Ledger, SimSupervisor
 from sim.lookups import SimLibrary
@@ -65,6 +66,8 @@ class Site:
     files: SimFiles
     """Where rollouts' files are."""
     knobs: Knobs
+    folders: Folders
+    """Portable folders, as hosts and the store have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,10 @@ class Machine(Process):
         self.supervisor = SimSupervisor(site.loop, site.ledger, name, self.clock.simulated)
         self._broker, connection = broker_on(site, name, self.clock, core)
         broker = self._broker
-        tools = SimTools(site.model, site.ledger, self.supervisor, name, site.watch.rights.starting)
+        tools = SimTools(
+            site.model, site.ledger, self.supervisor, name, site.watch.rights.starting, site.folders
+        )
+        drawn = Random(f"{name}:folders:{rng.getstate()[1][:4]}")
         ports = Ports(
             broker=broker,
             texts=Texts(Blobs(connection, broker.keys)),
@@ -240,6 +246,7 @@ class Machine(Process):
             library=SimLibrary(Random(f"{name}:library:{rng.getstate()[1][:4]}"), self.sleep),
             archive=archive_of(site),
             files=site.files.opened_on(name),
+            folders=SimFolders(site.loop, drawn, site.folders, name, self.supervisor.trusted_until_s),
             monotonic=self.clock,
             boottime=self.clock,
             sleep=self.sleep,

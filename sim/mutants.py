@@ -22,6 +22,7 @@ from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
 from sim.defects_of_delivery import DEFECTS as DEFECTS_OF_DELIVERY
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
+from sim.defects_of_folders import DEFECTS as DEFECTS_OF_FOLDERS
 from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
 from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
@@ -49,6 +50,7 @@ MUTANTS = (
     *DEFECTS_BESIDE,
     *DEFECTS_OF_DELIVERY,
     *DEFECTS_OF_PLANS,
+    *DEFECTS_OF_FOLDERS,
 )
 
 

@@ -191,6 +191,7 @@ class Nemesis(Degradations):
         self.site.model.faults.clear()
         self.site.files.full.clear()
         self.site.objects.away = False
+        self.site.folders.faulty = False
         self._trigger = None
         if self.failover is not None:
             self.failover.ends()

@@ -19,6 +19,7 @@ from orchestrator.protocol.events import ExecCommandEnd
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration
 from orchestrator.tools.site import CallSite
+from sim.folders import Folders
 from sim.ledger import Ledger, Run, SimSupervisor
 from sim.loop import SimLoop
 
@@ -36,13 +37,20 @@ class SimProcesses:
     """The processes of one worker, by claim and number."""
 
     def __init__(
-        self, loop: SimLoop, rng: Random, ledger: Ledger, supervisor: SimSupervisor, machine: str
+        self,
+        loop: SimLoop,
+        rng: Random,
+        ledger: Ledger,
+        supervisor: SimSupervisor,
+        machine: str,
+        folders: Folders,
     ) -> None:
         self._loop = loop
         self._rng = rng
         self._ledger = ledger
         self._supervisor = supervisor
         self._machine = machine
+        self._folders = folders
         self._living: dict[tuple[str, int], _Living] = {}
 
     async def start(self, call: Call, lasting: Lasting, site: CallSite, *, lost: bool) -> CallFinished:
@@ -59,6 +67,7 @@ class SimProcesses:
             lost=lost,
             lasting=lasting.number,
         )
+        self._folders.meets(run, call, site)
         self._ledger.begin(run)
         lives = self._rng.choice(LIVES_S) * self._rng.uniform(0.5, 1.0)
         self._loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lives)

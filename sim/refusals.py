@@ -111,5 +111,6 @@ _REFUSALS: tuple[tuple[re.Pattern[str], Holds], ...] = tuple(
         (r"an agent keeps at most (\d+) watchdogs", _most_watchdogs),
         (r"that agent's queue is full|that agent is archived|no such agent", _always),
         (r"the helper failed: |the helper was stopped", _always),
+        (r"not made: the last changes of the folder", lambda given, log, told: log.unsaved is not None),
     )
 )

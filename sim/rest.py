@@ -128,6 +128,8 @@ class Rest:
                 found.append(
                     f"{session} is listed as it was at {told['seq']}, and its log ends at {seen.seq}"
                 )
+            if seen.state.workspace.unsaved is not None:
+                found.append(f"{session} has a folder whose changes are not stored")
             if seen.state.task is not None:
                 found.append(f"{session} has the task {seen.state.task.id} ({seen.state.status})")
         return found

@@ -45,12 +45,17 @@ from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
 from orchestrator.tools.view_image import ViewImage
+from sim.folders import Folders
 from sim.ledger import Ledger, Run, SimSupervisor
 from sim.model_script import ASKS, BEYOND, TOOL, ModelScript
 from sim.processes import SimProcesses
 
 READING = frozenset(ViewImage.names)
-RULES = Rules(parallel_safe=PARALLEL_SAFE | READING | frozenset(ASKS), repeatable=READING)
+RULES = Rules(
+    parallel_safe=PARALLEL_SAFE | READING | frozenset(ASKS),
+    repeatable=READING,
+    folder_free=NAMES | {"update_plan", "approve_plan", *ASKS},
+)
 """The rules of a worker with the product's own tools."""
 
 
@@ -69,13 +74,15 @@ class SimTools:
         supervisor: SimSupervisor,
         machine: str,
         starting: Callable[[Call, CallSite], bool],
+        folders: Folders,
     ) -> None:
         self._model = model
         self._ledger = ledger
         self._supervisor = supervisor
         self._machine = machine
         self._starting = starting
-        self.processes = SimProcesses(model.loop, model.rng, ledger, supervisor, machine)
+        self._folders = folders
+        self.processes = SimProcesses(model.loop, model.rng, ledger, supervisor, machine, folders)
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Needs nothing."""
@@ -176,6 +183,7 @@ class SimTools:
             files=_files(call),
             lost=lost,
         )
+        self._folders.meets(run, call, site)
         self._ledger.begin(run)
         lasts = model.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * model.rng.random()
         for part in range(run.files):

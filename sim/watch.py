@@ -30,6 +30,7 @@ from sim.commits import Commits
 from sim.conversation import Conversations
 from sim.deadlines import Deadlines
 from sim.double import Double
+from sim.folder_rules import FolderRules
 from sim.grammar_terms import Wrong
 from sim.inherited import Place, text_of, unlike, unlike_then
 from sim.invariants import Broken, Violation
@@ -83,6 +84,7 @@ class Watch(Rest, Branches, TreeLogs):
         """The sessions of each tree."""
         self.reach = Reach()
         self.rights = Rights(self, ledger)
+        self.folders: FolderRules | None = None
         self.answers = Answers(self)
         self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
@@ -355,6 +357,8 @@ class Watch(Rest, Branches, TreeLogs):
             fact = entry.payload
             self.reach.met("fact", fact["kind"])
             self.answers.entry(session, seen, fact)
+            if self.folders is not None:
+                self.folders.fact(session, seen, fact)
             if fact["kind"] == "call" and fact["phase"] == Phase.RUNNING:
                 seen.running[fact["call_id"]] += 1
             elif fact["kind"] == "forked":
@@ -369,7 +373,8 @@ class Watch(Rest, Branches, TreeLogs):
                 self.reach.saw("watchdogs")
         elif entry.type == RESPONSE_ITEM and entry.payload.get("type") in OUTPUT_KINDS:
             self._output(session, entry.payload["call_id"], str(entry.payload["output"]))
-
+            if self.folders is not None:
+                self.folders.output(session, seen, entry.payload["call_id"], str(entry.payload["output"]))
         elif entry.type == COMPACTED:
             self.reach.saw("said")
 

@@ -21,7 +21,7 @@ from sim.held_messages import LateCopy, SlowCommit
 from sim.machines import POOL
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
-from sim.workloads_kept import archives, files, outages
+from sim.workloads_kept import archives, files, folders, outages
 
 PROVIDER = "openai"
 FAR = "far"
@@ -473,6 +473,7 @@ LATER = (
     ((processes,), 0.02),
     ((reviews,), 0.03),
     ((plans,), 0.03),
+    ((folders,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

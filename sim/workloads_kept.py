@@ -8,9 +8,10 @@ from random import Random
 from typing import Any
 
 from sim.archive_moves import UpkeepRules
-from sim.fixture import Fixture, new_session, perhaps_agents, visits
+from sim.fixture import Fixture, new_session, perhaps_agents, used, visits
+from sim.folders import PORTABLE
 from sim.held_messages import LateWord
-from sim.people import Person
+from sim.people import FREE, Person
 
 LOOKS_AT_S = 10.0
 """Upkeep looks for what is to be moved some seconds before that, each minute."""
@@ -84,6 +85,27 @@ async def _keeps_files(
 async def _speaks_again(fixture: Fixture, person: Person, session: str) -> None:
     """Says something in peace, too."""
     await visits(fixture, person, session)
+    await fixture.nemesis.calm.wait()
+    await person.works(session, 1)
+
+
+async def folders(fixture: Fixture) -> None:
+    """Sessions whose folders go along with them from machine to machine, and whose store is away at times."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    fixture.site.folders.hosts = rng.choice((1, 1, 2))
+    fixture.nemesis.weights |= {"archive_away": 12, "kill": 14, "kill_at": 14, "drain": 6, "pause": 14}
+    odds.calls, odds.asks, odds.patches, odds.denied = 0.9, rng.choice((0.0, 0.3)), 0.25, 0.2
+    odds.processes = rng.choice((0.0, 0.0, 0.4))
+    person.habits |= {"interrupt": 6, "compact": 2, "run": 4}
+    facts: dict[str, Any] = {
+        "on_user_input": rng.choice(("replace", "steer")),
+        "portable": PORTABLE,
+        "unified_exec": bool(odds.processes),
+        "mode": rng.choice((FREE, "workspace-write")),
+        **perhaps_agents(rng, 0.4),
+    }
+    session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
+    await used(fixture, person, session, rng.choice((2, 4)))
     await fixture.nemesis.calm.wait()
     await person.works(session, 1)
 

@@ -25,6 +25,8 @@ from sim.exported import Exported
 from sim.failover import Failover
 from sim.files import SimFiles
 from sim.fixture import Fixture
+from sim.folder_rules import FolderRules
+from sim.folders import Folders
 from sim.idle_time import IdleTime
 from sim.invariants import Broken, Violation
 from sim.knobs import Knobs
@@ -115,8 +117,10 @@ class World:
         self.exported = Exported(watch, files)
         self.read_back = ReadBack(watch, double, self.knobs.secret)
         self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
+        folders = Folders(objects)
+        watch.folders = FolderRules(watch, ledger, folders)
         self.site = Site(
-            self.loop, network, ledger, model, watch, self.trace, config, objects, files, self.knobs
+            self.loop, network, ledger, model, watch, self.trace, config, objects, files, self.knobs, folders
         )
         network.wrote = watch.wrote
         network.states = seed % (STATED_OFTEN if self.workload.name in ALONE else STATED) == 0

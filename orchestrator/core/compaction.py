@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from orchestrator.core.blobs import INLINE_TEXT_BYTES
 from orchestrator.core.context import (
     CONTEXT_TAGS,
+    FOLDER_CHANGED_TAG,
     PROCESS_GONE_TAG,
     is_context,
     is_role,
@@ -49,7 +50,7 @@ MOST_PICTURES = 16
 """Pictures that a compaction keeps of the running task."""
 _MARKER = "<turn_aborted>"
 _BRIDGE_OPENING = "This conversation was compacted."
-_OWN = (*CONTEXT_TAGS, PROCESS_GONE_TAG, _MARKER, _BRIDGE_OPENING)
+_OWN = (*CONTEXT_TAGS, PROCESS_GONE_TAG, FOLDER_CHANGED_TAG, _MARKER, _BRIDGE_OPENING)
 """The beginnings of user messages that no user wrote."""
 _NOT_SAID = (*_OWN, SKILL_TAG, USER_SHELL_TAG, REVIEW_TAG)
 """The same, and of those that tell of a file, of a command or of a review."""

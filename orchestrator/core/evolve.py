@@ -17,7 +17,7 @@ from orchestrator.core.evolve_processes import evolve_processes
 from orchestrator.core.evolve_request import evolve_request
 from orchestrator.core.evolve_task import evolve_call, evolve_task
 from orchestrator.core.evolve_tree import evolve_tree
-from orchestrator.core.evolve_workspace import evolve_workspace
+from orchestrator.core.evolve_workspace import evolve_workspace, runs_again
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.modes import plans
@@ -36,7 +36,7 @@ from orchestrator.core.state import (
 )
 from orchestrator.core.tagged import proposal
 from orchestrator.core.tokens import TokenInfo, Usage
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 Payload: TypeAlias = JsonMapping
@@ -142,6 +142,8 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
     """The state after a fact, which the rollout's entry number `seq` states."""
     # By their tag, since a fold asks this of every third entry: a question for five classes takes longer.
     if fact.of == "call":
+        if state.workspace.recorded and fact.phase is Phase.RUNNING:
+            state = replace(state, workspace=runs_again(state.workspace, fact.call_id))
         return evolve_call(state, fact, seq)
     if fact.of == "request":
         return evolve_request(state, fact)

@@ -7,6 +7,7 @@ from typing import assert_never
 from orchestrator.core import facts as f
 from orchestrator.core.frozen import replace
 from orchestrator.core.workspace import Unsaved, Workspace
+from orchestrator.protocol.ids import CallId
 
 
 def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
@@ -20,8 +21,8 @@ def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
             return replace(known, failures=known.failures + 1)
         case f.WorkspaceSaved():
             return _saved(known, fact)
-        case f.WorkspaceUnsaved(since_ms, machine, _, call_ids, snapshot, blocked, trying):
-            kept = Unsaved(since_ms, machine, call_ids, snapshot, blocked, trying)
+        case f.WorkspaceUnsaved(since_ms, machine, _, call_ids, snapshot, blocked, trying, at_ms):
+            kept = Unsaved(since_ms, machine, call_ids, snapshot, blocked, trying, at_ms)
             return replace(known, unsaved=kept)
         case f.WorkspaceTried():
             unsaved = replace(known.unsaved, trying=True) if known.unsaved is not None else None
@@ -45,5 +46,11 @@ def _saved(known: Workspace, fact: f.WorkspaceSaved) -> Workspace:
         packs=packs,
         unsaved=None,
         change=fact.change,
+        recorded=fact.call_ids,
         omitted=fact.omitted,
     )
+
+
+def runs_again(known: Workspace, call_id: CallId) -> Workspace:
+    """The folder as a call begins to run: nothing that it will write is recorded."""
+    return replace(known, recorded=tuple(one for one in known.recorded if one != call_id))

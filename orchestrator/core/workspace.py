@@ -104,6 +104,8 @@ class Unsaved:
     """No call that needs the folder begins until it is saved: the machine's disk is full."""
     trying: bool = True
     """The claim is kept, and the store is tried again."""
+    at_ms: int = 0
+    """The time in their snapshot: taken again, nothing else having changed, it is the same."""
 
 
 @record
@@ -129,6 +131,8 @@ class Workspace:
     """For each agent whose work was merged into the folder: the snapshot of it that was merged last."""
     failures: int = 0
     """Claims in a row that could not make the folder."""
+    recorded: tuple[CallId, ...] = ()
+    """The calls whose writes the last snapshot holds; one that runs again is none of them."""
 
     @property
     def standing(self) -> SnapshotId | None:
@@ -154,6 +158,7 @@ class Workspace:
             tuple(wire["omitted"]),
             wire["merged"],
             wire["failures"],
+            tuple(wire["recorded"]),
         )
 
 

@@ -130,12 +130,17 @@ class FolderWork:
             self._arrivals.push(told)
 
     def recorded(self) -> None:
-        """Notes that the log has what was found of the folder so far."""
+        """Notes that the log has what was found of the folder so far.
+
+        Without a snapshot of its last changes the folder is at none that the log names.
+        """
         state = self._state
         if state.facts.portable is None or state.workspace.epoch != self._claim.epoch:
             return
+        unsaved = state.workspace.unsaved
+        ahead = unsaved is not None and unsaved.snapshot is None
         runs = bool(state.processes.living) or (state.task is not None and bool(writing(state.task)))
-        self._folders.recorded(state, self._claim, resting=not runs)
+        self._folders.recorded(state, self._claim, resting=not (runs or ahead))
 
     # ── what is owed ──────────────────────────────────────────────────────────────────────────
 
@@ -163,14 +168,16 @@ class FolderWork:
         await self._ports.sleep(self._holding.pause_s)
         self._holding.pause_s = min(2 * self._holding.pause_s, LONGEST_TRY_S)
         state = self._state
-        if state.workspace.unsaved is None or (state.task is not None and writing(state.task)):
+        now = state.workspace.unsaved
+        if now is None or (state.task is not None and writing(state.task)):
             # A snapshot now would hold half of what a call does; its end tries the store as well.
             return
-        news = await self._folders.changed(state, self._claim, (), self._ports.broker.now_ms())
+        news = await self._folders.changed(state, self._claim, (), now.at_ms)
+        held_s = self._ports.monotonic() - self._holding.began
         if not isinstance(news, FolderUnsaved):
             self._push(news)
-        elif self._ports.monotonic() - self._holding.began > self._context.config.hold_s:
-            self._push(replace(news, trying=False))
+        elif (over := held_s > self._context.config.hold_s) or _unlike(news, now):
+            self._push(replace(news, trying=not over))
 
     def _ended(self, key: EffectKey, error: BaseException | None) -> None:
         self._arrivals.wake()
@@ -216,3 +223,8 @@ class FolderWork:
     @property
     def _state(self) -> State:
         return self._context.journal.state
+
+
+def _unlike(news: FolderUnsaved, known: Unsaved) -> bool:
+    """Whether the log does not say what the machine has now."""
+    return (news.snapshot, news.blocked) != (known.snapshot, known.blocked)

@@ -57,7 +57,8 @@ class Folders(Protocol):
     ) -> FolderChanged | FolderUnsaved | None:
         """Takes a snapshot of the folder and stores it; None if nothing has changed since the last one.
 
-        Its parent is the last snapshot that this claim stored, also if the log does not have it yet. After
+        Its parent is the last snapshot that this claim stored, also if the log does not have it yet; where
+        nothing else has changed, the same `at_ms` gives the same snapshot. After
         `within_s` the answer is `FolderUnsaved`, while the upload may go on; the next question finds what
         came of it. It may be cancelled and asked again. Those who ask at once are answered one by one. It
         raises for nothing that a folder, a disk or a store can do.

@@ -111,7 +111,9 @@ class SideWork:
                     self._lookups.start((LOOK_UP, key), self._run_lookup(key))
                 case FollowProcess(number, stopping=stopping):
                     self._follow(number, state, stopping=stopping)
-                case MakeFolder() | SaveFolder() if not self.leaving():
+                case MakeFolder() if not self.leaving():
+                    self.folder.start(work)
+                case SaveFolder() if not self._draining:
                     self.folder.start(work)
                 case OweRequest(not_before_ms) if not self.leaving():
                     self._wait_until(not_before_ms)

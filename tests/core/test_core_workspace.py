@@ -9,7 +9,9 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
-from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE
+from orchestrator.core.calls.process import Lasting
+from orchestrator.core.compaction import newest_texts
+from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
 from orchestrator.core.entries import fact
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.outstanding import AssessCall, MakeFolder, OweRequest, RunCall, SaveFolder
@@ -29,7 +31,7 @@ from orchestrator.core.workspace import (
     write_portable,
 )
 from orchestrator.protocol.ids import CallId, SnapshotId
-from tests.core.driver import Session, a_command, a_patch
+from tests.core.driver import Session, a_command, a_patch, op
 
 FOLDER = PortableFolder("/workspaces", "repo")
 RULES = Rules(folder_free=frozenset({"update_plan"}))
@@ -366,6 +368,69 @@ def test_copy_that_turns_out_to_be_gone_rolls_the_folder_back_when_it_is_made() 
     session.happens(FolderMade("m1", SnapshotId("s0"), anew=True))
     assert "workspace_rolled_back" in kinds(session)
     assert session.state.workspace.unsaved is None
+
+
+def test_call_whose_snapshot_is_recorded_and_whose_end_is_not_says_so() -> None:
+    session = running("c1")
+    session.happens(changed(1, "c1"))
+    session.is_taken_over()
+    assert session.output_of("c1") == IN_DOUBT_RECORDED
+    assert "workspace_rolled_back" not in kinds(session)
+
+
+def test_patch_that_is_recorded_is_not_written_again() -> None:
+    session = portable()
+    session.say("go", "u1")
+    session.asks_for("p1", name="apply_patch")
+    session.happens(made(session))
+    session.assessed("p1", a_patch())
+    session.happens(changed(1, "p1"))
+    session.is_taken_over()
+    assert session.output_of("p1") == IN_DOUBT_RECORDED
+
+
+def test_call_that_runs_again_is_not_the_one_that_was_recorded() -> None:
+    session = portable(settings={"approval_policy": "on-failure"})
+    session.say("go", "u1")
+    session.asks_for("c1")
+    session.happens(made(session))
+    session.runs("c1")
+    session.happens(changed(1, "c1"))
+    session.finishes("c1", sandbox_denied=True)
+    session.decides("c1", "approved")
+    session.is_taken_over()
+    assert session.output_of("c1") == IN_DOUBT_ELSEWHERE
+
+
+def test_process_that_is_lost_takes_what_it_wrote_since_the_last_snapshot_along() -> None:
+    session = portable()
+    session.say("go", "u1")
+    session.asks_for("c1", name="exec_command")
+    session.happens(made(session))
+    session.assessed("c1", a_command("serve", safe=True, lasting=Lasting(True, 250, 100)))
+    session.finishes("c1", keeps=True)
+    session.is_taken_over()
+    rolled = [entry.payload for entry in session.seen[-1].entries if entry.type == "dendro"]
+    assert {"kind": "workspace_rolled_back", "to": "s0", "lost": ["c1"]} in rolled
+
+
+def test_persons_command_leaves_the_news_of_the_folder_in_the_conversation() -> None:
+    session = portable()
+    session.happens(made(session))
+    session.submit(op("run_user_shell_command", command="make"), "u1")
+    session.epoch += 1
+    session.happens(made(session, "m2", anew=True))
+    assert "another machine" in session.texts()[-1]
+
+
+def test_compaction_does_not_keep_the_news_of_the_folder_as_words_of_a_person() -> None:
+    session = portable()
+    session.happens(made(session))
+    session.epoch += 1
+    session.happens(made(session, "m2"))
+    session.say("go", "u1")
+    assert "another machine" in session.texts()[0]
+    assert newest_texts(session.state) == ("go",)
 
 
 # ── as it is kept ─────────────────────────────────────────────────────────────────────────────

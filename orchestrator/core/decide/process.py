@@ -213,7 +213,7 @@ def say_to_model(draft: Draft, text: str, id: SubmissionId) -> None:
     """The text joins the running task's next request: a call and its output stand together."""
     item = user_message(text)
     task = draft.state.task
-    if task is not None and task.kind != "compact":
+    if task is not None and task.kind not in ("compact", "shell"):
         draft.add(f.Steered(id, written(item)))
     else:
         draft.add(e.item(item))

@@ -26,6 +26,13 @@ IN_DOUBT_ELSEWHERE = (
 """The same of a call in a portable folder, which goes on from its last snapshot."""
 
 
+IN_DOUBT_RECORDED = (
+    "in doubt: the worker was lost before the output of this call was recorded; what it did to the folder is "
+    "there; check before repeating"
+)
+"""The same of one that had ended when its holder was lost."""
+
+
 def stopped(draft: Draft, command: Stopped) -> None:
     """Ends the task, or begins to, now that everything that ran has ended."""
     all_stopped(draft, command.elapsed_s)
@@ -69,19 +76,33 @@ def took_over(draft: Draft, command: TookOver) -> None:
 
 
 def _judge(draft: Draft, call: Call, judgement: str) -> None:
-    work, portable = call.work, draft.state.facts.portable is not None
-    # A portable folder is without what a patch may have written of it.
-    if judgement == "none" or _repeatable(draft, call) or (portable and isinstance(work, PatchWork)):
+    work = call.work
+    if draft.state.facts.portable is not None:
+        judgement = _judged_by_folder(draft, call)
+    if judgement == "none" or _repeatable(draft, call):
         draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
         return
     if judgement == "all" and isinstance(work, PatchWork | CustomWork):
         baselines = work.baselines if isinstance(work, PatchWork) else None
         close(draft, call, work.summary, events=(work.found_done(call.call_id),), baselines=baselines)
     else:
-        text = IN_DOUBT_ELSEWHERE if portable else IN_DOUBT
+        text = _in_doubt(draft, call)
         ends = (work.broken_off(call.call_id, text),) if isinstance(work, RunnableWork) else ()
         close(draft, call, text, events=ends)
         draft.event(ev.WarningEvent(message=f"call {call.call_id} is {text}"))
+
+
+def _judged_by_folder(draft: Draft, call: Call) -> str:
+    """The judgement on a call in a portable folder, which is without what a lost patch has written of it."""
+    recorded = call.call_id in draft.state.workspace.recorded
+    return "none" if isinstance(call.work, PatchWork) and not recorded else "in_doubt"
+
+
+def _in_doubt(draft: Draft, call: Call) -> str:
+    if draft.state.facts.portable is None:
+        return IN_DOUBT
+    recorded = call.call_id in draft.state.workspace.recorded
+    return IN_DOUBT_RECORDED if recorded else IN_DOUBT_ELSEWHERE
 
 
 def _repeatable(draft: Draft, call: Call) -> bool:

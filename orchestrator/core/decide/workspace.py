@@ -22,12 +22,15 @@ from orchestrator.core.decide.task_end import FAILED, fail
 from orchestrator.core.draft import Draft
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.folder_use import may_write
+from orchestrator.core.frozen import replace
 from orchestrator.core.timers import FOLDER_MS, FOLDER_TIMER
 from orchestrator.core.turn_calls import Call
 from orchestrator.core.workspace import MOST_TRIES, MOST_UNSAVED_CALLS, Unsaved, fitting
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 
+OF_NO_TASK = "folder"
+"""The id of warnings between tasks."""
 MOST_TOLD = 10
 """Files that a warning names."""
 GONE = (
@@ -54,7 +57,7 @@ def folder_made(draft: Draft, command: FolderMade) -> None:
     if known.machine and (command.anew or known.machine != command.machine):
         where = "again" if known.machine == command.machine else "on another machine"
         left_out = f": {', '.join(known.omitted[:MOST_TOLD])}" if known.omitted else ""
-        _say(draft, f"Your folder was made {where}. {GONE}{left_out}.")
+        _say(draft, "moved", f"Your folder was made {where}. {GONE}{left_out}.")
 
 
 def folder_failed(draft: Draft, command: FolderFailed) -> None:
@@ -118,6 +121,7 @@ def folder_unsaved(draft: Draft, command: FolderUnsaved) -> None:
         command.snapshot,
         command.blocked,
         command.trying,
+        command.at_ms,
     )
     if command.trying:
         _record_unsaved(draft, unsaved, command.reason)
@@ -144,6 +148,7 @@ def fall_back(
     known, task = draft.state.workspace, draft.state.task
     settings = draft.state.settings if task is None else task.settings
     calls = [call.call_id for call in lost if may_write(call.work, settings)]
+    calls = [call_id for call_id in calls if call_id not in known.recorded]
     calls += [call_id for call_id in processes if call_id not in calls]
     unsaved = known.unsaved
     if unsaved is not None and (unsaved.snapshot is None or has != unsaved.snapshot):
@@ -167,7 +172,7 @@ def _roll_back(draft: Draft, to: SnapshotId | None, lost: Sequence[CallId]) -> N
         f"machine {machine}, and is lost: {named or 'none of this log'}. What they did elsewhere has happened"
     )
     _warn(draft, message)
-    _say(draft, f"{message}.")
+    _say(draft, "lost", f"{message}.")
 
 
 def _record_unsaved(draft: Draft, unsaved: Unsaved, reason: str) -> None:
@@ -180,22 +185,21 @@ def _record_unsaved(draft: Draft, unsaved: Unsaved, reason: str) -> None:
             unsaved.snapshot,
             unsaved.blocked,
             unsaved.trying,
+            unsaved.at_ms,
         )
     )
 
 
 def _keep_unsaved(draft: Draft, unsaved: Unsaved, reason: str) -> None:
     """Gives the claim up without the changes; a timer wakes the session to try the store again."""
-    kept = Unsaved(
-        unsaved.since_ms, unsaved.machine, unsaved.call_ids, unsaved.snapshot, unsaved.blocked, trying=False
-    )
-    _record_unsaved(draft, kept, reason)
+    _record_unsaved(draft, replace(unsaved, trying=False), reason)
     draft.set_timer(FOLDER_TIMER, draft.moment.at_ms + FOLDER_MS)
 
 
 def _tell_saved(draft: Draft) -> None:
     draft.clear_timer(FOLDER_TIMER)
-    _event(draft, ev.BackgroundEvent(message="the folder's changes are stored again"))
+    if draft.state.task is not None:
+        draft.event(ev.BackgroundEvent(message="the folder's changes are stored again"))
 
 
 def _tell_omitted(draft: Draft, omitted: Sequence[str]) -> None:
@@ -205,13 +209,9 @@ def _tell_omitted(draft: Draft, omitted: Sequence[str]) -> None:
 
 
 def _warn(draft: Draft, message: str) -> None:
-    _event(draft, ev.WarningEvent(message=message))
+    draft.add(e.event(draft.task_id or OF_NO_TASK, ev.WarningEvent(message=message)))
 
 
-def _event(draft: Draft, message: ev.WarningEvent | ev.BackgroundEvent) -> None:
-    draft.add(e.event(draft.task_id or "", message))
-
-
-def _say(draft: Draft, message: str) -> None:
-    id = SubmissionId(f"folder-{draft.moment.epoch}")
+def _say(draft: Draft, what: str, message: str) -> None:
+    id = SubmissionId(f"folder-{draft.moment.seq}-{what}")
     say_to_model(draft, FOLDER_CHANGED.format(message), id)

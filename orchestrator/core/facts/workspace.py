@@ -83,6 +83,7 @@ class WorkspaceUnsaved:
     snapshot: SnapshotId | None = field(default=None, metadata=EMPTY)
     blocked: bool = False
     trying: bool = field(default=True, metadata=ALWAYS)
+    at_ms: int = 0
 
 
 @record

@@ -1,0 +1,85 @@
+"""Defects of portable folders: what is recorded of them, who makes them, and what a fall loses."""
+
+from __future__ import annotations
+
+from orchestrator.core import outstanding
+from orchestrator.core.decide import takeover, workspace
+from orchestrator.runtime.folder_work import FolderWork
+from orchestrator.runtime.side_work import SideWork
+from sim.folders import SimFolders
+from sim.mutant import Mutant, text
+
+DEFECTS = (
+    Mutant(
+        "a keeper outlives its claim",
+        "a holder that stood still puts its copy in the place of the next holder's",
+        text(SimFolders, "_permits", "return self._loop.time() <", "return True or 0.0 <"),
+        "folders",
+    ),
+    Mutant(
+        "interrupts record no folder",
+        "what a stopped command has written is not recorded before its task ends",
+        text(SideWork, "_stop_all", "await self.folder.record_stopped(elapsed)", "pass"),
+        "folders",
+    ),
+    Mutant(
+        "calls end before their snapshot",
+        "the end of a call that may have written is told without what it wrote",
+        text(FolderWork, "around", "await self._record_end(call, finished)", "pass"),
+        "folders",
+    ),
+    Mutant(
+        "copies are clean while calls write",
+        "no call notes that the copy it writes to is none of a known snapshot any more",
+        text(FolderWork, "around", "await self._folders.writing(state, self._claim)", "pass"),
+        "folders",
+    ),
+    Mutant(
+        "copies are clean without a snapshot",
+        "a folder whose changes could not be recorded passes for the last snapshot",
+        text(FolderWork, "recorded", "not (runs or ahead)", "not runs"),
+        "folders",
+    ),
+    Mutant(
+        "claims go on in the folder of others",
+        "a folder that was made under an earlier claim is not made, or looked at, again",
+        text(outstanding, "_in_folder", "state.workspace.epoch == epoch", "state.workspace.epoch > 0"),
+        "folders",
+    ),
+    Mutant(
+        "nobody says what a fall loses",
+        "a next holder goes on from the last snapshot, and its log does not say so",
+        text(workspace, "fall_back", "if calls:", "if False:"),
+        "folders",
+    ),
+    Mutant(
+        "unsaved changes are given away",
+        "a session whose changes are on one machine alone owes nothing, and its claim is released",
+        text(outstanding, "_in_folder", "unsaved is not None and unsaved.trying", "False"),
+        "folders",
+    ),
+    Mutant(
+        "calls begin on a full disk",
+        "a call begins that could not be recorded",
+        text(outstanding, "_in_folder", "(unsaved is not None and unsaved.blocked) or not made", "not made"),
+        "folders",
+    ),
+    Mutant(
+        "lost changes pass for kept ones",
+        "a machine without the unsaved changes goes on as if it had them",
+        text(workspace, "fall_back", "has != unsaved.snapshot", "False"),
+        "folders",
+    ),
+    Mutant(
+        "packs come after their entries",
+        "an entry names a pack that the store has not got yet",
+        text(SimFolders, "_put", "self._folders.store.put(name, data)", "pass"),
+        "folders",
+    ),
+    Mutant(
+        "recorded calls pass for undone ones",
+        "a call whose writes are recorded, and whose end is not, is told that the folder is as before it",
+        text(takeover, "_in_doubt", "if recorded else", "if False else"),
+        "folders",
+    ),
+)

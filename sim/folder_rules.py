@@ -1,0 +1,113 @@
+"""The rules of portable folders, held against their copies, the store, and what the log says of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from orchestrator.core.state import State
+from orchestrator.core.workspace import Workspace
+from sim.folders import Copy, Folders
+from sim.ledger import Ledger, Run
+from sim.observer import Observer
+from sim.rights import Rights
+from sim.seen import Seen
+
+IN_DOUBT = "in doubt"
+
+
+class FolderObserver(Observer, Protocol):
+    """An observer that knows whose runs count."""
+
+    rights: Rights
+
+
+class FolderRules:
+    """Rules of what calls meet in their folders, and of what is recorded of their writes."""
+
+    def __init__(self, watch: FolderObserver, ledger: Ledger, folders: Folders) -> None:
+        self._watch, self._ledger, self._folders = watch, ledger, folders
+        folders.met, folders.wrote = self._met, self._wrote
+
+    # ── as calls begin and write ──────────────────────────────────────────────────────────────
+
+    def _met(self, session: str, call_id: str, claim: str, copy: Copy | None) -> None:
+        """A call begins: the folder is what a fold of the log's snapshots gives."""
+        watch = self._watch
+        seen = watch.sessions.get(session)
+        if seen is None or seen.claim != claim or watch.now_s < watch.forgot_s + 4.1:
+            return
+        known, others = seen.state.workspace, self._ledger.running(session)
+        if copy is None or copy.holder != claim:
+            watch.broken("folder", f"{session}: {call_id} begins in a folder that its claim has not made")
+            return
+        if known.unsaved is not None and known.unsaved.blocked:
+            watch.broken("folder", f"{session}: {call_id} begins, and the disk is full")
+        if others or seen.state.processes.living or (known.unsaved and known.unsaved.snapshot is None):
+            return
+        if tuple(copy.content) != self._folders.contents[known.standing]:
+            recorded = self._folders.contents[known.standing]
+            watch.broken("folder", f"{session}: {call_id} meets {copy.content}, the log has {recorded}")
+        if known.epoch > 1 and copy.content:
+            watch.reach.saw("folder")
+
+    def _wrote(self, session: str, claim: str, copy: Copy) -> None:
+        if copy.holder != claim:
+            self._watch.broken("one_writer", f"{session}: claim {claim} writes the folder of {copy.holder}")
+
+    # ── as the log grows ──────────────────────────────────────────────────────────────────────
+
+    def fact(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
+        """An entry names a snapshot: the store has what it is made from."""
+        if fact["kind"] not in ("workspace", "workspace_base"):
+            return
+        known = seen.state.workspace
+        try:
+            content = self._folders.read(known.packs)
+        except ValueError as error:
+            self._watch.broken("packed", f"{session}: {fact['snapshot']} is recorded, and {error}")
+            return
+        if content != self._folders.contents[known.snapshot]:
+            self._watch.broken("packed", f"{session}: the packs of {fact['snapshot']} make {content}")
+
+    def output(self, session: str, seen: Seen, call_id: str, output: str) -> None:
+        """A call gets its output: what it wrote is recorded, or is not there if its holder was lost."""
+        state, watch = seen.state, self._watch
+        if state.facts.portable is None or watch.reads_anew:
+            return
+        runs = self._ledger.by_call.get((session, call_id), ())
+        last = runs[-1] if runs else None
+        if last is None or last.marks is None or last.lost or last.began_s <= watch.forgot_s:
+            return
+        if last.denied and last.claim != seen.claim:
+            # It was to run again, and never began.
+            return
+        if output.startswith(IN_DOUBT) and "before this call" in output:
+            if call_id not in seen.grammar.lost:
+                watch.broken(
+                    "rolled_back", f"{session}: {call_id} is in doubt, and no entry says what is lost"
+                )
+            self._is_gone(session, state, last, output)
+        elif last.claim == seen.claim or output.startswith(IN_DOUBT):
+            self._is_recorded(session, state.workspace, last, output)
+
+    def _is_gone(self, session: str, state: State, run: Run, output: str) -> None:
+        self._watch.reach.saw("rolled_back")
+        content = self._folders.contents[state.workspace.standing]
+        if found := [mark for mark in run.marks or () if mark in content]:
+            self._watch.broken(
+                "rolled_back", f"{session}: {run.call_id} is {output[:40]!r}, and left {found}"
+            )
+
+    def _is_recorded(self, session: str, known: Workspace, run: Run, output: str) -> None:
+        if known.unsaved is not None and run.call_id in known.unsaved.call_ids:
+            return
+        marks = run.marks or []
+        if run.lasting:
+            marks = marks[:1]
+        content = self._folders.contents[known.snapshot]
+        if lacking := [mark for mark in marks if mark not in content]:
+            told = f"{run.call_id} has the output {output[:30]!r}"
+            self._watch.broken("recorded", f"{session}: {told}, and the log's folder lacks {lacking}")
+        if run.state == "killed":
+            self._watch.reach.saw("recorded")

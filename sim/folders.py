@@ -1,0 +1,267 @@
+"""Portable folders of a simulation: copies on hosts, packs in the store, and the runtime's port over both.
+
+What a folder holds is a list of marks: one where a call begins to write, one where it has written all. A host
+has several workers; what it keeps of a folder outlives them. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import orjson
+
+from orchestrator.broker.records import Claim
+from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.folder_use import may_write
+from orchestrator.core.ids import SessionId
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
+from orchestrator.core.workspace import FileCounts, Pack, PortableFolder
+from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.tools.site import CallSite
+from sim.ledger import Run
+from sim.loop import SimLoop
+from sim.objects import SimObjects
+
+PORTABLE = PortableFolder("/sim", "folder")
+MOST_ADDED = 3
+"""Packs behind one that stands alone; the product adds more of them."""
+STORE_PATIENCE_S = 20.0
+Content = tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """A folder on a host."""
+
+    content: list[str]
+    holder: str
+    """The claim that made it, or found it clean."""
+    clean: str = ""
+    """The snapshot that it is known to be at; empty: nobody knows."""
+
+
+@dataclass(slots=True)
+class Folders:
+    """All folders, as hosts and the store have them."""
+
+    store: SimObjects
+    copies: dict[tuple[str, str], Copy] = field(default_factory=dict)
+    """By host and session."""
+    unsaved: dict[tuple[str, str], SnapshotId] = field(default_factory=dict)
+    """The snapshot that a host took and the store did not."""
+    contents: dict[str | None, Content] = field(default_factory=lambda: {None: ()})
+    """The content of every snapshot that was ever taken."""
+    hosts: int = 2
+    faulty: bool = True
+    """Whether machines may fail to make a folder, and disks be full."""
+    met: Callable[[str, str, str, Copy | None], None] = lambda session, call_id, claim, copy: None
+    """Told of a call that begins, and of the folder that it meets."""
+    wrote: Callable[[str, str, Copy], None] = lambda session, claim, copy: None
+    """Told of a mark that a run under a claim makes."""
+    runs: int = 0
+
+    def host_of(self, worker: str) -> str:
+        """The host that a worker runs on."""
+        return f"h{int(worker[1:]) % self.hosts + 1}"
+
+    def meets(self, run: Run, call: Call, site: CallSite) -> None:
+        """Gives a run the folder that it meets, to mark its writes there if it may write."""
+        state, session = site.state, str(site.session)
+        if state.facts.portable is None or state.task is None:
+            return
+        copy = self.copies.get((self.host_of(run.machine), session))
+        self.met(session, call.call_id, site.claim, copy)
+        if copy is None or not may_write(call.work, state.task.settings):
+            return
+        self.runs += 1
+        name, marks = f"{call.call_id}/{self.runs}", list[str]()
+
+        def mark(what: str) -> None:
+            marks.append(f"{name}:{what}")
+            copy.content.append(marks[-1])
+            self.wrote(session, site.claim, copy)
+
+        run.marks, run.mark = marks, mark
+
+    def read(self, packs: Sequence[Pack]) -> Content:
+        """The content that packs make, as the store has them."""
+        content: Content = ()
+        for pack in packs:
+            data = self.store.get(pack.name)
+            if data is None or hashlib.sha256(data).hexdigest() != pack.sha256:
+                raise ValueError(f"the store has no {pack.name}")
+            made = orjson.loads(data)
+            content = tuple(made["marks"]) if pack.whole else (*content, *made["marks"])
+        return content
+
+
+@dataclass(slots=True)
+class _Held:
+    copy: Copy
+    stored: SnapshotId | None
+    standing: SnapshotId | None
+    packs: tuple[Pack, ...]
+    one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class SimFolders:
+    """The port of one worker."""
+
+    def __init__(
+        self,
+        loop: SimLoop,
+        rng: Random,
+        folders: Folders,
+        worker: str,
+        trusted_until_s: Callable[[str], float],
+    ) -> None:
+        self._loop, self._rng, self._folders = loop, rng, folders
+        self._worker = worker
+        self._trusted_until_s = trusted_until_s
+        self._held: dict[str, _Held] = {}
+
+    @property
+    def machine(self) -> str:
+        return self._folders.host_of(self._worker)
+
+    def _permits(self, claim: Claim) -> bool:
+        """Whether the keeper of this claim lives: nothing else touches the copy."""
+        return self._loop.time() < self._trusted_until_s(claim.claim_id)
+
+    async def has(self, state: State) -> SnapshotId | None:
+        return self._folders.unsaved.get((self.machine, str(state.facts.session_id)))
+
+    async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
+        await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0, 4.0)) * self._rng.random())
+        place, known = (self.machine, str(claim.session)), state.workspace
+        if self._folders.faulty and self._rng.random() < 0.05:
+            return FolderFailed(self.machine, "no space left", elsewhere=True)
+        if known.snapshot is None:
+            return await self._first(state, claim)
+        copy, anew = self._folders.copies.get(place), False
+        if copy is None or copy.clean != known.standing:
+            try:
+                content = await self._content(state)
+            except ArchiveUnavailable as error:
+                return FolderFailed(self.machine, str(error), elsewhere=True)
+            copy, anew = Copy(list(content), claim.claim_id), True
+        if not self._permits(claim):
+            return FolderFailed(self.machine, "the claim is over", elsewhere=True)
+        copy.holder, copy.clean = claim.claim_id, str(known.standing)
+        self._folders.copies[place] = copy
+        self._held[claim.claim_id] = _Held(copy, known.snapshot, known.standing, known.packs)
+        return FolderMade(self.machine, known.standing, anew)
+
+    async def _first(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
+        snapshot = self._taken((), None, 0)
+        try:
+            pack = self._put(state, claim, (), whole=True)
+        except ArchiveUnavailable as error:
+            return FolderFailed(self.machine, str(error), elsewhere=True)
+        if not self._permits(claim):
+            return FolderFailed(self.machine, "the claim is over", elsewhere=True)
+        copy = Copy([], claim.claim_id, snapshot)
+        self._folders.copies[self.machine, str(claim.session)] = copy
+        self._held[claim.claim_id] = _Held(copy, snapshot, snapshot, (pack,))
+        return FolderMade(self.machine, snapshot, anew=True, fetched=pack)
+
+    async def _content(self, state: State) -> Content:
+        """The content of the standing snapshot: of this host alone, or of the store's packs."""
+        known = state.workspace
+        if known.standing != known.snapshot:
+            return self._folders.contents[known.standing]
+        until_s = self._loop.time() + STORE_PATIENCE_S
+        while self._folders.store.away:
+            if self._loop.time() > until_s:
+                raise ArchiveUnavailable("the store is away")
+            await asyncio.sleep(1.0)
+        return self._folders.read(known.packs)
+
+    async def writing(self, state: State, claim: Claim) -> None:
+        held = self._held.get(claim.claim_id)
+        if held is not None:
+            async with held.one_by_one:
+                held.copy.clean = ""
+
+    async def changed(
+        self,
+        state: State,
+        claim: Claim,
+        call_ids: Sequence[CallId],
+        at_ms: int,
+        within_s: float | None = None,
+    ) -> FolderChanged | FolderUnsaved | None:
+        held = self._held.get(claim.claim_id)
+        if held is None:
+            return None
+        async with held.one_by_one:
+            return await self._recorded(held, state, claim, tuple(call_ids), at_ms, within_s)
+
+    async def _recorded(
+        self,
+        held: _Held,
+        state: State,
+        claim: Claim,
+        call_ids: tuple[CallId, ...],
+        at_ms: int,
+        within_s: float | None,
+    ) -> FolderChanged | FolderUnsaved | None:
+        folders, content = self._folders, tuple(held.copy.content)
+        before = folders.contents[held.stored]
+        if content == before:
+            return None
+        if folders.faulty and self._rng.random() < 0.05:
+            return FolderUnsaved(self.machine, "no space left", call_ids, at_ms, blocked=True)
+        snapshot = self._taken(content, held.stored, at_ms)
+        needs_s = self._rng.choice((0.0, 0.05, 0.5, 3.0)) * self._rng.random()
+        await asyncio.sleep(needs_s if within_s is None else min(needs_s, within_s))
+        late = within_s is not None and needs_s > within_s
+        added = len(held.packs) - 1
+        whole = added >= MOST_ADDED or content[: len(before)] != before
+        try:
+            if late or not self._permits(claim):
+                raise ArchiveUnavailable("it is late")
+            marks = content if whole else content[len(before) :]
+            pack = self._put(state, claim, marks, whole=whole)
+        except ArchiveUnavailable as error:
+            held.standing = snapshot
+            if self._permits(claim):
+                folders.unsaved[self.machine, str(claim.session)] = snapshot
+            return FolderUnsaved(self.machine, str(error), call_ids, at_ms, snapshot)
+        parent, held.stored, held.standing = held.stored, snapshot, snapshot
+        held.packs = (pack,) if whole else (*held.packs, pack)
+        counts = FileCounts(modified=1)
+        return FolderChanged(snapshot, parent, pack, counts, content[-1:], call_ids, at_ms)
+
+    def _taken(self, content: Content, parent: SnapshotId | None, at_ms: int) -> SnapshotId:
+        named = orjson.dumps([content, parent, at_ms])
+        snapshot = SnapshotId(hashlib.sha1(named, usedforsecurity=False).hexdigest())
+        self._folders.contents[snapshot] = content
+        return snapshot
+
+    def _put(self, state: State, claim: Claim, marks: Content, *, whole: bool) -> Pack:
+        data = orjson.dumps({"marks": marks})
+        sha256 = hashlib.sha256(data).hexdigest()
+        facts = state.facts
+        name = f"{facts.tree_id}/workspaces/{facts.session_id}/{claim.epoch}-{claim.claim_id}-{sha256}.pack"
+        if self._folders.store.away:
+            raise ArchiveUnavailable("the store is away")
+        self._folders.store.put(name, data)
+        return Pack(name, sha256, len(data), whole)
+
+    def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
+        held = self._held.get(claim.claim_id)
+        if held is not None and resting and held.standing == state.workspace.standing:
+            held.copy.clean = str(held.standing)
+
+    async def instructions(self, state: State, folder: str) -> str | None:
+        return None
+
+    async def release(self, session: SessionId, claim: Claim) -> None:
+        self._held.pop(claim.claim_id, None)

@@ -1,0 +1,72 @@
+"""The folder of a log that is read a second time: which snapshot follows which, and what it is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.entries import Entry
+from orchestrator.core.state import State
+from sim.grammar_state import Reading
+from sim.grammar_terms import check
+
+MOST_PACKS = 33
+
+
+class FolderGrammar(Reading):
+    """The order of what is said of a portable folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshot = ""
+        self.packs: list[str] = []
+        self.unsaved: list[str] | None = None
+        """The calls whose changes the store has not got."""
+        self.lost: set[str] = set()
+        """Calls whose changes were lost with their holder."""
+        self._here = ""
+        """The snapshot of them on their machine."""
+        self._made = 0
+
+    def folder_agrees(self, state: State) -> bool:
+        """Whether the product's state of the same log knows the same folder."""
+        known = state.workspace
+        calls = None if known.unsaved is None else [*known.unsaved.call_ids]
+        told = (known.snapshot or "", [pack.name for pack in known.packs], calls)
+        return told == (self.snapshot, self.packs, self.unsaved)
+
+    def _fact_workspace_base(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(not self.snapshot, "a session begins with two folders")
+        self.snapshot, self.packs = fact["snapshot"], [pack["name"] for pack in fact["packs"]]
+        check(self.packs and fact["packs"][0]["whole"], "a folder begins with a pack that lacks others")
+
+    def _fact_workspace_made(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(fact["epoch"] == epoch, f"the folder is made by epoch {fact['epoch']} in {epoch}")
+        self._made = epoch
+
+    def _fact_workspace(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(fact["parent"] == self.snapshot, f"a snapshot after {fact['parent']} follows {self.snapshot}")
+        check(self._made == epoch, f"epoch {epoch} records a folder that epoch {self._made} made")
+        whole = fact["pack"].get("whole", False)
+        self.packs = [*([] if whole else self.packs), fact["pack"]["name"]]
+        check(len(self.packs) <= MOST_PACKS, f"{len(self.packs)} packs make a folder")
+        self.snapshot, self.unsaved = fact["snapshot"], None
+
+    def _fact_workspace_unsaved(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        told = self.unsaved or []
+        check(fact["call_ids"][: len(told)] == told, f"unsaved calls {told} are forgotten")
+        self.unsaved, self._here = [*fact["call_ids"]], fact["snapshot"]
+
+    def _fact_workspace_settled(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(self.unsaved is not None, "a folder is settled that was not unsaved")
+        self.unsaved = None
+
+    def _fact_workspace_rolled_back(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        kept = self.unsaved is not None and fact["to"] and fact["to"] == self._here
+        check(kept or fact["to"] == self.snapshot, f"a folder goes back to {fact['to']}")
+        check(self._made != epoch, "a folder that this very claim has made goes back")
+        if not kept:
+            check(set(self.unsaved or ()) <= set(fact["lost"]), "calls are lost that nobody is told of")
+            self.unsaved = None
+        self.lost |= set(fact["lost"])
+        self._made = 0
