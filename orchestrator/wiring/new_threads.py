@@ -105,7 +105,7 @@ class NewThreads:
         """
         settings, warnings = await asyncio.to_thread(self._settings, wish)
         own = replace(await asyncio.to_thread(_birth, settings), history=await client.history())
-        birth = forked_birth(replace(settings, named=_named(wish)), source, own)
+        birth = await _forked(replace(settings, named=_named(wish)), source, own)
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))
         await copy_texts(self.found, source, TreeId(birth.facts.tree_id))
@@ -168,6 +168,17 @@ async def _check_seen(client: Client, text: str) -> None:
         seen = False
     if not seen:
         raise BadSetting(f"workspace: there is no session {text[:80]}")
+
+
+async def _forked(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+    if source.state.facts.portable is None:
+        return forked_birth(settings, source, own)
+    from orchestrator.wiring.portable import forked_folder
+
+    try:
+        return await forked_folder(settings, source, own)
+    except ViewError as error:
+        raise BadSetting(f"workspace: {error}") from None
 
 
 def _named(wish: NewThread) -> frozenset[str]:

@@ -17,7 +17,9 @@ from orchestrator.broker.follow import EventReader
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, Source, StoredEntry
 from orchestrator.broker.texts import Texts
+from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.folders.records import Bounds
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.permissions import Permits
@@ -171,9 +173,17 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     folder = settings.session_defaults.cwd
     workspace = await asyncio.to_thread(look_at, folder, guide(settings))
     own = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
-    birth = forked_birth(settings, source, replace(own, history=await client.history()))
+    birth = await _forked(settings, source, replace(own, history=await client.history()))
     await copy_texts(found, source, TreeId(birth.facts.tree_id))
     return await head_of(found.broker, await client.create(birth))
+
+
+async def _forked(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+    if source.state.facts.portable is None:
+        return forked_birth(settings, source, own)
+    from orchestrator.wiring.portable import forked_folder
+
+    return await forked_folder(settings, source, own)
 
 
 async def portable_session(

@@ -19,6 +19,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Pack, PortableFolder, fitting
 from orchestrator.folders.records import Bounds, FolderError, Omissions, Place
@@ -34,7 +35,7 @@ from orchestrator.settings import Settings
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.first_folder import FirstFolder
-from orchestrator.wiring.sessions import guide, new_birth
+from orchestrator.wiring.sessions import forked_birth, guide, new_birth
 from orchestrator.workspaces.clones import check_source
 from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
 from orchestrator.workspaces.service import MachineConfig, MachineFolders
@@ -259,3 +260,31 @@ async def _state_of(found: LogSource, session: str, at: int | None) -> tuple[Sta
     head = await find_one(found, session)
     source = await (to_fork(found, head.session, None) if at is None else fork_at(found, head, at))
     return source.state, str(head.session)
+
+
+async def forked_folder(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+    """The birth of a fork whose source has a portable folder: it begins with a copy, in a tree of its own.
+
+    `own` is what the session would be without a source. Raises `NoWorkspace`.
+    """
+    state = source.state
+    if "cwd" in settings.named:
+        raise NoWorkspace(
+            f"session {source.session} works in a portable folder, and its fork in a copy of it: leave the "
+            "folder out, or begin a new session"
+        )
+    first = await asyncio.to_thread(_of_session, settings, (state, str(source.session)))
+    cwd = _moved(state, first.portable.path(TreeId(own.facts.tree_id)))
+    birth = forked_birth(settings, source, own)
+    pool = own.facts.pool if "pool" in settings.named else state.facts.pool
+    facts = replace(birth.facts, portable=first.portable, workspace=None, pool=pool)
+    moved = replace(birth, facts=facts, settings=replace(birth.settings, cwd=cwd))
+    return await with_folder(settings, moved, first)
+
+
+def _moved(source: State, folder: str) -> str:
+    """The working folder of a session in a copy of its folder."""
+    theirs = source.facts.portable
+    assert theirs is not None, "it was looked at"
+    within = os.path.relpath(source.settings.cwd, theirs.path(TreeId(source.facts.tree_id)))
+    return os.path.normpath(f"{folder}/{within}")

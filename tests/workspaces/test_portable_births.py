@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
+from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Unsaved
 from orchestrator.folders.copy import Copy
@@ -21,7 +23,14 @@ from orchestrator.folders.records import Place, SnapshotId
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring.portable import NoWorkspace, birth_bounds, first_folder, pack_store, with_folder
+from orchestrator.wiring.portable import (
+    NoWorkspace,
+    birth_bounds,
+    first_folder,
+    forked_folder,
+    pack_store,
+    with_folder,
+)
 from orchestrator.wiring.sessions import new_birth
 from orchestrator.workspaces.packs import PackName
 from tests.workspaces.machines import tree_of
@@ -195,3 +204,30 @@ async def test_store_that_is_away_is_named_before_there_is_a_session(settings: N
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(NoWorkspace, match=r"upkeep\.archive_url"):
         await born(found, WorkspaceSource(folder=str(tmp_path / "work")))
+
+
+async def test_fork_goes_on_in_a_copy_that_is_its_own(settings: New, tmp_path: Path) -> None:
+    found = settings()
+    (tmp_path / "work/sub").mkdir(parents=True)
+    (tmp_path / "work/sub/a").write_text("1\n")
+    repository(tmp_path / "work", b="2\n")
+    below = settings(cwd=tmp_path / "work/sub")
+    state = state_of(await born(below, WorkspaceSource(folder=str(tmp_path / "work/sub"))))
+    source = ForkedFrom(state.facts.session_id, 7, "ab" * 32, state)
+    own = new_birth(found, Workspace(), 1_790_000_000_000, os.urandom)
+    fork = state_of(await forked_folder(found, source, own))
+    folder = f"{tmp_path}/home/workspaces/{fork.facts.tree_id}/work"
+    assert fork.settings.cwd == f"{folder}/sub"
+    assert fork.facts.tree_id != state.facts.tree_id
+    assert fork.facts.pool == "default"
+    assert await made(found, fork, tmp_path / "made") == {"b": "2\n", "sub/a": "1\n"}
+    assert folder in str(fork.history), "its model is told where it works now"
+
+
+async def test_fork_of_a_portable_folder_cannot_be_given_another_one(settings: New, tmp_path: Path) -> None:
+    found = settings()
+    state = state_of(await born(found, WorkspaceSource(folder=str(tmp_path / "work"))))
+    source = ForkedFrom(state.facts.session_id, 7, "ab" * 32, state)
+    own = new_birth(found, Workspace(), 1_790_000_000_000, os.urandom)
+    with pytest.raises(NoWorkspace, match="leave the folder out"):
+        await forked_folder(dataclasses.replace(found, named=frozenset({"cwd"})), source, own)
