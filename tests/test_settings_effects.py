@@ -474,6 +474,14 @@ EFFECTS: Mapping[str, Effect] = {
     "model_prices.gpt-5.output": Effect("4", asked_price, 4_000_000, ("model_prices.gpt-5.input=0",)),
 }  # fmt: skip
 SEEN_FROM_OUTSIDE = {
+    "workspace.keep_s": (
+        "tests/workspaces/test_sweep.py",
+        "test_copy_that_nobody_has_used_for_long_is_removed",
+    ),
+    "workspace.max_disk": (
+        "tests/workspaces/test_sweep.py",
+        "test_least_recently_used_copies_make_room",
+    ),
     f"{M}.url": (
         "tests/mcp/test_http.py",
         "test_a_server_behind_a_url_is_listed_and_called_with_its_headers",

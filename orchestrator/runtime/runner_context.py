@@ -33,7 +33,7 @@ class RunnerConfig:
     log: LogSettings = field(default_factory=LogSettings)
     others_wait: Callable[[], bool] = lambda: False
     """Whether sessions of the pool are due while this worker has no room."""
-    hold_s: float = 600.0
+    hold_s: float = 86_400.0
     """Seconds for which a claim is kept for a store that does not take a portable folder."""
     adopt: Callable[[Sequence[SessionId]], None] = lambda sessions: None
     """Asks the worker to end cancelled sessions that are due in pools which no worker may serve."""

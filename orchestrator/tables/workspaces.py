@@ -46,13 +46,22 @@ class WorkspaceSettings(Table):
     """Seconds that a call's end waits for the store to take a snapshot. Then the session goes on, its folder
     is unsaved, and the store is tried again."""
 
-    hold_s: float = setting(600.0, "workspace.hold_s", at_least=0)
+    hold_s: float = setting(86_400.0, "workspace.hold_s", at_least=0)
     """Seconds for which a worker keeps a session whose folder the store does not take, and tries again. Then
-    it gives the session back; it is tried again later, by the machine that has the changes."""
+    it gives the session back: a worker of another machine that takes it goes on without the changes, and says
+    so."""
 
     min_free: int = setting(1 * GIB, "workspace.min_free", at_least=0)
     """Bytes that have to be free on the disk of `workspace.root`: with less, this machine makes no folder,
     and another one is to."""
+
+    max_disk: int | None = setting(None, "workspace.max_disk", at_least=MIB, shown_default="no limit")
+    """Bytes that all copies of this machine may take. Above it those of sessions that nobody works on are
+    removed before their time, least recently used first. Copies with unsaved changes stay."""
+
+    keep_s: float = setting(3600.0, "workspace.keep_s", at_least=0)
+    """Seconds for which a copy stays on the machine after its session was given back: the next claim here
+    finds it. Copies with unsaved changes stay."""
 
     git_protocols: tuple[str, ...] = setting(("https", "ssh"), "workspace.git_protocols")
     """Protocols by which a worker may clone the repository that a session's first content comes from, with

@@ -51,10 +51,12 @@ from orchestrator.wiring.deployment import (
 from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.observed import observed
-from orchestrator.wiring.portable import machine_folders
+from orchestrator.wiring.portable import machine_config, machine_folders
 from orchestrator.wiring.sessions import VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
+from orchestrator.workspaces.copies import boot_id
 from orchestrator.workspaces.service import MachineFolders
+from orchestrator.workspaces.sweep import sweeping
 
 
 def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
@@ -107,6 +109,7 @@ async def running_worker(
         async with (
             deployment(settings, url, outage) as opened,
             mcp_toolbox(settings, supervisor, tools) as mcp,
+            sweeping(machine_config(settings, tools.support), boot_id()),
         ):
             toolbox = Toolbox(own, mcp, tools.rules)
             folders = machine_folders(settings, tools.support)

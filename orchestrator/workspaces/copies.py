@@ -120,6 +120,17 @@ class Copy:
         unfinished.replace(self.path / "state")
         self._state = state
 
+    def note_seen(self, place: Path) -> None:
+        """Notes the path at which commands see the copy: a folder for mounts stands there."""
+        (self.path / "seen").write_text(str(place), encoding="utf-8", errors="surrogateescape")
+
+    def seen(self) -> Path | None:
+        """That path; None for a copy that was never made."""
+        try:
+            return Path((self.path / "seen").read_text(encoding="utf-8", errors="surrogateescape"))
+        except OSError:
+            return None
+
     def touch(self) -> None:
         """Notes that the copy was used now: upkeep of the machine looks at the time of its lock."""
         with suppress(OSError):

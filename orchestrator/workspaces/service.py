@@ -208,6 +208,8 @@ class MachineFolders:
 
     def _prepare(self, copy: Copy, seen: Path) -> None:
         copy.prepare()
+        copy.touch()
+        copy.note_seen(seen)
         # Commands see the copy there, and a mount needs a folder to stand on.
         seen.mkdir(parents=True, exist_ok=True, mode=0o700)
 
