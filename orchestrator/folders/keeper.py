@@ -80,7 +80,8 @@ class Keeper:
             str(part) if part is not None else None for part in (place.folder, place.objects, place.lock)
         ]
         try:
-            await keeper._ask({"place": parts, "bounds": asdict(bounds)}, (), _START_S)
+            words = {"place": parts, "bounds": asdict(bounds), "path": os.environ.get("PATH", os.defpath)}
+            await keeper._ask(words, (), _START_S)
         except BaseException:
             await keeper._stop()
             raise

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -46,6 +47,7 @@ def main(work: int, control: int) -> None:
     first = receive(asked)
     if first is None:
         return
+    os.environ["PATH"] = first[0]["path"]  # by which git is found
     place, bounds = _place(first[0]["place"]), _bounds(**first[0]["bounds"])
     try:
         lock = _lock(place)
@@ -172,6 +174,11 @@ class _Serving:
             except MemoryError:
                 text = f"the work needs more than {MEMORY_BYTES >> 30} GiB of memory: it was not done"
                 answer = _told(FolderError("too_large", text))
+            except Exception as defect:
+                # Told to who asked, with the trace in the worker's log: the copy is as it was.
+                traceback.print_exc()
+                text = f"a defect of Dendro's: {type(defect).__name__}: {defect}; it was not done"
+                answer = _told(FolderError("failed", text))
             finally:
                 for descriptor in descriptors:
                     with suppress(OSError):

@@ -51,6 +51,8 @@ def write_repository(
     branch.parent.mkdir(parents=True, exist_ok=True)
     branch.write_text(f"{commit}\n")
     (path / "config").write_text(_CONFIG)
+    rules = "".join(f"{line}\n" for line in bounds.ignored)
+    (path / "info" / "exclude").write_bytes(rules.encode("utf-8", "surrogateescape"))
     if b"\nparent " in objects.read(head.commit, "commit").partition(b"\n\n")[0]:
         (path / "shallow").write_text(f"{commit}\n")
     tracked = _Tracked(objects, bounds)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -43,28 +47,27 @@ async def _dead(keeper: Keeper) -> None:
 
 
 async def test_keeper_takes_makes_merges_and_compares_as_a_copy_does(bench: Bench) -> None:
-    bench.write({"a": b"1\n", "b/c": b"2\n"})
+    bench.write({"a": b"1\n2\n3\n4\n", "b/c": b"2\n"})
     async with kept(_place(bench.root)) as keeper:
         first = await keeper.born(None, "HEAD", AT_MS)
         assert isinstance(await keeper.take(first.snapshot, AT_MS), Unchanged)
-        bench.write({"a": b"one\n"})
+        bench.write({"a": b"one\n2\n3\n4\n"})
         second = await keeper.take(first.snapshot, AT_MS)
         assert isinstance(second, Taken)
         assert second.names == ("M a",)
         difference = await keeper.diff(first.snapshot, second.snapshot)
         assert "-1\n+one\n" in difference.text
-        assert await keeper.read_tree(second.snapshot, ["a", "b/c", "b", "none"]) == {
-            "a": b"one\n",
-            "b/c": b"2\n",
-        }
+        found = await keeper.read_tree(second.snapshot, ["a", "b/c", "b", "none"])
+        assert found == {"a": b"one\n2\n3\n4\n", "b/c": b"2\n"}
         packs = [first.pack, second.pack]
         async with kept(_place(bench.root / "other")) as other:
             made = await other.make(packs[:1], first.snapshot)
             assert made.files == 2
+            bench.write({"a": b"1\n2\n3\nfour\n"}, bench.root / "other" / "folder")
             planned = await other.plan_merge(first.snapshot, second.snapshot, packs)
             assert not hasattr(planned, "conflicts")
             await other.write_merge(first.snapshot, second.snapshot, packs, planned.digest)
-            assert content_of(bench.root / "other" / "folder") == content_of(bench.folder)
+            assert (bench.root / "other" / "folder" / "a").read_bytes() == b"one\n2\n3\nfour\n"
         keeper.settle(first)
         assert not first.pack.exists()
 
@@ -102,6 +105,43 @@ async def test_killed_keeper_is_lost_and_another_one_goes_on(bench: Bench) -> No
         second = await other.take(first.snapshot, AT_MS)
         assert isinstance(second, Taken)
         assert second.names == ("A b",)
+
+
+async def test_keeper_killed_while_it_makes_a_folder_leaves_the_old_one(bench: Bench) -> None:
+    bench.write({f"{n}": b"x" * 2000 for n in range(800)})
+    first = bench.born()
+    place = _place(bench.root / "other")
+    bench.write({"old": b"1"}, place.folder)
+    keeper = await Keeper.start(place, Bounds(), _in(60))
+    making = asyncio.create_task(keeper.make([first.pack], first.snapshot))
+    async with asyncio.timeout(_PATIENCE_S):
+        while not (place.objects / "making" / "0").exists():
+            await asyncio.sleep(0)
+    os.kill(keeper.pid, signal.SIGKILL)
+    with pytest.raises(FolderError) as lost:
+        await making
+    assert lost.value.kind == "lost"
+    await keeper.end()
+    assert content_of(place.folder) == {b"old": ("file", b"1")}
+    async with kept(place) as other:
+        assert (await other.make([first.pack], first.snapshot)).files == 800
+    assert content_of(place.folder) == content_of(bench.folder)
+
+
+async def test_keeper_that_names_a_file_outside_of_its_spool_is_ended(bench: Bench) -> None:
+    bench.write({"a": b"1"})
+    async with kept(_place(bench.root)) as keeper:
+        first = await keeper.born(None, "HEAD", AT_MS)
+        value = {**asdict(first), "pack": "/etc/passwd"}
+        for answer in (
+            {"is": "Taken", "value": value},
+            {"is": "Taken", "value": {}},
+            {"is": "Made", "value": 1},
+        ):
+            with pytest.raises(FolderError) as misled:
+                keeper._taken(answer)
+            assert misled.value.kind == "lost"
+        await _dead(keeper)
 
 
 async def test_stopped_keeper_dies_at_its_deadline_and_frees_the_copy(tmp_path: Path) -> None:
@@ -156,3 +196,51 @@ async def test_keeper_of_a_persons_own_folder_cannot_replace_it(tmp_path: Path, 
         with pytest.raises(FolderError, match=r"Permission denied|not permitted"):
             await keeper.make([first.pack], first.snapshot)
     assert folder.is_dir()
+
+
+_FULL_DISK = """
+import sys
+from pathlib import Path
+from orchestrator.folders.copy import Copy
+from orchestrator.folders.records import Bounds, FolderError, Place
+root = Path(sys.argv[1])
+folder, objects = root / "folder", root / "objects"
+folder.mkdir()
+(folder / "a").write_bytes(b"1")
+copy = Copy(Place(folder, objects), Bounds())
+first = copy.born(None, "HEAD", 0)
+(folder / "b").write_bytes(bytes(range(256)) * 4)
+ballast = open(root / "ballast", "wb", buffering=0)
+try:
+    while ballast.write(b"x" * 4096):
+        pass
+except OSError:
+    pass
+try:
+    copy.take(first.snapshot, 1)
+except FolderError as error:
+    print(error.kind)
+(root / "ballast").unlink()
+ballast.close()
+print(copy.take(first.snapshot, 1).names)
+"""
+
+
+@pytest.mark.sandbox
+def test_full_disk_is_told_and_the_snapshot_is_taken_when_there_is_room(tmp_path: Path) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare(1) is not installed")
+    mount = f'mount -t tmpfs -o size=256k none {tmp_path} && exec "$@"'
+    argv = ["unshare", "-rm", "sh", "-c", mount, "-", sys.executable, "-c", _FULL_DISK, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no mount namespace can be had: {done.stderr.strip()}")
+    assert done.stdout.split("\n")[:2] == ["no_space", "('A b',)"], done.stderr

@@ -128,6 +128,15 @@ def test_unknown_ref_and_large_commit_are_refused(tmp_path: Path) -> None:
     assert large.value.kind == "too_many_files"
 
 
+def test_rules_of_the_person_hold_for_git_in_the_made_folder(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(ignored=("*.swp", "caf\udce9")))
+    committed(bench, {"a": b"1"})
+    bench.born(bench.folder / ".git")
+    made = bench.elsewhere()
+    bench.write({"x.swp": b"1", b"caf\xe9": b"2"}, made)
+    assert git(made, "status", "--porcelain") == b""
+
+
 def test_submodule_stays_a_commit_and_its_files_are_not_taken(bench: Bench) -> None:
     commit = "1234567890" * 4
     bench.write({"a": b"1", "sub/file": b"2"})
