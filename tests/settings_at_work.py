@@ -21,7 +21,6 @@ from orchestrator.broker.follow import BEGINNING as FIRST
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim, Claimed, Renewed
-from orchestrator.cli.notifications import Notifications, notifications
 from orchestrator.core.birth import Birth
 from orchestrator.core.calls import ExecWork
 from orchestrator.core.calls.prefixes import amendment
@@ -52,6 +51,7 @@ from orchestrator.sandbox.policy import Confinement, resolve
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings
 from orchestrator.tables import ProviderSettings
+from orchestrator.terminal.notifications import Notifications, notifications
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.toolbox import Toolbox, built_in

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 from orchestrator.core.counts import counted
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.folders.records import Conflicted, Merged, Planned
@@ -96,7 +96,7 @@ async def _merge(
 
 
 def _show_conflicts(found: Conflicted, folder: Path) -> None:
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
 
     typer.echo(f"{folder}: nothing was written, {counted(found.all, 'conflict')}", err=True)
     for conflict in found.conflicts:
@@ -107,7 +107,7 @@ def _show_conflicts(found: Conflicted, folder: Path) -> None:
 
 
 def _show_names(found: Planned | Merged) -> None:
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
 
     for name in found.names:
         typer.echo(f"  {one_line(name)}")

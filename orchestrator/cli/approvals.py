@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import age
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -112,9 +112,9 @@ async def _approvals(
     import asyncio
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.terminal import plain
     from orchestrator.core.calls.ask import DoesNotAnswer
     from orchestrator.gateways.approvals import decide, reply, revise
+    from orchestrator.terminal.text import plain
     from orchestrator.views.approvals import Decided, chosen, open_requests_of
     from orchestrator.views.decisions import decided_before
 
@@ -167,8 +167,8 @@ def _check(asked: Asked, decision: Decision) -> None:
 async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None:
     """Shows each request as it is opened and as it ends, until the command is stopped; JSON line by line."""
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.terminal import json_for_stdout, one_line
     from orchestrator.gateways.approvals import Over, followed
+    from orchestrator.terminal.text import json_for_stdout, one_line
     from orchestrator.views.approvals import needed
 
     async with opened(invocation.settings(), insists=True) as found:
@@ -314,7 +314,7 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
     if json:
         import orjson
 
-        from orchestrator.cli.terminal import json_for_stdout
+        from orchestrator.terminal.text import json_for_stdout
 
         values = [one.value() for one in asking]
         typer.echo(json_for_stdout(orjson.dumps(values, option=orjson.OPT_INDENT_2)))
@@ -333,7 +333,7 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
 
 def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     """A request in two lines, with their styles; questions have a line each for their answers."""
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
     from orchestrator.views.event_text import prefix_text
     from orchestrator.views.questions import is_secret, name_of, options_of
 

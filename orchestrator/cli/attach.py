@@ -35,10 +35,10 @@ def attach(
 
 
 async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: int) -> None:
-    from orchestrator.cli.attachment import Attachment
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.live import LiveView
-    from orchestrator.cli.notifications import Calling, notifications
+    from orchestrator.terminal.attachment import Attachment
+    from orchestrator.terminal.live import LiveView
+    from orchestrator.terminal.notifications import Calling, notifications
     from orchestrator.views.agents import addressed, labels
     from orchestrator.views.event_text import visible
     from orchestrator.views.past import page_before

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,7 +98,7 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
     if json:
         import orjson
 
-        from orchestrator.cli.terminal import json_for_stdout
+        from orchestrator.terminal.text import json_for_stdout
 
         typer.echo(json_for_stdout(orjson.dumps(budget_value(registry), option=orjson.OPT_INDENT_2)))
         return

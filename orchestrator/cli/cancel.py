@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     pass

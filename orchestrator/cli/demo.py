@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import DENDRO, Invocation
 
 
 def demo(
@@ -26,6 +26,6 @@ def demo(
     dendro demo
     dendro demo ~/src/project --keep
     """
-    from orchestrator.cli.demo_view import demo as play
+    from orchestrator.terminal.demo_view import demo as play
 
-    raise typer.Exit(play(Invocation.of(ctx).settings(), repository, keep))
+    raise typer.Exit(play(Invocation.of(ctx).settings(), DENDRO, repository, keep=keep))

@@ -86,7 +86,7 @@ async def _past(invocation: Invocation, whom: tuple[str, int | None]) -> FolderP
 
 
 def _show_figures(found: Difference) -> None:
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
 
     for file in found.files:
         change = "binary" if file.binary else f"+{file.insertions:,} −{file.deletions:,}"
@@ -100,7 +100,7 @@ def _show_figures(found: Difference) -> None:
 def _show_entries(past: FolderPast) -> None:
     from datetime import datetime
 
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
 
     width = len(str(past.moments[-1].seq))
     for moment in past.moments:
@@ -127,7 +127,7 @@ def _show_text(found: Difference) -> None:
 
 
 def _styled(text: str) -> Iterator[object]:
-    from orchestrator.cli.terminal import shown
+    from orchestrator.terminal.text import shown
 
     for line in text.split("\n"):
         style = next((style for begin, style in STYLES if line.startswith(begin)), "")

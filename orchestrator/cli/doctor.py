@@ -38,9 +38,9 @@ def doctor(
 
     from rich.console import Console
 
-    from orchestrator.cli.terminal import json_for_stdout
     from orchestrator.doctor.findings import as_json, exit_code
     from orchestrator.doctor.machine import diagnose
+    from orchestrator.terminal.text import json_for_stdout
 
     findings = asyncio.run(diagnose(Invocation.of(ctx).settings(quiet=True)))
     if json:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.processes import Companion
     from orchestrator.gateways.exec_json.one_turn import OneTurn
     from orchestrator.protocol.ops import UserInput, UserTurn
     from orchestrator.settings import Settings
     from orchestrator.wiring.open_deployment import Opened
+    from workers.companion import Companion
 
 RESUME = "resume"
 SCHEMA_BYTES = 1 << 20
@@ -236,10 +236,10 @@ def _carry_out(invocation: Invocation, settings: Settings, order: Order, *, own_
 async def _run(settings: Settings, order: Order, worker: Companion | None, stopped: list[int]) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.invocation import opened, print_on_stderr
-    from orchestrator.cli.terminal import write_json
     from orchestrator.gateways.app_server.running_turn import events_of_running_turn
     from orchestrator.gateways.exec_json.one_turn import OneTurn, Run
     from orchestrator.gateways.exec_json.writer import ExecWriter
+    from orchestrator.terminal.streams import write_json
     from orchestrator.wiring.one_turn import resumed_turn
     from orchestrator.wiring.open_deployment import new_session
 

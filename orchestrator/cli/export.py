@@ -77,7 +77,7 @@ class _Stdout:
     out: BinaryIO
 
     def write(self, lines: bytes, /) -> None:
-        from orchestrator.cli.terminal import json_for_stdout
+        from orchestrator.terminal.text import json_for_stdout
 
         self.out.write(json_for_stdout(lines))
 
@@ -140,13 +140,13 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan
     import os
     import time
 
-    from orchestrator.cli.faults import Fault
     from orchestrator.cli.invocation import opened
     from orchestrator.gateways.workspace import Workspace
     from orchestrator.rollouts.errors import RolloutError
     from orchestrator.rollouts.file_format import BadLine, read_rollout
     from orchestrator.rollouts.import_plan import Newcomer, plan_import
     from orchestrator.rollouts.import_store import store
+    from orchestrator.terminal.faults import Fault
     from orchestrator.wiring import VERSION, chain_key, new_birth, worker_name
 
     now_ms = time.time_ns() // 1_000_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.cli.faults import Fault
+from orchestrator.terminal.faults import Fault
 
 if TYPE_CHECKING:
     from orchestrator.settings import FolderConfig, Settings, SettingsSources
@@ -81,7 +81,7 @@ def warn_if_read_only(settings: Settings) -> None:
     """Prints a line before a new session whose commands may write nowhere as no sandbox mode was chosen."""
     sandbox = settings.session_defaults.sandbox
     if not sandbox.chosen and sandbox.mode == "read-only":
-        from orchestrator.cli.terminal import plain
+        from orchestrator.terminal.text import plain
 
         where = plain(str(settings.session_defaults.cwd))
         remedy = "to let them write there: -c sandbox_mode=workspace-write"
@@ -93,7 +93,7 @@ def _warnings(settings: Settings) -> Iterator[str]:
     folder = settings.folder_config
     if folder is None and not settings.warnings:
         return
-    from orchestrator.cli.terminal import plain
+    from orchestrator.terminal.text import plain
 
     if folder is not None:
         yield plain(f"settings: {_in_force(folder, settings.config_file)}")
@@ -152,7 +152,7 @@ def existing_file(text: str) -> Path | None:
 
 def print_on_stderr(text: str) -> None:
     """Prints a line of a command on stderr, apart from its output."""
-    from orchestrator.cli.terminal import plain
+    from orchestrator.terminal.text import plain
 
     print(f"dendro: {plain(text)}", file=sys.stderr, flush=True)
 

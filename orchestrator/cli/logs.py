@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,8 +58,8 @@ async def _logs(
 ) -> None:
     from orchestrator.broker.follow import EqCursor
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.live import JsonView, LiveView
-    from orchestrator.cli.terminal import ctrl_c
+    from orchestrator.terminal.live import JsonView, LiveView
+    from orchestrator.terminal.streams import ctrl_c
     from orchestrator.views.agents import addressed, labels
     from orchestrator.views.event_text import visible
     from orchestrator.views.messages import with_messages

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.app_server import app_server
 from orchestrator.cli.apply import apply
 from orchestrator.cli.approvals import approvals
 from orchestrator.cli.attach import attach
@@ -26,7 +25,6 @@ from orchestrator.cli.exec import exec_
 from orchestrator.cli.export import export, import_
 from orchestrator.cli.invocation import Invocation, hoisted
 from orchestrator.cli.logs import logs
-from orchestrator.cli.mcp_server import mcp_server
 from orchestrator.cli.processes import model_stub, upkeep, worker
 from orchestrator.cli.proto import proto
 from orchestrator.cli.push import push
@@ -35,14 +33,13 @@ from orchestrator.cli.replay import replay
 from orchestrator.cli.review import review
 from orchestrator.cli.run import run
 from orchestrator.cli.send import interrupt, send
-from orchestrator.cli.serve import serve
+from orchestrator.cli.serve import app_server, mcp_server, serve
 from orchestrator.cli.sessions import name, search, sessions
-from orchestrator.cli.stats import stats
 from orchestrator.cli.token import token
 from orchestrator.cli.tree import tree
 from orchestrator.cli.trust import trust
 from orchestrator.cli.verify import verify
-from orchestrator.cli.workers import workers
+from orchestrator.cli.workers import stats, workers
 
 app = typer.Typer(
     name="dendro",
@@ -115,7 +112,7 @@ def main() -> None:
     try:
         app(args=hoisted(sys.argv[1:]), prog_name="dendro")
     except Exception as error:
-        from orchestrator.cli.faults import report
+        from orchestrator.terminal.faults import report
 
         sys.exit(report(error))
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from orchestrator.cli.faults import ExitCode
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
-from orchestrator.cli.origin import At, ForkOption, Origin, Resume
+from orchestrator.cli.run import At, ForkOption, NoWorker, Resume
+from orchestrator.terminal.faults import ExitCode
+from orchestrator.terminal.origin import Origin
 from orchestrator.views.errors import SetAside
 
 if TYPE_CHECKING:
-    from orchestrator.cli.processes import Companion
     from orchestrator.core.ids import SessionId
     from orchestrator.settings import Settings
+    from workers.companion import Companion
 
 
 def proto(
@@ -22,9 +23,7 @@ def proto(
     resume: Resume = None,
     fork: ForkOption = None,
     at: At = None,
-    no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
-    ] = False,
+    no_worker: NoWorker = False,
 ) -> None:
     """Serves one session on stdio: submissions in, events out, as NDJSON.
 
@@ -64,10 +63,10 @@ def proto(
 async def _serve(settings: Settings, origin: Origin, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.origin import forked
-    from orchestrator.cli.terminal import read_stdin, write_json
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
     from orchestrator.gateways.resume import greeting, to_resume, until_read
+    from orchestrator.terminal.origin import forked
+    from orchestrator.terminal.streams import read_stdin, write_json
     from orchestrator.wiring.open_deployment import new_session
 
     async with opened(settings, insists=True) as found:

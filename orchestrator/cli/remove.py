@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ def _part(head: SessionHead) -> str:
 def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
     import orjson
 
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
     from orchestrator.views.short_ids import short_id
 
     meta = orjson.loads(root.meta) if root.meta else {}

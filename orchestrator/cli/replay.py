@@ -45,7 +45,7 @@ def replay(
 
     folded = asyncio.run(_folded(Invocation.of(ctx), source, at))
     if json:
-        from orchestrator.cli.terminal import json_for_stdout
+        from orchestrator.terminal.text import json_for_stdout
 
         typer.echo(json_for_stdout(_as_json(folded)))
     else:
@@ -90,8 +90,8 @@ def _as_json(folded: Folded) -> bytes:
 
 def summary(folded: Folded) -> Iterator[str]:
     """The state for a person, then the verdicts."""
-    from orchestrator.cli.terminal import plain
     from orchestrator.core.snapshot import digest
+    from orchestrator.terminal.text import plain
 
     if folded.kind is not None:
         yield f"file       {KINDS[folded.kind]}"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
-from orchestrator.cli.origin import Origin, Resume
-from orchestrator.cli.run import Cwd, Json, Model, NoWorker, Wish, carried_out
+from orchestrator.cli.run import Cwd, Json, Model, NoWorker, Resume, Wish, carried_out
+from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.origin import Origin
 
 if TYPE_CHECKING:
     from orchestrator.protocol.review import ReviewRequest
@@ -69,9 +69,9 @@ def reviewing_with(model: str | None, invocation: Invocation) -> Invocation:
 
 def _asked(prompt: str | None, uncommitted: bool, base: str | None, commit: str | None) -> ReviewRequest:
     """The request of the command line; raises `Fault` for one that no session would take."""
-    from orchestrator.cli.review_words import typed_request
     from orchestrator.core.review import request_fault
     from orchestrator.protocol.review import BaseBranch, Commit, CustomReview, ReviewRequest
+    from orchestrator.terminal.review_words import typed_request
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if (text is not None) + uncommitted + (base is not None) + (commit is not None) > 1:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
-from orchestrator.cli.origin import At, ForkOption, Origin, Resume
+from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.origin import Origin
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
-    from orchestrator.cli.conversation import Conversation
-    from orchestrator.cli.processes import Companion
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.protocol.review import ReviewRequest
     from orchestrator.protocol.workspaces import WorkspaceSource
     from orchestrator.settings import Settings
+    from orchestrator.terminal.conversation import Conversation
     from orchestrator.wiring.open_deployment import Opened
+    from workers.companion import Companion
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -45,6 +45,11 @@ class Wish:
 
 
 Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")]
+_FORK = "Go on from where this session stands, in a session of its own."
+ForkOption = Annotated[str | None, typer.Option("--fork", metavar="ID", help=_FORK)]
+_AT = "With --fork: from the end of the turn that ended with this response."
+At = Annotated[str | None, typer.Option("--at", metavar="RESPONSE_ID", help=_AT)]
 Json = Annotated[bool, typer.Option("--json", help="Events as NDJSON on stdout.")]
 NoWorker = Annotated[
     bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
@@ -171,7 +176,7 @@ def _begins(wish: Wish) -> bool:
 
 def _is_conversation(wish: Wish) -> bool:
     """Whether a person is at the terminal and no prompt was given."""
-    from orchestrator.cli.conversation import at_a_terminal
+    from orchestrator.terminal.conversation import at_a_terminal
 
     return not _begins(wish) and not wish.json and at_a_terminal()
 
@@ -187,19 +192,19 @@ async def _to_resume(found: Opened, id: str, *, begins: bool) -> SessionHead:
 
 
 async def _converse(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
-    from orchestrator.cli.chat import Opening, converse
+    from orchestrator.terminal.chat import Opening, converse
 
     return await converse(settings, Opening(wish.origin, wish.images, _override(wish)), worker)
 
 
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
-    from orchestrator.cli.conversation import Conversation, Seat, at_a_terminal, take_up_requests
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.live import JsonView, LiveView
-    from orchestrator.cli.notifications import Calling, notifications
-    from orchestrator.cli.origin import forked
     from orchestrator.gateways.deletion import left_behind
+    from orchestrator.terminal.conversation import Conversation, Seat, at_a_terminal, take_up_requests
+    from orchestrator.terminal.live import JsonView, LiveView
+    from orchestrator.terminal.notifications import Calling, notifications
+    from orchestrator.terminal.origin import forked
     from orchestrator.wiring.open_deployment import new_session, portable_session
 
     view = JsonView() if wish.json else LiveView()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 from orchestrator.core.counts import counted
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.gateways.submit import OpAnswer

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import ID_HELP, Invocation
 from orchestrator.core.counts import age, change_size, counted
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,7 @@ def sessions(
     if json:
         import orjson
 
-        from orchestrator.cli.terminal import json_for_stdout
+        from orchestrator.terminal.text import json_for_stdout
 
         typer.echo(json_for_stdout(orjson.dumps(listing.rows, option=orjson.OPT_INDENT_2)))
         return
@@ -112,8 +112,8 @@ def render(listing: Listing, console: Console, now_ms: float | None = None) -> N
 
 
 def _lines(trees: Sequence[ListedTree], now_ms: float) -> list[Mapping[str, str]]:
-    from orchestrator.cli.terminal import one_line
     from orchestrator.core.ids import SessionId
+    from orchestrator.terminal.text import one_line
     from orchestrator.views.short_ids import short_ids
 
     shorts = short_ids(SessionId(tree.root["session_id"]) for tree in trees)
@@ -222,7 +222,7 @@ def _remarks(listing: Listing) -> Iterator[str]:
 
 def nobody_serves(pool: str) -> str:
     """The remedy for sessions that are due or lost."""
-    from orchestrator.cli.terminal import plain
+    from orchestrator.terminal.text import plain
 
     where = "on their machine" if pool.startswith("host:") else "where their folders are"
     return plain(f"due or lost: no worker serves them now; start `dendro worker` {where} (pool {pool})")
@@ -260,7 +260,7 @@ def search(
 
 async def _search(invocation: Invocation, text: str, limit: int, *, content: bool, all: bool) -> None:
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.terminal import ctrl_c
+    from orchestrator.terminal.streams import ctrl_c
 
     async with opened(invocation.settings()) as found:
         with ctrl_c() as left:
@@ -294,7 +294,7 @@ async def _search_each(found: Opened, text: str, limit: int, *, content: bool, a
 
 
 def _show(row: Mapping[str, Any], lines: list[str]) -> None:
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
     from orchestrator.views.short_ids import short_id
 
     agent = f"agent {row['agent_id']}" + (f" ({row['label']})" if row["label"] else "")
@@ -328,9 +328,9 @@ def name(
 
 async def _name(invocation: Invocation, id: str, text: str) -> None:
     from orchestrator.cli.invocation import opened
-    from orchestrator.cli.terminal import one_line
     from orchestrator.gateways.submit import unread
     from orchestrator.protocol.ops import SetThreadName
+    from orchestrator.terminal.text import one_line
     from orchestrator.views.short_ids import short_id
     from orchestrator.wiring.parked_sessions import submit_to_parked
 

@@ -54,8 +54,8 @@ async def _show(invocation: Invocation, text: str, *, once: bool, json: bool) ->
         if json:
             import orjson
 
-            from orchestrator.cli.terminal import json_for_stdout
-            from orchestrator.cli.tree_view import as_value
+            from orchestrator.terminal.text import json_for_stdout
+            from orchestrator.terminal.tree_view import as_value
 
             typer.echo(json_for_stdout(orjson.dumps(as_value(picture), option=orjson.OPT_INDENT_2)))
         elif once or not console.is_terminal:
@@ -66,7 +66,7 @@ async def _show(invocation: Invocation, text: str, *, once: bool, json: bool) ->
 
 def show(picture: TreePicture, console: Console) -> None:
     """Draws the picture once."""
-    from orchestrator.cli.tree_view import drawing, headline
+    from orchestrator.terminal.tree_view import drawing, headline
 
     console.print(headline(picture))
     console.print(drawing(picture))
@@ -80,8 +80,8 @@ async def _watch(reader: TreeReader, picture: TreePicture, console: Console) -> 
     from rich.live import Live
 
     from orchestrator.broker.errors import Unavailable
-    from orchestrator.cli.terminal import ctrl_c
-    from orchestrator.cli.tree_view import drawing, headline
+    from orchestrator.terminal.streams import ctrl_c
+    from orchestrator.terminal.tree_view import drawing, headline
 
     live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
     with ctrl_c() as left, live:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.settings import TrustedFile, TrustList
@@ -107,7 +107,7 @@ def _state(trusted: TrustedFile) -> str:
 
 
 def _place(trusted: TrustedFile) -> str:
-    from orchestrator.cli.terminal import plain
+    from orchestrator.terminal.text import plain
 
     return plain(trusted.path)
 
@@ -116,7 +116,7 @@ def _lines(keys: Mapping[str, object]) -> Iterator[str]:
     """The settings that a person has just permitted, in a line each; secrets are hidden."""
     import json
 
-    from orchestrator.cli.terminal import plain
+    from orchestrator.terminal.text import plain
 
     for key, value in keys.items():
         shown = json.dumps(value, ensure_ascii=False, default=str)

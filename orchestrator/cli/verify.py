@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.faults import ExitCode, Fault
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.core.chain import ExpectedHead
@@ -155,7 +155,7 @@ def _lines(settings: Settings, report: Report) -> Iterator[str]:
 
 
 def _folder_lines(session: SessionId, found: FolderReport) -> Iterator[str]:
-    from orchestrator.cli.terminal import one_line
+    from orchestrator.terminal.text import one_line
 
     if not found.findings:
         read = f"{counted(found.snapshots, 'snapshot')} from {counted(found.packs, 'pack')}"

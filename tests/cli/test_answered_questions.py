@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.prompts import CANCEL, Prompt
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
+from orchestrator.terminal.prompts import CANCEL, Prompt
 from tests.cli.machine import Machine, says
 
 AUTH = {

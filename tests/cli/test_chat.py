@@ -7,7 +7,7 @@ import pty
 import termios
 from pathlib import Path
 
-from orchestrator.cli.editor import PressedKeys
+from orchestrator.terminal.editor import PressedKeys
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
 
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")

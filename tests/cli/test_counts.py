@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from orchestrator.broker.tree_records import Account, BudgetKind, Registry
-from orchestrator.cli.live import Live
-from orchestrator.cli.tree_view import budget_parts
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import TreeId
+from orchestrator.terminal.live import Live
+from orchestrator.terminal.tree_view import budget_parts
 from tests.cli.machine import Machine, says
 from tests.cli.parked_tree import parked_tree
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.approvals import Words
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.prompts import PLANNED, Prompt
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.approvals import plan_op
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.wire import written
+from orchestrator.terminal.faults import Fault
+from orchestrator.terminal.prompts import PLANNED, Prompt
 from orchestrator.views.approvals import Asked
 from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests

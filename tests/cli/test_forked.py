@@ -11,8 +11,8 @@ import pytest
 
 PARENT = """
 import json, os, signal, sys
-from orchestrator.cli.faults import Fault
-from orchestrator.cli.forked import forked
+from orchestrator.terminal.faults import Fault, report
+from workers.forked import forked
 
 foreign = os.open(os.path.dirname(sys.argv[1]), os.O_RDONLY)
 
@@ -32,7 +32,7 @@ def die():
 
 def begin(work):
     theirs, ours = os.pipe()
-    child = forked(work, theirs)
+    child = forked(work, theirs, report)
     os.close(theirs)
     return child, ours
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.terminal import plain_json
+from orchestrator.terminal.text import plain_json
 from tests.cli.machine import Machine
 
 HOSTILE = "\x1b[2J \x7f \x9b2J \x85 \x9d0;title\x9c \u202egnp.exe \ufeff \U000e0041 ünïcödé 木"

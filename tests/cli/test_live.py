@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.cli.faults import ExitCode, Fault, explain
 from orchestrator.cli.invocation import hoisted
-from orchestrator.cli.live import OUTPUT_LINES, Live, show_request
-from orchestrator.cli.prompts import ANSWERS
-from orchestrator.cli.terminal import plain
 from orchestrator.core.counts import age
 from orchestrator.gateways.approvals import answer_op
 from orchestrator.protocol import ops
+from orchestrator.terminal.faults import ExitCode, Fault, explain
+from orchestrator.terminal.live import OUTPUT_LINES, Live, show_request
+from orchestrator.terminal.prompts import ANSWERS
+from orchestrator.terminal.text import plain
 from orchestrator.views.event import Event
 from orchestrator.views.tree import message_summary
 

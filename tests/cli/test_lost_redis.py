@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.processes import WORKER_NAME
 from tests.cli.machine import TOUCH, Machine, Terminal, says
 from tests.servers import RedisServer, start_redis
+from workers.companion import WORKER_NAME
 
 
 def private_server(machine: Machine) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from orchestrator.cli.approvals import Words, needed_lines
-from orchestrator.cli.faults import Fault
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ApprovedExecpolicyAmendment
+from orchestrator.terminal.faults import Fault
 from orchestrator.views.approvals import Asked, Needed
 
 REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reason": "a\nb"}

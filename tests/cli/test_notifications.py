@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.follow import BEGINNING
-from orchestrator.cli import notifications as calling
-from orchestrator.cli.notifications import Notifications, knows_osc9
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
 from orchestrator.tables import FrontSettings
+from orchestrator.terminal import notifications as calling
+from orchestrator.terminal.notifications import Notifications, knows_osc9
 from orchestrator.views.event import Event
 from tests.cli.machine import TOUCH, Machine, says
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestrator.cli.faults import report
 from orchestrator.cli.main import app
+from orchestrator.terminal.faults import report
 from tests.cli.machine import Machine
 from tests.cli.portable import UNSAVED, PortableLog
 from tests.folders.workshop import Bench, Content, content_of, git

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from orchestrator.broker.follow import BEGINNING
-from orchestrator.cli.conversation import Conversation, Seat
-from orchestrator.cli.faults import Fault, report
-from orchestrator.cli.live import Live, LiveView, reminder, show_request
-from orchestrator.cli.prompts import APPROVAL, Prompt
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.wire import written
+from orchestrator.terminal.conversation import Conversation, Seat
+from orchestrator.terminal.faults import Fault, report
+from orchestrator.terminal.live import Live, LiveView, reminder, show_request
+from orchestrator.terminal.prompts import APPROVAL, Prompt
 from orchestrator.views.event import Event
 
 COMMAND = {"type": "exec_approval_request", "call_id": "c1", "command": ["bash", "-lc", "ls"], "cwd": "/w"}

@@ -13,8 +13,6 @@ from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Account, Registry, Spend
 from orchestrator.cli.budget import amounts
-from orchestrator.cli.faults import ExitCode, Fault, explain
-from orchestrator.cli.tree_view import as_value, drawing, headline
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork
@@ -26,6 +24,8 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.tree_log import differs
+from orchestrator.terminal.faults import ExitCode, Fault, explain
+from orchestrator.terminal.tree_view import as_value, drawing, headline
 from orchestrator.views.approvals import Asked, Decided, chosen
 from orchestrator.views.costs import used_of
 from orchestrator.views.errors import Contradiction, ViewError

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.exec import _as_run, _read
-from orchestrator.cli.faults import Fault
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.terminal.faults import Fault
 from tests.acceptance.conversation import Scene, scene
 from tests.doors.exec_runs import exec_run, started
 

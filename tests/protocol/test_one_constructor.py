@@ -35,7 +35,7 @@ OTHER_VOCABULARIES = (
     "gateways/mcp_server/",  # JSON Schema and content of MCP
     "telemetry/listener.py",  # messages of ASGI
     "model/credentials.py",  # what a keyring keeps
-    "cli/notifications.py",  # what a program of the person's is told
+    "terminal/notifications.py",  # what a program of the person's is told
 )
 LINE = frozenset({"timestamp", "payload"})
 """Keys of a rollout's line, whose `type` is that of the line."""

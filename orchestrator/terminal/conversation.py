@@ -18,11 +18,6 @@ from typing import Any, Protocol, assert_never
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.faults import ExitCode, Fault, deleted, worker_ended
-from orchestrator.cli.live import reminder
-from orchestrator.cli.processes import Companion
-from orchestrator.cli.prompts import Prompt
-from orchestrator.cli.terminal import STDIN, Echo, Left, read_stdin
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import open_requests, until_read
@@ -30,6 +25,10 @@ from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.terminal.faults import ExitCode, Fault, deleted
+from orchestrator.terminal.live import reminder
+from orchestrator.terminal.prompts import Prompt
+from orchestrator.terminal.streams import STDIN, Echo, Left, read_stdin
 from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
@@ -38,6 +37,7 @@ from orchestrator.views.questions import is_elicitation, is_question
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
 from orchestrator.wiring.open_deployment import Opened
+from workers.companion import Companion, LostWorker
 
 LINE_BYTES = 32 << 10
 NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "mcp_tool_call_begin", "stream_error"})
@@ -275,7 +275,7 @@ class Conversation:
                 self._unheard = False
                 return code
             case WorkerEnded(code):
-                raise worker_ended(code, self.seat.how_to_go_on)
+                raise LostWorker(code, self.seat.how_to_go_on)
             case Broken(error):
                 raise error
             case Silence():

@@ -39,18 +39,13 @@ def deleted(session: str) -> str:
     )
 
 
-def worker_ended(code: int, how_to_go_on: str) -> Fault:
-    """The fault of a command that lost the worker that it had brought along."""
-    return Fault(f"the worker of this command ended with {code}; {how_to_go_on}")
-
-
 def report(error: Exception) -> int:
     """Prints the fault for a person; returns the exit code."""
     from orchestrator.settings import SettingsSources
 
     if SettingsSources.of_process().environ.get("DENDRO_DEBUG"):
         traceback.print_exception(error)
-    from orchestrator.cli.terminal import plain
+    from orchestrator.terminal.text import plain
 
     told = explain(error)
     print(f"dendro: {plain(told[0])}", file=sys.stderr)
@@ -124,6 +119,7 @@ def _failures() -> tuple[type[Exception], ...]:
     from orchestrator.views.errors import ViewError
     from orchestrator.workspaces.branches import PushRefused
     from orchestrator.workspaces.packs import BrokenPack
+    from workers.companion import LostWorker
 
     session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
     return (
@@ -138,4 +134,5 @@ def _failures() -> tuple[type[Exception], ...]:
         BrokenPack,
         FolderError,
         PushRefused,
+        LostWorker,
     )

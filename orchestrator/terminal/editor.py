@@ -25,7 +25,8 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.patch_stdout import patch_stdout
 from rich.console import Console
 
-from orchestrator.cli.terminal import STDOUT, one_line
+from orchestrator.terminal.streams import STDOUT
+from orchestrator.terminal.text import one_line
 
 if TYPE_CHECKING:
     from prompt_toolkit.output import Output

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from orchestrator.cli.faults import ExitCode, report
+DONE, FAILED, INTERRUPTED = 0, 1, 130
 
 
 @dataclass(slots=True)
@@ -45,8 +45,8 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def forked(work: Callable[[], int], keep: int) -> Forked:
-    """Begins `work` in a fork, which ends with the exit code of `work`, or as a command that fails.
+def forked(work: Callable[[], int], keep: int, report: Callable[[Exception], int]) -> Forked:
+    """Begins `work` in a fork, which ends with its exit code; `report` tells a failure and gives its code.
 
     It begins when a byte comes in the pipe `keep`, and never if the pipe ends first. Of this process's
     descriptors the fork keeps that one and stderr.
@@ -57,18 +57,18 @@ def forked(work: Callable[[], int], keep: int) -> Forked:
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        _run(work, keep)
+        _run(work, keep, report)
     return Forked(pid)
 
 
-def _run(work: Callable[[], int], keep: int) -> NoReturn:
-    code: int = ExitCode.FAILED
+def _run(work: Callable[[], int], keep: int, report: Callable[[Exception], int]) -> NoReturn:
+    code = FAILED
     try:
         os.setsid()
         _let_go(keep)
-        code = work() if os.read(keep, 1) else ExitCode.DONE
+        code = work() if os.read(keep, 1) else DONE
     except KeyboardInterrupt:
-        code = ExitCode.INTERRUPTED
+        code = INTERRUPTED
     except Exception as error:
         code = report(error)
     finally:

@@ -9,12 +9,6 @@ from typing import Any
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
-from orchestrator.cli.chat import STOP, WOULD_STOP, is_word
-from orchestrator.cli.conversation import TYPED_IN_VAIN, Typed, View, scrolls
-from orchestrator.cli.faults import Fault, deleted
-from orchestrator.cli.live import reminder
-from orchestrator.cli.prompts import Prompt
-from orchestrator.cli.terminal import Echo, Left, ctrl_c, read_stdin
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
@@ -22,6 +16,12 @@ from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
+from orchestrator.terminal.conversation import TYPED_IN_VAIN, Typed, View, scrolls
+from orchestrator.terminal.faults import Fault, deleted
+from orchestrator.terminal.live import reminder
+from orchestrator.terminal.prompts import Prompt
+from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
 from orchestrator.views.agents import Addressed
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.event import Event

@@ -1,8 +1,4 @@
-"""Handling of text and keys in a terminal: foreign text, standard input and output, Ctrl-C.
-
-Text of a model or a command must not steer the terminal: an escape sequence in a command could
-hide half of it from the person who approves it; a bidirectional override could show it in another
-order. Both are made visible instead.
+"""Standard input and output of a command, and the keys of its terminal: hidden lines, Ctrl-C.
 
 A descriptor made non-blocking is so for every process that shares it: the shell, and our own stdout. So
 reads wait in a thread of their own, and writes wait only where one would block.
@@ -14,73 +10,15 @@ import asyncio
 import os
 import select
 import signal
-import sys
 import threading
-import unicodedata
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from rich.text import Text
+from orchestrator.terminal.text import json_for_stdout
 
 STDIN, STDOUT = 0, 1
-_KEPT = frozenset("\n\t")
-_CONTROL_PICTURES = 0x2400
-"""Unicode's pictures of the C0 controls stand in the controls' own order."""
 POLL_S = 0.05
-
-
-def plain(text: str) -> str:
-    """The text with nothing in it that a terminal would obey."""
-    if text.isprintable():
-        return text
-    return "".join(_visible(char) for char in text.replace("\r\n", "\n"))
-
-
-def _visible(char: str) -> str:
-    if char in _KEPT:
-        return char
-    code = ord(char)
-    if code < 0x20:
-        return chr(_CONTROL_PICTURES + code)
-    return f"\\u{code:04x}" if _steers(char) else char
-
-
-def _steers(char: str) -> bool:
-    """Whether a terminal may obey it."""
-    # Cc: controls, C1 too; Cf: bidirectional overrides and the like; Cs: lone surrogates.
-    return char not in _KEPT and unicodedata.category(char) in ("Cc", "Cf", "Cs")
-
-
-def plain_json(text: str) -> str:
-    """JSON text of the same value, in whose strings a terminal finds nothing to obey."""
-    if text.isascii() and "\x7f" not in text:
-        return text
-    return "".join(_escaped(char) if _steers(char) else char for char in text)
-
-
-def _escaped(char: str) -> str:
-    """The character in the notation of JSON: two escapes for one outside of the basic plane (RFC 8259, 7)."""
-    units = char.encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
-
-
-def json_for_stdout(data: bytes) -> bytes:
-    """JSON as it is printed: unchanged for a program, without what steers a terminal for a person."""
-    return plain_json(data.decode()).encode() if sys.stdout.isatty() else data
-
-
-def shown(text: str, style: str = "") -> Text:
-    """The same for rich, which reads no markup in it."""
-    return Text(plain(text), style=style)
-
-
-def one_line(text: str) -> str:
-    """The text on a single line: its line breaks and tabs are shown as what they are."""
-    return plain(text).replace("\n", "␊").replace("\t", "␉")
-
-
-# ── standard input and output ─────────────────────────────────────────────────────────────────
 
 
 async def read_stdin(limit: int) -> bytes:

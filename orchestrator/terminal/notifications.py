@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.cli.live import JsonView, LiveView
-from orchestrator.cli.terminal import one_line
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
+from orchestrator.terminal.live import JsonView, LiveView
+from orchestrator.terminal.text import one_line
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import command_text, review_verdict_text
 from orchestrator.views.open_requests import ASKS

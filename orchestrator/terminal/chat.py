@@ -15,21 +15,6 @@ from rich.console import Console
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.conversation import (
-    Conversation,
-    Seat,
-    Typed,
-    View,
-    take_up_requests,
-)
-from orchestrator.cli.editor import PROMPT, Editor, Interrupted, above_the_line
-from orchestrator.cli.faults import ExitCode, Fault
-from orchestrator.cli.invocation import opened
-from orchestrator.cli.live import LiveView, reminder
-from orchestrator.cli.notifications import Calling, notifications
-from orchestrator.cli.origin import Origin, forked
-from orchestrator.cli.processes import Companion
-from orchestrator.cli.review_words import typed_request
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
@@ -40,11 +25,25 @@ from orchestrator.protocol.inputs import LocalImageInput, TextInput
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.submission import Submission
 from orchestrator.settings import Settings
+from orchestrator.terminal.conversation import (
+    Conversation,
+    Seat,
+    Typed,
+    View,
+    take_up_requests,
+)
+from orchestrator.terminal.editor import PROMPT, Editor, Interrupted, above_the_line
+from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.live import LiveView, reminder
+from orchestrator.terminal.notifications import Calling, notifications
+from orchestrator.terminal.origin import Origin, forked
+from orchestrator.terminal.review_words import typed_request
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import REST
 from orchestrator.views.past import page_before
-from orchestrator.wiring.open_deployment import Opened, new_session
+from orchestrator.wiring.open_deployment import Opened, new_session, opened
+from workers.companion import Companion
 
 IDLE = "/help shows words; Ctrl-D leaves"
 STOP = "/stop"

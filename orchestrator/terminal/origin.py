@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from orchestrator.cli.faults import ExitCode, Fault
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.gateways.client import Client
     from orchestrator.wiring.open_deployment import Opened
-
-Resume = Annotated[str | None, typer.Option("--resume", metavar="ID", help="Go on with this session.")]
-_FORK = "Go on from where this session stands, in a session of its own."
-ForkOption = Annotated[str | None, typer.Option("--fork", metavar="ID", help=_FORK)]
-_AT = "With --fork: from the end of the turn that ended with this response."
-At = Annotated[str | None, typer.Option("--at", metavar="RESPONSE_ID", help=_AT)]
 
 
 @dataclass(frozen=True, slots=True)

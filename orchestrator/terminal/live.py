@@ -18,12 +18,12 @@ import orjson
 from rich.console import Console
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.cli.faults import ExitCode, deleted
-from orchestrator.cli.terminal import json_for_stdout, one_line, plain, shown
 from orchestrator.core.counts import counted
 from orchestrator.core.plans import plan_text
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.protocol.plans import PlanProposal
+from orchestrator.terminal.faults import ExitCode, deleted
+from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import (
     command_text,

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -25,14 +25,13 @@ from rich.panel import Panel
 from rich.table import Table
 
 from orchestrator.broker.errors import Unavailable
-from orchestrator.cli.invocation import DENDRO
-from orchestrator.cli.terminal import shown
-from orchestrator.cli.tree_view import drawing, headline
 from orchestrator.demo.play import DemoFailed, DemoView, Play, Story, WorkerProcess
 from orchestrator.demo.proof import REPORT, Statement, claims
 from orchestrator.demo.stage import Stage, both_alive, clone, environ, replay, stub, worker
 from orchestrator.gateways.workspace import look_at
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.terminal.text import shown
+from orchestrator.terminal.tree_view import drawing, headline
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.questions import ASKED
@@ -43,12 +42,14 @@ from orchestrator.wiring.open_deployment import Opened
 REPORT_LINES = 30
 
 
-def demo(settings: Settings, repository: Path | None = None, keep: bool = False) -> int:
-    """Runs the demo in a folder of its own; answers the exit code."""
+def demo(
+    settings: Settings, dendro: Sequence[str], repository: Path | None = None, *, keep: bool = False
+) -> int:
+    """Runs the demo in a folder of its own, its workers by the command `dendro`; answers the exit code."""
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="dendro-demo-"))
     try:
-        return asyncio.run(_demo(console, Stage(folder, settings, DENDRO), repository))
+        return asyncio.run(_demo(console, Stage(folder, settings, tuple(dendro)), repository))
     except DemoFailed as failed:
         console.print(f"[bold red]The demo failed:[/] {escape(str(failed))}")
         return 1

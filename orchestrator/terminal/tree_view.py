@@ -9,10 +9,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from orchestrator.broker.tree_records import Account, Registry
-from orchestrator.cli.terminal import plain
 from orchestrator.core.counts import age, change_size, counted
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE
+from orchestrator.terminal.text import plain
 from orchestrator.views.costs import amount, money
 from orchestrator.views.short_ids import short_id, short_ids
 from orchestrator.views.status import agent_status
