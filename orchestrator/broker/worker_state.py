@@ -24,6 +24,8 @@ class MachineFacts:
     """Its wall clock at the heartbeat."""
     load: float = 0.0
     """Processes of its machine that want to run, by core, over the last minute."""
+    workspaces: str = ""
+    """The folder below which it has copies of portable folders; of an older worker, none."""
 
 
 @dataclass(frozen=True, slots=True)

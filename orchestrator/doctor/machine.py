@@ -7,6 +7,7 @@ written and removed to see that it can be, and a private server is started and s
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import shutil
 import subprocess
@@ -32,7 +33,7 @@ EARLIEST_TIME_S = 1_767_225_600
 
 async def diagnose(settings: Settings) -> list[Finding]:
     """The findings about this machine, checked at once."""
-    checks = (_check_sandbox, _check_git, _check_home, _check_archive)
+    checks = (_check_sandbox, _check_git, _check_home, _check_archive, _check_workspaces)
     redis, *others = await asyncio.gather(
         check_redis(settings), *(asyncio.to_thread(check, settings) for check in checks)
     )
@@ -156,6 +157,27 @@ def _check_archive(settings: Settings) -> list[Finding]:
     if finding is not None:
         return [Finding("archive", "missing", finding, "make it writable, or set upkeep.archive_url")]
     return [Finding("archive", "ok", shown)]
+
+
+def _check_workspaces(settings: Settings) -> list[Finding]:
+    """Whether this machine can make portable folders, and with how much room."""
+    from orchestrator.sandbox.probe import cannot_mount, probe
+
+    root, name = settings.workspace.root, "workspaces"
+    assert root is not None, "filled in with the settings"
+    if (finding := _try_to_write(root)) is not None:
+        return [Finding(name, "warn", finding, "make it writable, or set workspace.root")]
+    if Path(os.path.realpath(root)) != root:
+        detail = f"{root} leads through a symbolic link"
+        return [Finding(name, "warn", detail, f"set workspace.root to {os.path.realpath(root)}")]
+    if why := cannot_mount(probe(), settings.sandbox.mechanism):
+        return [Finding(name, "warn", why, "without it, portable sessions are left to other workers")]
+    existing = next(place for place in (root, *root.parents) if place.exists())
+    free, least = shutil.disk_usage(existing).free, settings.workspace.min_free
+    if free < least:
+        detail = f"{root}: {free / GIB:.1f} GiB free, and workspace.min_free wants {least / GIB:.1f}"
+        return [Finding(name, "warn", detail, "make room: until then no portable folder is made here")]
+    return [Finding(name, "ok", f"{root}, the same on all workers of a pool")]
 
 
 def _try_to_write(folder: Path) -> str | None:

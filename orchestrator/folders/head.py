@@ -44,7 +44,7 @@ class Listed(NamedTuple):
 def git_environment(repository: Path | None) -> dict[str, str]:
     """Variables under which git reads no configuration of the machine's, and asks and fetches nothing."""
     return {
-        "PATH": os.environ.get("PATH", _PATH),
+        "PATH": _PATH,
         "GIT_DIR": str(repository) if repository is not None else os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,

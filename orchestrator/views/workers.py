@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orchestrator.broker.reader import Reader
@@ -45,12 +46,37 @@ def seen_workers(heard: Sequence[Heard], now_ms: int) -> list[SeenWorker]:
     states = [(one, decoded(one.state)) for one in heard]
     cores = [state.facts.core for one, state in states if state.facts and not _is_silent(one, now_ms)]
     newest = max(cores, default=0)
+    serving = [state for one, state in states if not _is_silent(one, now_ms)]
     return [
         SeenWorker(
-            one.worker, state, one.heard_ms, _is_silent(one, now_ms), _remarks(one, state, newest, now_ms)
+            one.worker,
+            state,
+            one.heard_ms,
+            _is_silent(one, now_ms),
+            (*_remarks(one, state, newest, now_ms), *_other_roots(one, state, serving, now_ms)),
         )
         for one, state in states
     ]
+
+
+def _other_roots(
+    one: Heard, state: WorkerState, serving: Sequence[WorkerState], now_ms: int
+) -> Iterator[str]:
+    """The remark about a worker that gives portable sessions back to others of its pools."""
+    own = state.facts.workspaces if state.facts is not None else ""
+    if not own or _is_silent(one, now_ms):
+        return
+    for pool in state.pools:
+        roots = Counter(
+            other.facts.workspaces for other in serving if other.facts is not None and pool in other.pools
+        )
+        usual, number = roots.most_common(1)[0]
+        if usual and usual != own and number > roots[own]:
+            yield (
+                f"its workspace.root is {own}, and {usual} is that of most workers of pool {pool}: it gives "
+                "their portable sessions back; set it alike"
+            )
+            return
 
 
 def _is_silent(one: Heard, now_ms: int) -> bool:

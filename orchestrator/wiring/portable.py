@@ -22,6 +22,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Pack, PortableFolder, fitting
+from orchestrator.folders.head import excludes_of
 from orchestrator.folders.records import Bounds, FolderError, Omissions, Place
 from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.workspace import Workspace, look_at
@@ -40,8 +41,8 @@ from orchestrator.workspaces.clones import check_source
 from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
 from orchestrator.workspaces.service import MachineConfig, MachineFolders
 
-IGNORED_BYTES = 64 << 10
-MOST_IGNORED = 1_000
+IGNORED_BYTES = 16 << 10
+"""Bytes of a person's own rules: the first entry of the log holds them."""
 BIRTH_S = 600.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
@@ -116,22 +117,22 @@ def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
             )
     top = Path(git(real, "rev-parse", "--show-toplevel") or real)
     top = top if real.is_relative_to(top) else real
-    portable = _portable(settings, top.name, ignored=_own_ignores(top))
+    portable = _portable(settings, top.name, ignored=_own_ignores(settings, top))
     return FirstFolder(portable, str(real.relative_to(top)), top)
 
 
-def _own_ignores(top: Path) -> tuple[str, ...]:
+def _own_ignores(settings: Settings, top: Path) -> tuple[str, ...]:
     """The person's own rules, which no other machine has: what they hide must not be uploaded from there."""
-    files = [git(top, "rev-parse", "--git-path", "info/exclude"), git(top, "config", "core.excludesFile")]
-    if not files[1]:
-        files[1] = "~/.config/git/ignore"
     lines: list[str] = []
-    for file in files:
-        path = Path(top, Path(file).expanduser()) if file else None
-        if path is not None and path.is_file():
-            text = path.read_bytes()[:IGNORED_BYTES].decode("utf-8", "replace")
-            lines += [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    return tuple(lines[:MOST_IGNORED])
+    for line in excludes_of(settings.host.environ, top):
+        if sum(map(len, lines)) + len(line) > IGNORED_BYTES:
+            raise NoWorkspace(
+                f"folder: the rules of your own for {top} (`core.excludesFile`, `.git/info/exclude`) travel "
+                f"with the session, and have more than {IGNORED_BYTES:,} bytes; shorten them"
+            )
+        if line.strip() and not line.startswith("#"):
+            lines.append(line)
+    return tuple(lines)
 
 
 def _of_repository(settings: Settings, url: str, ref: str) -> PortableFolder:

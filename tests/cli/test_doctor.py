@@ -330,6 +330,25 @@ async def test_folders_that_cannot_be_written_are_named(load: Load, tmp_path: Pa
     assert exit_code(findings) == 2
 
 
+async def test_machine_that_can_make_no_portable_folder_says_why(
+    load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def found(*overrides: str) -> Finding:
+        (finding,) = doctor._check_workspaces(load(*overrides))
+        return finding
+
+    _sandbox(monkeypatch, "/usr/bin/bwrap", 0)
+    root = f"workspace.root={tmp_path}/workspaces"
+    assert found(root, "workspace.min_free=0").level == "ok"
+    assert "workspace.min_free" in found(root, "workspace.min_free=9000000000000000").detail
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert "symbolic link" in found(f"workspace.root={tmp_path}/link/workspaces").detail
+    (tmp_path / "file").write_text("no folder")
+    assert "cannot be written" in found(f"workspace.root={tmp_path}/file/workspaces").detail
+    _sandbox(monkeypatch, None, 7, "no bwrap on PATH")
+    assert "no bwrap on PATH" in found(root).detail
+
+
 async def test_little_space_is_named_before_it_is_none(
     load: Load, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -76,3 +76,24 @@ def test_worker_is_named_by_the_beginning_of_its_name_if_that_is_one_alone() -> 
         named_worker(workers, "x")
     with pytest.raises(ViewError, match="w may be any of w0, w1"):
         named_worker(workers, "w")
+
+
+def test_worker_whose_root_of_workspaces_differs_from_most_of_its_pool_is_named() -> None:
+    def under(root: str, *pools: str) -> WorkerState:
+        return replace(STATE, pools=pools or ("default",), facts=replace(FACTS, workspaces=root))
+
+    first, second, other, apart, unknown = seen(
+        *(under("/srv/a"), under("/srv/a"), under("/srv/b"), under("/srv/c", "gpu"), under(""))
+    )
+    (said,) = other.remarks
+    assert "its workspace.root is /srv/b, and /srv/a is that of most workers of pool default" in said
+    assert [each.remarks for each in (first, second, apart, unknown)] == [(), (), (), ()]
+
+
+def test_silent_worker_has_no_root_that_others_are_held_to() -> None:
+    facts = [replace(FACTS, workspaces=root) for root in ("/srv/a", "/srv/a", "/srv/b")]
+    heard = [
+        Heard(f"w{n}", encoded(replace(STATE, facts=each)), NOW - (SILENT_MS if n < 2 else 0))
+        for n, each in enumerate(facts)
+    ]
+    assert seen_workers(heard, NOW)[2].remarks == ()
