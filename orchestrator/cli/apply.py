@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +14,10 @@ from orchestrator.core.counts import counted
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
+    from orchestrator.broker.records import SessionHead
     from orchestrator.folders.records import Conflicted, Merged, Planned
     from orchestrator.views.workspaces import FetchedFolder, Moment
+    from orchestrator.wiring.open_deployment import Opened
 
 
 def apply(
@@ -21,8 +25,9 @@ def apply(
     id: Annotated[str, typer.Argument(metavar="ID", help=ID_HELP)],
     agent: Annotated[int | None, typer.Argument(metavar="AGENT", min=0, help=AGENT_HELP)] = None,
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="The folder, instead of this one.")
-    ] = Path(),
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="The folder, instead of the checkout that you are in."),
+    ] = None,
     from_: Annotated[
         int | None,
         typer.Option("--from", metavar="SEQ", min=1, help="Only what was changed after this entry."),
@@ -44,41 +49,59 @@ def apply(
     """
     import asyncio
 
-    from orchestrator.folders.records import Conflicted
-
-    folder = to.absolute()
-    if not folder.is_dir():
-        raise Fault(f"no folder {folder} to merge into; `dendro checkout` makes one", ExitCode.USAGE)
-    result, moment = asyncio.run(_applied(Invocation.of(ctx), (id, agent), (from_, at), folder, check))
-    if isinstance(result, Conflicted):
-        _show_conflicts(result, folder)
+    wanted = Wanted(to.absolute() if to is not None else top_of(Path.cwd()), from_, at, check)
+    if not wanted.folder.is_dir():
+        raise Fault(f"no folder {to} to merge into; `dendro checkout` makes one", ExitCode.USAGE)
+    if not asyncio.run(_apply(Invocation.of(ctx), (id, agent), wanted)):
         raise typer.Exit(1)
-    _show_names(result)
-    done = "would change" if check else "changed"
-    typer.echo(f"{folder}: {_total(result)} {done}, as of entry {moment.seq}")
-    if not check:
-        typer.echo(f"for what the session changes from here on: dendro apply {id} --from {moment.seq}")
 
 
-async def _applied(
-    invocation: Invocation,
-    whom: tuple[str, int | None],
-    between: tuple[int | None, int | None],
-    folder: Path,
-    check: bool,
-) -> tuple[Planned | Merged | Conflicted, Moment]:
+def top_of(folder: Path) -> Path:
+    """The top of the checkout that a folder is in, where a portable copy of it begins; else the folder."""
+    from orchestrator.instructions.repository import git
+
+    return Path(git(folder, "rev-parse", "--show-toplevel") or folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The changes that are wanted, and where."""
+
+    folder: Path
+    after: int | None = None
+    """The entry from which on they are wanted; None: from the first one."""
+    until: int | None = None
+    check: bool = False
+
+
+async def _apply(invocation: Invocation, whom: tuple[str, int | None], wanted: Wanted) -> bool:
     from orchestrator.cli.invocation import opened
     from orchestrator.views.agents import addressed
-    from orchestrator.views.workspaces import fetched, folder_past, packs_of
 
     async with opened(invocation.settings()) as found:
-        target = await addressed(found, *whom)
-        past = await folder_past(found, target.head)
-        base = past.base if between[0] is None else past.at(between[0])
-        theirs = past.settled(between[1])
-        packs = packs_of((base, theirs))
-        async with fetched(found.packs(), target.tree, packs, found.folder_bounds(), folder) as copy:
-            return await _merge(copy, base, theirs, check), theirs
+        return await applied(found, (await addressed(found, *whom)).head, wanted, typer.echo)
+
+
+async def applied(found: Opened, head: SessionHead, wanted: Wanted, say: Callable[[str], object]) -> bool:
+    """Merges a session's changes and tells of it; False if a conflict kept it from that."""
+    from orchestrator.folders.records import Conflicted
+    from orchestrator.views.workspaces import fetched, folder_past, packs_of
+
+    past = await folder_past(found, head)
+    base = past.base if wanted.after is None else past.at(wanted.after)
+    theirs = past.settled(wanted.until)
+    packs = packs_of((base, theirs))
+    async with fetched(found.packs(), head.tree, packs, found.folder_bounds(), wanted.folder) as copy:
+        result = await _merge(copy, base, theirs, wanted.check)
+    if isinstance(result, Conflicted):
+        _show_conflicts(result, wanted.folder)
+        return False
+    _show_names(result, say)
+    done = "would change" if wanted.check else "changed"
+    say(f"{wanted.folder}: {counted(_count(result), 'file')} {done}, as of entry {theirs.seq}")
+    if not wanted.check:
+        say(f"for what the session changes from here on: dendro apply {head.session} --from {theirs.seq}")
+    return True
 
 
 async def _merge(
@@ -106,17 +129,13 @@ def _show_conflicts(found: Conflicted, folder: Path) -> None:
     typer.echo("`dendro checkout` gives you the session's side as a folder", err=True)
 
 
-def _show_names(found: Planned | Merged) -> None:
+def _show_names(found: Planned | Merged, say: Callable[[str], object]) -> None:
     from orchestrator.terminal.text import one_line
 
     for name in found.names:
-        typer.echo(f"  {one_line(name)}")
+        say(f"  {one_line(name)}")
     if (more := _count(found) - len(found.names)) > 0:
-        typer.echo(f"  and {more} more")
-
-
-def _total(found: Planned | Merged) -> str:
-    return counted(_count(found), "file")
+        say(f"  and {more} more")
 
 
 def _count(found: Planned | Merged) -> int:

@@ -11,6 +11,8 @@ from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 from orchestrator.core.counts import change_size, counted
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from orchestrator.folders.records import Difference
     from orchestrator.views.workspaces import FolderPast
 
@@ -126,7 +128,7 @@ def _show_text(found: Difference) -> None:
         typer.echo("dendro: the text is cut off here: it is too long; --stat shows all files", err=True)
 
 
-def _styled(text: str) -> Iterator[object]:
+def _styled(text: str) -> Iterator[Text]:
     from orchestrator.terminal.text import shown
 
     for line in text.split("\n"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,6 +43,8 @@ class Wish:
     """Whether the prompt is the goal of a planning session."""
     workspace: WorkspaceSource | None = None
     """The first content of a portable folder."""
+    applies: bool = False
+    """Whether the work is merged into the person's folder at the task's end."""
 
 
 Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
@@ -67,6 +70,8 @@ _PORTABLE = "Work in a copy of the folder that any worker of the pool can make; 
 Portable = Annotated[bool, typer.Option("--portable", help=_PORTABLE)]
 _FROM = "With --portable: begin with a repository's commit, which a worker clones."
 From = Annotated[str | None, typer.Option("--from", metavar="URL[#REF]", help=_FROM)]
+_APPLY = "With --portable: merge the work into the folder when the task is done, as `dendro apply` does."
+Apply = Annotated[bool, typer.Option("--apply", help=_APPLY)]
 _IMAGE = "Shown to the model; may be repeated."
 Image = Annotated[
     list[Path] | None,
@@ -88,6 +93,7 @@ def run(
     plan: Planning = False,
     portable: Portable = False,
     origin_url: From = None,
+    apply: Apply = False,
 ) -> None:
     """Runs one task and shows it as it happens: commands, text, patches, tokens.
 
@@ -103,7 +109,7 @@ def run(
     dendro run --resume 0199a2b4 "now write the changelog"
     dendro run --plan "add a login"
     dendro run --fork 0199a2b4 "try it with threads instead"
-    dendro run --portable "port the tests"
+    dendro run --portable --apply "port the tests"
     dendro run --portable --from https://git.example/app.git#main "fix it"
     git diff | dendro run - --json > events.ndjson
     """
@@ -113,7 +119,9 @@ def run(
     folder = settings.session_defaults.cwd if cwd else None
     origin = Origin.of(resume, fork, at)
     workspace = _workspace(settings, origin, origin_url, portable=portable)
-    wish = Wish(text, origin, tuple(image or ()), json, model, folder, plan=plan, workspace=workspace)
+    if apply and (workspace is None or workspace.folder is None):
+        raise Fault("--apply is for a portable copy of this folder: use it with --portable", ExitCode.USAGE)
+    wish = Wish(text, origin, tuple(image or ()), json, model, folder, None, plan, workspace, apply)
     if origin.is_new and workspace is None:
         warn_if_read_only(settings)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
@@ -238,8 +246,20 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             at_rest = await talk.left.unless(looking)
             gone = at_rest is None and not talk.left.is_set()
             await talk.left.unless(calling.end())
-    view.end(talk.seat.name, code, at_rest, gone=gone)
+        view.end(talk.seat.name, code, at_rest, gone=gone)
+        if wish.applies and code is ExitCode.DONE and at_rest is not None:
+            code = await _applied(found, at_rest, settings, view.note)
     return code
+
+
+async def _applied(
+    found: Opened, head: SessionHead, settings: Settings, say: Callable[[str], object]
+) -> ExitCode:
+    """Merges what the task has made of the copy into the folder that it was made from."""
+    from orchestrator.cli.apply import Wanted, applied, top_of
+
+    wanted = Wanted(top_of(settings.session_defaults.cwd))
+    return ExitCode.DONE if await applied(found, head, wanted, say) else ExitCode.FAILED
 
 
 def _override(wish: Wish) -> OverrideTurnContext | None:

@@ -12,7 +12,7 @@ from orchestrator.sandbox.trusted_files import find_program
 
 GIT_PATIENCE_S = 5.0
 
-_OBEY_NOTHING = (
+OBEY_NOTHING = (
     "--no-optional-locks",
     *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.pager=cat"),
     *("-c", "safe.bareRepository=explicit", "-c", "protocol.allow=never"),
@@ -26,7 +26,7 @@ def git(cwd: Path, *words: str) -> str:
         return ""
     try:
         done = subprocess.run(
-            [program, *_OBEY_NOTHING, "-C", str(cwd), *words],
+            [program, *OBEY_NOTHING, "-C", str(cwd), *words],
             capture_output=True,
             text=True,
             timeout=GIT_PATIENCE_S,

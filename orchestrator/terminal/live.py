@@ -18,7 +18,7 @@ import orjson
 from rich.console import Console
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.counts import counted
+from orchestrator.core.counts import change_size, counted
 from orchestrator.core.plans import plan_text
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.protocol.plans import PlanProposal
@@ -416,6 +416,8 @@ class LiveView:
         if gone:
             parts.append(deleted(session))
         elif code in (ExitCode.DONE, ExitCode.INTERRUPTED):
+            if change := meta.get("change"):
+                parts.append(f"{change_size(**change)}: dendro diff {session}")
             parts.append(f"dendro run --resume {session}")
         self.note(" · ".join(parts))
 

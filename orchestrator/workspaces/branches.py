@@ -16,6 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.instructions.repository import OBEY_NOTHING
+from orchestrator.sandbox.trusted_files import find_program
+
 FILE, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
 """Modes of git's trees."""
 GIT_S = 300
@@ -157,10 +160,15 @@ class Repository:
         environ: Mapping[str, str] | None = None,
         known: Sequence[int] = (0,),
     ) -> subprocess.CompletedProcess[bytes]:
-        """Runs git in the person's repository, as the person would; raises `PushRefused` if it fails."""
+        """Runs git in the person's repository, in the person's name, without what it is configured to start.
+
+        An agent may have written that configuration. Raises `PushRefused` if git fails.
+        """
+        if (program := find_program("git")) is None:
+            raise PushRefused("git is not installed: a branch needs it")
         try:
             done = subprocess.run(
-                ["git", *words],
+                [program, *OBEY_NOTHING, *words],
                 cwd=self.folder,
                 input=input,
                 env={**self.environ, **(environ or {})},
@@ -168,8 +176,6 @@ class Repository:
                 timeout=GIT_S,
                 check=False,
             )
-        except FileNotFoundError:
-            raise PushRefused("git is not installed: a branch needs it") from None
         except subprocess.TimeoutExpired:
             raise PushRefused(f"git {words[0]} has not ended in {GIT_S} s: no branch was made") from None
         if done.returncode not in known:

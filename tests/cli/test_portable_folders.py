@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from orchestrator.cli.diff import _styled
 from orchestrator.cli.main import app
 from orchestrator.terminal.faults import report
 from tests.cli.machine import Machine
@@ -96,6 +97,12 @@ def test_terminal_is_not_steered_by_names_in_a_folder(machine: Machine, log: Por
     assert r"\033[2J\377" in told
 
 
+def test_terminal_shows_a_patch_without_obeying_it() -> None:
+    lines = list(_styled("+\x1b[2Jred\r\n-\u202eold"))
+    assert [str(line) for line in lines] == ["+␛[2Jred␍", "-\\u202eold"]
+    assert [line.style for line in lines] == ["green", "red"]
+
+
 @pytest.mark.parametrize("back", [0, 1, 2])
 def test_person_gets_the_folder_of_any_entry(
     machine: Machine, log: PortableLog, tmp_path: Path, back: int
@@ -139,7 +146,10 @@ def test_person_gets_the_changes_into_a_folder_that_has_changed_too(
     told = says(machine, "apply", session, "--check", at=mine)
     assert "3 files would change" in told
     assert (mine / "code/main.py").read_bytes() == mine_changed["code/main.py"], "it only looked"
-    told = says(machine, "apply", session, at=mine)
+    git(mine, "init", "-q")
+    (mine / "deep").mkdir()
+    told = says(machine, "apply", session, at=mine / "deep")
+    (mine / "deep").rmdir()
     assert "M code/main.py" in told
     found = {name.decode(): content for name, (_, content) in content_of(mine).items()}
     both = LINES.replace(b"line 15\n", b"line fifteen\n").replace(b"line 3\n", b"line three\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.machine import Machine, says
+from tests.cli.machine import Machine, kinds, says
 from tests.folders.workshop import git
 
 pytestmark = pytest.mark.realredis
@@ -20,10 +20,7 @@ AGENT = ({"items": [{"call": "shell", "args": {"command": ["bash", "-c", WRITE]}
 
 
 def test_person_types_the_page_and_has_the_agents_work_in_three_ways(machine: Machine) -> None:
-    checkout = machine.folder
-    (checkout / "README.md").write_text("# Small\n")
-    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "First"]):
-        git(checkout, *words)
+    checkout = repository(machine)
     (checkout / "notes.txt").write_text("not committed\n")
     names = {
         f"GIT_{who}_{what}": "p@x.example" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
@@ -41,6 +38,26 @@ def test_person_types_the_page_and_has_the_agents_work_in_three_ways(machine: Ma
         b"?? hello.py",
         b"?? notes.txt",
     ]
+
+
+def repository(machine: Machine) -> Path:
+    """A person's checkout with one commit."""
+    (machine.folder / "README.md").write_text("# Small\n")
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "First"]):
+        git(machine.folder, *words)
+    return machine.folder
+
+
+def test_work_is_merged_at_the_end_of_a_task_whose_events_stay_ndjson(machine: Machine) -> None:
+    checkout = repository(machine)
+    with machine.model(*AGENT) as user:
+        user = user.under(DENDRO_APPROVAL_POLICY="never")
+        done = user.run("run", "--portable", "--apply", "--json", "Say hello.")
+    assert done.returncode == 0, done.stderr
+    assert kinds(done.stdout)[-1] == "task_complete"
+    assert f"{checkout}: 2 files changed" in done.stderr
+    assert (checkout / "README.md").read_text() == "# Small\nHello!\n"
+    assert user.run("run", "--apply", "hello").returncode == 2
 
 
 class Reader:
