@@ -6,7 +6,8 @@ lost with the queue or with this process is found again by the next look: turns 
 
     every 10 s      due timers, as a backstop for workers; cancels that no worker brings to an end
     every minute    what should be sealed or archived is queued; sessions without a worker are logged
-    every 10 min    the chains of a few sessions are verified, in turn
+    every 10 min    the chains of a few sessions are verified, in turn, and packs of theirs that no entry
+                    names are removed
     every hour      trees past their retention are deleted
 
 arq cannot use a cluster, so its queue may have a server of its own (`upkeep.url`).
@@ -18,6 +19,7 @@ import asyncio
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,7 +44,10 @@ from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
+from orchestrator.wiring.portable import pack_store
+from orchestrator.workspaces.packs import Packs
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
+from workers.upkeep_packs import collect_packs
 from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
 from workers.upkeep_sealing import Mover, archive_session, due_to_archive, due_to_seal, seal_session
@@ -69,6 +74,8 @@ class Upkeep:
     verify_sessions: int
     reaping: Opening
     round: Round = field(default_factory=Round)
+    packs: Packs | None = None
+    """The packs of portable folders; None where there are none to look after."""
 
     @property
     def storage(self) -> Storage:
@@ -93,6 +100,7 @@ def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
         retention_ms=None if rules.retention_days is None else int(rules.retention_days * DAY_MS),
         verify_sessions=rules.verify_sessions,
         reaping=lambda: reaping(settings, url),
+        packs=pack_store(settings),
     )
 
 
@@ -156,10 +164,14 @@ async def archive(ctx: Context, session: str) -> str:
 
 
 async def verify(ctx: Context) -> int:
-    """Verifies the chains of the next few sessions."""
+    """Verifies the chains of the next few sessions, and removes packs that no entry of theirs names."""
     upkeep = _upkeep(ctx)
     sessions = [head.session for head in await upkeep.heads()]
-    return await verify_some(upkeep.storage, upkeep.round.take(sessions, upkeep.verify_sessions))
+    taken = upkeep.round.take(sessions, upkeep.verify_sessions)
+    broken = await verify_some(upkeep.storage, taken)
+    if upkeep.packs is not None:
+        await collect_packs(upkeep.storage, upkeep.packs, taken, time.time())
+    return broken
 
 
 async def retain(ctx: Context) -> None:

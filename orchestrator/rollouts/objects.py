@@ -115,6 +115,13 @@ class Objects:
             found: bool = self._fs.exists(self._path(name))
             return found
 
+    def changed_s(self, name: str) -> float | None:
+        """The Unix time at which an object was written; None if there is none."""
+        with self._asked("does not tell of", name), suppress(FileNotFoundError):
+            written: float = self._fs.modified(self._path(name)).timestamp()
+            return written
+        return None
+
     def names(self, folder: str) -> list[str]:
         """The names right below a folder, unfinished ones left out."""
         found: list[Any] = []

@@ -25,6 +25,7 @@ _NAME = re.compile(
     f"(?P<tree>{_ID})/workspaces/(?P<session>{_ID})/"
     "(?P<epoch>[0-9]{1,15})-(?P<claim>[0-9a-f]{1,32})-(?P<sha256>[0-9a-f]{64})[.]pack"
 )
+_NAMED = re.compile(re.sub(r"\(\?P<[a-z0-9]+>", "(?:", _NAME.pattern).encode("ascii"))
 BIRTH = "0"
 """The claim of packs that were written when the session was made: nobody held it yet, its epoch was 0."""
 
@@ -116,9 +117,18 @@ class Packs:
         named = (_NAME.fullmatch(f"{folder}/{name}") for name in found)
         return tuple(PackName.of(match.group(), tree) for match in named if match is not None)
 
+    async def written_s(self, name: PackName) -> float | None:
+        """The Unix time at which a pack was stored; None if it is not there."""
+        return await asyncio.to_thread(self._objects.changed_s, str(name))
+
     async def remove(self, name: PackName) -> None:
         """Removes a pack; one that is not there is removed already."""
         await asyncio.to_thread(self._objects.remove, str(name))
+
+
+def named_in(payload: bytes) -> set[str]:
+    """Everything in an entry's bytes that is a pack's name."""
+    return {match.group().decode("ascii") for match in _NAMED.finditer(payload)}
 
 
 class _Hashed:

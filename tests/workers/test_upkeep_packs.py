@@ -1,0 +1,112 @@
+"""Packs that no entry names are removed, and no others."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.entries import Entry
+from orchestrator.core.ids import TreeId
+from orchestrator.core.workspace import FileCounts, Pack
+from orchestrator.protocol.ids import SnapshotId
+from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.storage import Storage
+from orchestrator.workspaces.packs import PackName, Packs
+from tests.workers.actors import Author, head_of, some_entries
+from workers.upkeep_packs import YOUNG_S, collect_packs
+from workers.upkeep_sealing import Moved, Mover, seal_session
+
+pytestmark = pytest.mark.realredis
+
+TOMORROW = YOUNG_S + 60.0
+
+
+@pytest.fixture
+def packs(tmp_path: Path) -> Packs:
+    return Packs(Objects((tmp_path / "archive").as_uri()))
+
+
+async def stored(packs: Packs, author: Author, epoch: int, content: str, tmp_path: Path) -> PackName:
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    name = PackName(TreeId(author.session), author.session, epoch, "ab12", digest)
+    (tmp_path / "pack").write_text(content)
+    await packs.put(name, tmp_path / "pack")
+    return name
+
+
+def naming(name: PackName) -> Entry:
+    snapshot, pack = SnapshotId("1" * 40), Pack(str(name), name.sha256, 3)
+    return e.fact(f.WorkspaceSaved(snapshot, None, pack, FileCounts(), (), (), 1))
+
+
+async def left(packs: Packs, author: Author) -> set[PackName]:
+    return set(await packs.names(TreeId(author.session), author.session))
+
+
+async def test_pack_of_an_earlier_claim_that_no_entry_names_is_removed(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    author = await Author(storage).is_born()
+    await author.writes([])
+    named = await stored(packs, author, 1, "named", tmp_path)
+    await stored(packs, author, 1, "never named", tmp_path)
+    await author.writes([naming(named)])
+    await author.writes([])
+    assert await collect_packs(storage, packs, [author.session], time.time() + TOMORROW) == 1
+    assert await left(packs, author) == {named}
+
+
+async def test_pack_of_the_claim_that_holds_the_session_stays(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    author = await Author(storage).is_born()
+    await author.writes([])
+    epoch = (await head_of(storage, author.session)).epoch
+    names = {await stored(packs, author, epoch + more, f"at {more}", tmp_path) for more in (0, 1)}
+    assert await collect_packs(storage, packs, [author.session], time.time() + TOMORROW) == 0
+    assert await left(packs, author) == names
+
+
+async def test_young_pack_stays(storage: Storage, packs: Packs, tmp_path: Path) -> None:
+    author = await Author(storage).is_born()
+    await author.writes([])
+    await author.writes([])
+    name = await stored(packs, author, 1, "young", tmp_path)
+    assert await collect_packs(storage, packs, [author.session], time.time() + YOUNG_S - 60) == 0
+    assert await left(packs, author) == {name}
+
+
+async def test_pack_that_a_sealed_entry_names_stays(
+    mover: Mover, storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    author = await Author(storage).is_born()
+    await author.writes([])
+    named = await stored(packs, author, 1, "named", tmp_path)
+    await (await author.writes([naming(named), *some_entries(40)])).snapshots()
+    await author.writes(some_entries(3))
+    assert await seal_session(mover, author.session) is Moved.DONE
+    assert await collect_packs(storage, packs, [author.session], time.time() + TOMORROW) == 0
+    assert await left(packs, author) == {named}
+
+
+async def test_log_that_cannot_be_read_whole_costs_no_pack(
+    mover: Mover, storage: Storage, packs: Packs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    author = await Author(storage).is_born()
+    await author.writes([])
+    named = await stored(packs, author, 1, "named", tmp_path)
+    await (await author.writes([naming(named), *some_entries(40)])).snapshots()
+    await author.writes(some_entries(3))
+    assert await seal_session(mover, author.session) is Moved.DONE
+    for segment in (tmp_path / "archive").rglob("*.jsonl.zst"):
+        segment.unlink()
+    with caplog.at_level(logging.WARNING, "dendro.upkeep"):
+        assert await collect_packs(storage, packs, [author.session], time.time() + TOMORROW) == 0
+    assert "its packs were not looked at" in caplog.text
+    assert await left(packs, author) == {named}

@@ -1,0 +1,57 @@
+"""Packs that no entry names: left in the store by a worker that died, or was too slow, before its commit.
+
+A pack is named by the commit that follows it, under the claim in its name. So one of an earlier claim that
+no entry names by now will never be named. What is young stays all the same: clocks of stores differ, and a
+person may be looking for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId
+from orchestrator.rollouts.full_log import full_log, head_of
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.rollouts.storage import Storage
+from orchestrator.workspaces.packs import PackName, Packs, named_in
+
+log = logging.getLogger("dendro.upkeep")
+YOUNG_S = 86_400.0
+
+
+async def collect_packs(storage: Storage, packs: Packs, sessions: Sequence[SessionId], now_s: float) -> int:
+    """Removes packs of these sessions that no entry will ever name; answers how many."""
+    removed = 0
+    for session in sessions:
+        try:
+            head = await head_of(storage.broker, session)
+            for name in await _orphans(storage, packs, head, now_s):
+                log.info("removed %s: no entry of its session names it", name)
+                await packs.remove(name)
+                removed += 1
+        except UnknownSession:
+            continue
+        except (ArchiveUnavailable, BrokenArchive) as error:
+            log.warning("session %s: its packs were not looked at: %s", session, error)
+    return removed
+
+
+async def _orphans(storage: Storage, packs: Packs, head: SessionHead, now_s: float) -> list[PackName]:
+    """The packs that earlier claims have left; nothing where the log cannot be read whole."""
+    old = [name for name in await packs.names(head.tree, head.session) if name.epoch < head.epoch]
+    found = []
+    for name in old:
+        written = await packs.written_s(name)
+        if written is not None and now_s - written > YOUNG_S:
+            found.append(name)
+    if not found:
+        return []
+    named, read = set[str](), 0
+    async for entry in full_log(storage.broker, storage.archive, head.session, 0, head.seq):
+        named |= named_in(entry.payload)
+        read += 1
+    return [name for name in found if str(name) not in named] if read == head.seq else []
