@@ -213,7 +213,7 @@ class Copy:
             version, last, settings, names, row = marshal.loads((self.place.objects / "index").read_bytes())
             if (version, last, settings) != (_FORMAT, snapshot, repr(self.bounds)):
                 return None
-            objects = Objects([kept(self._packs / name) for name in names])
+            objects = self._kept_objects(names)
             commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
             return State(snapshot, loaded(row), objects, commit.head)
         except (OSError, ValueError, EOFError, TypeError, FolderError):
@@ -223,9 +223,13 @@ class Copy:
         """The state after a keeper that was killed: its packs are here, and nothing is known of the files."""
         try:
             names = marshal.loads((self.place.objects / "last").read_bytes())[snapshot]
-            return self._unread(snapshot, Objects([kept(self._packs / name) for name in names]))
+            return self._unread(snapshot, self._kept_objects(names))
         except (OSError, ValueError, EOFError, TypeError, KeyError, FolderError):
             return None
+
+    def _kept_objects(self, names: Sequence[str]) -> Objects:
+        found = [kept(self._packs / name) for name in names]
+        return Objects([pack for pack in found if pack is not None])
 
     def _unread(self, snapshot: SnapshotId, objects: Objects) -> State:
         root, head = self._walked(objects, snapshot)
@@ -352,7 +356,11 @@ class Copy:
     def _spooled(self, pack: Pack) -> Path:
         path = self.place.objects / "spool" / f"{pack.sha256}.pack"
         path.unlink(missing_ok=True)
-        os.link(self._packs / f"{pack.sha256}.pack", path)
+        kept_here = self._packs / f"{pack.sha256}.pack"
+        try:
+            os.link(kept_here, path)
+        except OSError:
+            shutil.copyfile(kept_here, path)  # a file system without hard links
         return path
 
     def _with(self, packs: Sequence[PackSource]) -> Objects:
@@ -367,11 +375,11 @@ class Copy:
             path = self._received_file(source)
             if any(pack.file.path == path for pack in found):
                 continue
-            if path.with_suffix(".objects").exists():
-                found.append(kept(path))
-                continue
-            found.append(checked(path, Objects(found), self.bounds))
-            keep(found[-1])
+            pack = kept(path)
+            if pack is None:
+                pack = checked(path, Objects(found), self.bounds)
+                keep(pack)
+            found.append(pack)
         return Objects(found)
 
     def _received_file(self, source: PackSource) -> Path:

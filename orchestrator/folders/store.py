@@ -92,6 +92,11 @@ class Objects:
             pack, found = self._must(head.base)
         for change in reversed(changes):
             content = delta.apply(content, change)
+        if object_id(kind, content) != sha:
+            # The pack was whole when it was checked; disks, too, forget.
+            raise FolderError(
+                "damaged", f"the object {sha.hex()} is not what it was: its pack here is damaged"
+            )
         return content
 
 
@@ -175,7 +180,10 @@ def keep(pack: Indexed) -> None:
     pack.file.path.with_suffix(".objects").write_bytes(marshal.dumps(rows))
 
 
-def kept(path: Path) -> Indexed:
-    """A pack of this place whose objects were written beside it."""
-    rows = marshal.loads(path.with_suffix(".objects").read_bytes())
-    return Indexed(PackFile(path), {sha: Found(*row) for sha, row in rows.items()})
+def kept(path: Path) -> Indexed | None:
+    """A pack of this place whose objects were written beside it; None where they cannot be read."""
+    try:
+        rows = marshal.loads(path.with_suffix(".objects").read_bytes())
+        return Indexed(PackFile(path), {sha: Found(*row) for sha, row in rows.items()})
+    except (OSError, ValueError, EOFError, TypeError, FolderError):
+        return None

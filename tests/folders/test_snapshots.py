@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.folders.build import remove
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.records import Bounds, Counts, FolderError, Place, SnapshotId, Taken, Unchanged
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
@@ -202,32 +204,70 @@ def test_file_over_the_bound_is_left_out_and_named_once(tmp_path: Path) -> None:
         bench.take()
 
 
-_NAMES = st.sampled_from([b"a", b"b", b"c.py", b"dir", b"caf\xe9", b"x y", b"-", b"*"])
-_PATHS = st.lists(_NAMES, min_size=1, max_size=3).map(b"/".join)
+def test_pack_that_decays_on_this_machine_is_noticed(bench: Bench) -> None:
+    bench.write({"a": os.urandom(5000)})
+    bench.born()
+    kept = next((bench.copy.place.objects / "packs").glob("*.pack"))
+    kept.with_suffix(".objects").write_bytes(b"")
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+    again = Copy(bench.copy.place, bench.bounds)
+    assert not again.adopt((), bench.at)
+    assert again.adopt(bench.packs, bench.at)
+    data = bytearray(kept.read_bytes())
+    data[2000] ^= 1
+    kept.unlink()
+    kept.write_bytes(data)
+    with pytest.raises(FolderError) as decayed:
+        Copy(bench.copy.place, bench.bounds).make(bench.packs, bench.at)
+    assert decayed.value.kind == "damaged"
+
+
+_NAMES = st.sampled_from(["a", "b", "dir", "caf\udce9"])
+_PATHS = st.lists(_NAMES, min_size=1, max_size=3).map("/".join)
 _CONTENT = st.one_of(
-    st.binary(max_size=40), st.just(b"line\n" * 50), st.sampled_from(["a", "b/c", "c.py"]), st.none()
+    st.binary(max_size=40), st.just(b"line\n" * 50), st.sampled_from(["a", "b/dir", "dir"]), st.none()
+)
+_OPERATIONS = st.one_of(
+    st.tuples(st.just("write"), _PATHS, _CONTENT),
+    st.tuples(st.just("remove"), _PATHS, st.none()),
+    st.tuples(st.just("program"), _PATHS, st.none()),
+    st.tuples(st.just("rename"), _PATHS, _PATHS),
 )
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.dictionaries(_PATHS, _CONTENT, max_size=6), min_size=1, max_size=3))
-def test_any_folder_is_made_as_it_was(versions: list[dict[bytes, Content]]) -> None:
+@given(st.lists(st.lists(_OPERATIONS, max_size=4), min_size=1, max_size=5))
+def test_any_folder_is_made_as_it_was_after_any_changes(
+    rounds: list[list[tuple[str, str, Content]]],
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(Path(name))
         bench.folder.mkdir()
-        bench.born()
-        for number, files in enumerate(versions):
-            for path, content in files.items():
-                _place(bench, path, content)
-            bench.take()
-            assert content_of(bench.elsewhere(str(number))) == content_of(bench.folder)
+        tree = bench.born().tree
+        for number, operations in enumerate(rounds):
+            for what, path, more in operations:
+                with suppress(OSError):
+                    _change(bench, what, path, more)
+            taken = bench.take()
+            tree = taken.tree if isinstance(taken, Taken) else tree
+            fresh = Copy(Place(bench.folder, bench.root / f"fresh {number}"), bench.bounds)
+            assert fresh.born(None, "HEAD", AT_MS).tree == tree
+        assert content_of(bench.elsewhere()) == content_of(bench.folder)
 
 
-def _place(bench: Bench, path: bytes, content: Content) -> None:
-    """Writes a path where the folder allows it, and removes what is there where it does not."""
-    try:
-        bench.write({path: content})
-    except OSError:
-        target = os.path.join(os.fsencode(bench.folder), path)  # noqa: PTH118
-        if os.path.lexists(target) and not os.path.isdir(target):  # noqa: PTH112
-            os.unlink(target)  # noqa: PTH108
+def _change(bench: Bench, what: str, path: str, more: Content) -> None:
+    target = bench.folder / path
+    match what:
+        case "write":
+            if target.is_symlink():
+                target.unlink()
+            bench.write({path: more})
+        case "remove" if target.is_dir() and not target.is_symlink():
+            remove(target)
+        case "remove":
+            target.unlink()
+        case "program" if not target.is_symlink():
+            target.chmod(target.stat().st_mode ^ 0o100 if target.is_file() else 0o755)
+        case "rename":
+            assert isinstance(more, str)
+            target.rename(bench.folder / more)
