@@ -153,8 +153,6 @@ class _Check:
             if found is None:
                 raise self._file.broken("a delta's base is in no pack before it")
             kind, deltas = found[1].kind, found[1].deltas + 1
-            if deltas > MOST_DELTAS:
-                raise self._file.broken(f"more than {MOST_DELTAS} deltas above each other")
             self._allow(kind, head.size)
             changes, end = self._file.inflate(head)
             self._allow(kind, delta.sizes(changes)[1])

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.build import remove
 from orchestrator.folders.copy import Copy
+from orchestrator.folders.known import UNSURE
+from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.records import Bounds, Counts, FolderError, Place, SnapshotId, Taken, Unchanged
+from orchestrator.folders.scan import Scan
+from orchestrator.folders.store import Objects
+from orchestrator.folders.take import NewObjects
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
 
@@ -103,6 +108,19 @@ def test_change_that_keeps_size_and_modification_time_is_seen(bench: Bench) -> N
     (bench.folder / "a").write_bytes(b"two")
     os.utime(bench.folder / "a", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert bench.taken().names == ("M a",)
+
+
+def test_times_within_the_clocks_grain_of_the_walk_are_not_believed(bench: Bench) -> None:
+    bench.write({"d/a": b"1"})
+    changed_ns = (bench.folder / "d" / "a").stat().st_ctime_ns
+    writer = PackWriter(bench.root / "new")
+    for later_ns, believed in ((0, False), (10**7, False), (10**9, True)):
+        found = Scan(Bounds(), NewObjects(writer, Objects()), changed_ns + later_ns).root(bench.folder, None)
+        below = found.folders["d"]
+        assert (below.files["a"].ctime_ns == changed_ns) is believed
+        assert (below.files["a"].ctime_ns == UNSURE) is not believed
+        assert (below.seen is not None) is believed
+    writer.discard()
 
 
 def test_file_and_folder_that_take_each_others_place_are_seen(bench: Bench) -> None:
