@@ -61,7 +61,7 @@ def diff(
 async def _difference(
     invocation: Invocation, whom: tuple[str, int | None], between: tuple[int | None, int | None], stat: bool
 ) -> Difference:
-    from orchestrator.cli.invocation import opened
+    from orchestrator.cli.invocation import opened, print_on_stderr
     from orchestrator.views.agents import addressed
     from orchestrator.views.workspaces import fetched, folder_past, packs_of
 
@@ -70,6 +70,9 @@ async def _difference(
         past = await folder_past(found, target.head)
         before = past.base if between[0] is None else past.at(between[0])
         after = past.at(between[1])
+        if between[1] is None and past.unsaved is not None:
+            machine = past.unsaved.machine
+            print_on_stderr(f"the newest changes are on machine {machine} only, and not in this")
         packs = packs_of((before, after))
         async with fetched(found.packs(), target.tree, packs, found.folder_bounds()) as copy:
             return await copy.keeper.diff(before.snapshot, after.snapshot, copy.packs, stat=stat)

@@ -200,6 +200,8 @@ def test_nothing_is_made_of_a_folder_whose_newest_changes_no_store_has(
     log.add(UNSAVED)
     session = log.plant(machine)
     subprocess.run(["git", "init", "-q"], cwd=machine.folder, check=True)
+    looked = run(machine, "diff", session, "--stat")
+    assert (looked.exit_code, "on machine build-3 only" in looked.stderr) == (0, True)
     rest = [str(tmp_path / "new") for _ in command[1:]]
     assert "on machine build-3 only" in refused(machine, capsys, command[0], session, *rest)
 
