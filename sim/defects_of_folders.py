@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import outstanding
-from orchestrator.core.decide import takeover, workspace
+from orchestrator.core.decide import workspace
 from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.side_work import SideWork
 from sim.folders import SimFolders
@@ -65,21 +65,9 @@ DEFECTS = (
         "folders",
     ),
     Mutant(
-        "lost changes pass for kept ones",
-        "a machine without the unsaved changes goes on as if it had them",
-        text(workspace, "fall_back", "has != unsaved.snapshot", "False"),
-        "folders",
-    ),
-    Mutant(
         "packs come after their entries",
         "an entry names a pack that the store has not got yet",
         text(SimFolders, "_put", "self._folders.store.put(name, data)", "pass"),
-        "folders",
-    ),
-    Mutant(
-        "recorded calls pass for undone ones",
-        "a call whose writes are recorded, and whose end is not, is told that the folder is as before it",
-        text(takeover, "_in_doubt", "if recorded else", "if False else"),
         "folders",
     ),
 )

@@ -15,7 +15,15 @@ from random import Random
 import orjson
 
 from orchestrator.broker.records import Claim
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.calls import MergeWork
+from orchestrator.core.folder_commands import (
+    FolderChanged,
+    FolderFailed,
+    FolderMade,
+    FolderMerged,
+    FolderNotMerged,
+    FolderUnsaved,
+)
 from orchestrator.core.folder_use import may_write
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
@@ -60,6 +68,8 @@ class Folders:
     hosts: int = 2
     faulty: bool = True
     """Whether machines may fail to make a folder, and disks be full."""
+    stops: Callable[[str], None] = lambda worker: None
+    """Lets a worker stand still for longer than it may trust its claim."""
     met: Callable[[str, str, str, Copy | None], None] = lambda session, call_id, claim, copy: None
     """Told of a call that begins, and of the folder that it meets."""
     wrote: Callable[[str, str, Copy], None] = lambda session, claim, copy: None
@@ -135,17 +145,26 @@ class SimFolders:
         return self._loop.time() < self._trusted_until_s(claim.claim_id)
 
     async def has(self, state: State) -> SnapshotId | None:
+        return self._has(state)
+
+    def _has(self, state: State) -> SnapshotId | None:
         return self._folders.unsaved.get((self.machine, str(state.facts.session_id)))
 
     async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
         await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0, 4.0)) * self._rng.random())
+        if self._folders.faulty and self._rng.random() < 0.06:
+            self._folders.stops(self._worker)
+            await asyncio.sleep(0.1)
         place, known = (self.machine, str(claim.session)), state.workspace
         if self._folders.faulty and self._rng.random() < 0.05:
             return FolderFailed(self.machine, "no space left", elsewhere=True)
         if known.snapshot is None:
             return await self._first(state, claim)
         copy, anew = self._folders.copies.get(place), False
-        if copy is None or copy.clean != known.standing:
+        standing = known.standing
+        if standing != known.snapshot and self._has(state) != standing:
+            standing = known.snapshot
+        if copy is None or copy.clean != standing:
             try:
                 content = await self._content(state)
             except ArchiveUnavailable as error:
@@ -153,10 +172,10 @@ class SimFolders:
             copy, anew = Copy(list(content), claim.claim_id), True
         if not self._permits(claim):
             return FolderFailed(self.machine, "the claim is over", elsewhere=True)
-        copy.holder, copy.clean = claim.claim_id, str(known.standing)
+        copy.holder, copy.clean = claim.claim_id, str(standing)
         self._folders.copies[place] = copy
-        self._held[claim.claim_id] = _Held(copy, known.snapshot, known.standing, known.packs)
-        return FolderMade(self.machine, known.standing, anew)
+        self._held[claim.claim_id] = _Held(copy, known.snapshot, standing, known.packs)
+        return FolderMade(self.machine, standing, anew)
 
     async def _first(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
         snapshot = self._taken((), None, 0)
@@ -174,7 +193,7 @@ class SimFolders:
     async def _content(self, state: State) -> Content:
         """The content of the standing snapshot: of this host alone, or of the store's packs."""
         known = state.workspace
-        if known.standing != known.snapshot:
+        if known.standing != known.snapshot and self._has(state) == known.standing:
             return self._folders.contents[known.standing]
         until_s = self._loop.time() + STORE_PATIENCE_S
         while self._folders.store.away:
@@ -254,6 +273,16 @@ class SimFolders:
             raise ArchiveUnavailable("the store is away")
         self._folders.store.put(name, data)
         return Pack(name, sha256, len(data), whole)
+
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0)) * self._rng.random())
+        held = self._held.get(claim.claim_id)
+        if held is None or not self._permits(claim):
+            return FolderNotMerged("the claim is over")
+        base, theirs = self._folders.contents[work.base], self._folders.contents[work.snapshot]
+        news = [mark for mark in theirs if mark not in base and mark not in held.copy.content]
+        held.copy.content += news
+        return FolderMerged(FileCounts(modified=len(news)), ())
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)

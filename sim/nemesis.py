@@ -93,6 +93,7 @@ class Nemesis(Degradations):
         self.failover: Failover | None = None
         """Where replicas are asked, and one of them is promoted."""
         site.network.arrived = self._arrived
+        site.folders.stops = self._stops
         site.network.detour = self._waylaid
 
     def start_worker(self, pools: tuple[str, ...] = (POOL,)) -> Machine:
@@ -251,6 +252,11 @@ class Nemesis(Degradations):
 
     def _stop(self, victim: Process) -> None:
         victim.pause(self._rng.uniform(5.0, 12.0))
+
+    def _stops(self, worker: str) -> None:
+        for machine in self.living:
+            if machine.name == worker:
+                self._stop(machine)
 
     def _arrived(self, sent: Sent, reply: Any) -> None:
         """The command took effect; its reply is on the way and will find nobody, or somebody in a hurry."""

@@ -76,7 +76,12 @@ TOLD_BY_ITEMS = frozenset(
 """Tools whose calls clients are told of by the items themselves: a log has no event of them."""
 
 
-class AwaitedAgent(TypedDict):
+class _WithFolder(TypedDict, total=False):
+    workspace: JsonValue
+    """The change of its folder, in a portable tree: `subagent_merge` brings it into the caller's."""
+
+
+class AwaitedAgent(_WithFolder):
     """The AWAIT of a result: the messages of one sender, with one completion at most."""
 
     session_id: object
@@ -194,7 +199,7 @@ def awaited(state: State, mails: Sequence[Mail]) -> AwaitedAgent:
         # No message says that a child has begun; but who writes has.
         metadata["status"] = "running"
     status = done.content["status"] if done is not None else metadata["status"]
-    return {
+    result: AwaitedAgent = {
         "session_id": metadata["session_id"],
         "completion_status": done.content["completion_status"] if done is not None else None,
         "lifecycle_status": status,
@@ -203,6 +208,13 @@ def awaited(state: State, mails: Sequence[Mail]) -> AwaitedAgent:
         "completion": done.content["completion"] if done is not None else None,
         "metadata": metadata,
     }
+    if done is not None and (folder := done.content.get("workspace")):
+        result["workspace"] = {
+            "snapshot": folder["snapshot"],
+            "base": folder.get("base"),
+            **(folder.get("change") or {"files": 0, "insertions": 0, "deletions": 0}),
+        }
+    return result
 
 
 def _stranger(mail: Mail) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from orchestrator.core import facts as f
 from orchestrator.core.frozen import replace
-from orchestrator.core.workspace import Unsaved, Workspace
+from orchestrator.core.workspace import Merged, Unsaved, Workspace
 from orchestrator.protocol.ids import CallId
 
 
@@ -14,7 +14,8 @@ def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
     """The folder after a fact about it."""
     match fact:
         case f.WorkspaceBegun(snapshot, packs, omitted):
-            return replace(known, snapshot=snapshot, base=snapshot, packs=packs, omitted=omitted)
+            begun = replace(known, snapshot=snapshot, base=snapshot, packs=packs, omitted=omitted)
+            return replace(begun, base_packs=packs)
         case f.WorkspaceMade(epoch, machine):
             return replace(known, epoch=epoch, machine=machine, failures=0)
         case f.WorkspaceNotMade():
@@ -32,8 +33,10 @@ def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
         case f.WorkspaceRolledBack(to):
             stands = known.unsaved is not None and to is not None and to == known.unsaved.snapshot
             return replace(known, epoch=0, unsaved=known.unsaved if stands else None)
-        case f.WorkspaceMerged(agent_id=agent_id, snapshot=snapshot):
-            return replace(known, merged={**known.merged, str(agent_id): snapshot})
+        case f.WorkspaceMerged(agent_id=agent_id, snapshot=snapshot, packs=packs):
+            return replace(known, merged={**known.merged, str(agent_id): Merged(snapshot, packs)})
+        case f.WorkspaceOffered(agent_id, offer):
+            return replace(known, offered={**known.offered, str(agent_id): offer})
         case _:
             assert_never(fact)
 

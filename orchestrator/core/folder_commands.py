@@ -69,4 +69,20 @@ class FolderSettled:
     """The folder is at the last snapshot that the store has: nothing of it is unsaved any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class FolderMerged:
+    """A child's changes are in the folder, all of them."""
+
+    files: FileCounts
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderNotMerged:
+    """Nothing of a child's changes was written; `reason` says why, and each conflict its path."""
+
+    reason: str
+    conflicts: tuple[str, ...] = ()
+
+
 FolderCommand = FolderMade | FolderFailed | FolderChanged | FolderUnsaved | FolderSettled

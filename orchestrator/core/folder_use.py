@@ -12,6 +12,7 @@ from orchestrator.core.calls import (
     ExecWork,
     HelperWork,
     McpWork,
+    MergeWork,
     PatchWork,
     PlanWork,
     QuestionWork,
@@ -39,7 +40,7 @@ def may_write(work: CallWork | None, settings: TurnSettings) -> bool:
     match work:
         case ExecWork(sandboxed=sandboxed):
             return not sandboxed or settings.sandbox_policy["mode"] != "read-only"
-        case PatchWork() | CustomWork() | McpWork() | UnknownWork():
+        case PatchWork() | MergeWork() | CustomWork() | McpWork() | UnknownWork():
             return True
         case None | StdinWork() | AwaitWork() | HelperWork() | VariantsWork():
             return False

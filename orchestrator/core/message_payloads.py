@@ -50,8 +50,14 @@ class Completion(TypedDict):
     completion: JsonObject | None
 
 
-class CompletionPayload(Envelope, Completion):
-    """A `completion`: a child came to rest."""
+class Offered(TypedDict, total=False):
+    """The folder of an agent, in a portable tree."""
+
+    workspace: JsonObject
+
+
+class CompletionPayload(Envelope, Completion, Offered):
+    """A `completion`: a child came to rest, in a portable tree with its folder."""
 
     status: AgentStatus
     turn: int

@@ -17,7 +17,7 @@ from dataclasses import asdict, field
 
 from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.core.ids import TreeId
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
@@ -67,6 +67,76 @@ class FolderChange:
     """Paths, quoted, up to `NAMES_BYTES`."""
 
 
+# ── as JSON ───────────────────────────────────────────────────────────────────────────────────
+
+_read_pack, _write_pack = reader_of(Pack), writer_of(Pack, "pack")
+_read_change, _write_change = reader_of(FolderChange), writer_of(FolderChange, "change")
+
+
+def _unkinded(wire: JsonObject) -> JsonObject:
+    del wire["kind"]
+    return wire
+
+
+def read_pack(wire: JsonMapping) -> Pack:
+    return _read_pack(wire)
+
+
+def write_pack(pack: Pack) -> JsonObject:
+    return _unkinded(_write_pack(pack))
+
+
+def read_packs(wire: Sequence[JsonMapping]) -> tuple[Pack, ...]:
+    return tuple(map(_read_pack, wire))
+
+
+def write_packs(packs: Sequence[Pack]) -> list[JsonObject]:
+    return list(map(write_pack, packs))
+
+
+def read_counts(wire: JsonMapping) -> FileCounts:
+    return FileCounts(wire["added"], wire["modified"], wire["deleted"])
+
+
+def read_change(wire: JsonMapping | None) -> FolderChange | None:
+    return _read_change(wire) if wire else None
+
+
+def write_change(change: FolderChange | None) -> JsonObject | None:
+    return _unkinded(_write_change(change)) if change is not None else None
+
+
+PACK = form(read=read_pack, write=write_pack)
+PACKS = form(read=read_packs, write=write_packs)
+COUNTS = form(read=read_counts, write=asdict)
+CHANGE = form(read=read_change, write=write_change)
+
+
+# ── a folder, and those of children ───────────────────────────────────────────────────────────
+
+
+@record
+class Offer:
+    """The folder of a child as the child told it when it came to rest last."""
+
+    snapshot: SnapshotId
+    base: SnapshotId | None = None
+    """The snapshot that the child began with."""
+    packs: tuple[Pack, ...] = field(default=(), metadata=PACKS)
+    """The packs that make both."""
+    change: FolderChange | None = field(default=None, metadata=CHANGE)
+    unsaved: bool = False
+    """The child's last changes are not stored, and not in it."""
+
+
+@record
+class Merged:
+    """The snapshot of a child that was merged last, and the packs that make it."""
+
+    snapshot: SnapshotId
+    packs: tuple[Pack, ...] = field(default=(), metadata=PACKS)
+
+
 @record
 class PortableFolder:
     """A folder that any worker makes: fixed when its session is made."""
@@ -108,6 +178,27 @@ class Unsaved:
     """The time in their snapshot: taken again, nothing else having changed, it is the same."""
 
 
+read_unsaved = reader_of(Unsaved)
+read_merged = reader_of(Merged)
+read_offer, _write_offer = reader_of(Offer), writer_of(Offer, "offer")
+_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder, "portable")
+
+
+def write_offer(offer: Offer) -> JsonObject:
+    return _unkinded(_write_offer(offer))
+
+
+def read_portable(wire: JsonMapping | None) -> PortableFolder | None:
+    return _read_portable(wire) if wire else None
+
+
+def write_portable(folder: PortableFolder | None) -> JsonObject | None:
+    return _unkinded(_write_portable(folder)) if folder is not None else None
+
+
+OFFER = form(read=read_offer, write=write_offer)
+
+
 @record
 class Workspace:
     """A portable session's folder."""
@@ -127,8 +218,12 @@ class Workspace:
     """The difference to `base`."""
     omitted: tuple[str, ...] = ()
     """The files that are not recorded, as people were told last."""
-    merged: Mapping[str, SnapshotId] = field(default_factory=dict)
-    """For each agent whose work was merged into the folder: the snapshot of it that was merged last."""
+    offered: Mapping[str, Offer] = field(default_factory=dict)
+    """The folders of children that came to rest, by the number of the child."""
+    merged: Mapping[str, Merged] = field(default_factory=dict)
+    """The last merge of each child."""
+    base_packs: tuple[Pack, ...] = ()
+    """The packs that `base` is made from."""
     failures: int = 0
     """Claims in a row that could not make the folder."""
     recorded: tuple[CallId, ...] = ()
@@ -141,10 +236,6 @@ class Workspace:
             return self.unsaved.snapshot
         return self.snapshot
 
-    def base_of(self, child: AgentId, began_with: SnapshotId | None) -> SnapshotId | None:
-        """The snapshot that a merge of a child's work counts from."""
-        return self.merged.get(str(child), began_with)
-
     @classmethod
     def of(cls, wire: JsonMapping) -> Workspace:
         return cls(
@@ -156,7 +247,9 @@ class Workspace:
             read_unsaved(wire["unsaved"]) if wire["unsaved"] else None,
             read_change(wire["change"]),
             tuple(wire["omitted"]),
-            wire["merged"],
+            {id: read_offer(offer) for id, offer in wire["offered"].items()},
+            {id: read_merged(merged) for id, merged in wire["merged"].items()},
+            read_packs(wire["base_packs"]),
             wire["failures"],
             tuple(wire["recorded"]),
         )
@@ -184,58 +277,3 @@ def is_pack_due_whole(packs: Sequence[Pack]) -> bool:
     added = [pack for pack in packs if not pack.whole]
     first = next((pack.bytes for pack in packs if pack.whole), 0)
     return not packs or len(added) >= MOST_ADDED or sum(pack.bytes for pack in added) > first
-
-
-# ── as JSON ───────────────────────────────────────────────────────────────────────────────────
-
-_read_pack, _write_pack = reader_of(Pack), writer_of(Pack, "pack")
-_read_change, _write_change = reader_of(FolderChange), writer_of(FolderChange, "change")
-read_unsaved = reader_of(Unsaved)
-_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder, "portable")
-
-
-def _unkinded(wire: JsonObject) -> JsonObject:
-    del wire["kind"]
-    return wire
-
-
-def read_pack(wire: JsonMapping) -> Pack:
-    return _read_pack(wire)
-
-
-def write_pack(pack: Pack) -> JsonObject:
-    return _unkinded(_write_pack(pack))
-
-
-def read_packs(wire: Sequence[JsonMapping]) -> tuple[Pack, ...]:
-    return tuple(map(_read_pack, wire))
-
-
-def write_packs(packs: Sequence[Pack]) -> list[JsonObject]:
-    return list(map(write_pack, packs))
-
-
-def read_counts(wire: JsonMapping) -> FileCounts:
-    return FileCounts(wire["added"], wire["modified"], wire["deleted"])
-
-
-def read_change(wire: JsonMapping | None) -> FolderChange | None:
-    return _read_change(wire) if wire else None
-
-
-def write_change(change: FolderChange | None) -> JsonObject | None:
-    return _unkinded(_write_change(change)) if change is not None else None
-
-
-def read_portable(wire: JsonMapping | None) -> PortableFolder | None:
-    return _read_portable(wire) if wire else None
-
-
-def write_portable(folder: PortableFolder | None) -> JsonObject | None:
-    return _unkinded(_write_portable(folder)) if folder is not None else None
-
-
-PACK = form(read=read_pack, write=write_pack)
-PACKS = form(read=read_packs, write=write_packs)
-COUNTS = form(read=read_counts, write=asdict)
-CHANGE = form(read=read_change, write=write_change)

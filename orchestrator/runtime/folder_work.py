@@ -10,12 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.core.calls import MergeWork
 from orchestrator.core.commands import CallFinished, Command
 from orchestrator.core.folder_commands import (
     FolderChanged,
     FolderCommand,
     FolderFailed,
     FolderMade,
+    FolderMerged,
+    FolderNotMerged,
     FolderSettled,
     FolderUnsaved,
 )
@@ -90,6 +93,14 @@ class FolderWork:
         if writes or finished.over is not None:
             await self._record_end(call, finished)
         return finished
+
+    async def merge(self, call: Call, work: MergeWork) -> CallFinished:
+        """Merges a child's changes, and tells of it as of a patch."""
+        merged = await self._folders.merge(self._state, self._claim, work)
+        written = isinstance(merged, FolderMerged)
+        said = "\n".join(_merged(merged, work))
+        end = work.end(call.call_id, said, written=written)
+        return CallFinished(call.call_id, said, (end,), applied=written)
 
     async def _record_end(self, call: Call, finished: CallFinished) -> None:
         try:
@@ -223,6 +234,15 @@ class FolderWork:
     @property
     def _state(self) -> State:
         return self._context.journal.state
+
+
+def _merged(merged: FolderMerged | FolderNotMerged, work: MergeWork) -> Sequence[str]:
+    """The lines that the model reads of a merge."""
+    if isinstance(merged, FolderNotMerged):
+        return f"not merged, and nothing was written: {merged.reason}", *merged.conflicts
+    files = merged.files
+    counts = f"{files.added} files added, {files.modified} modified, {files.deleted} deleted"
+    return f"merged the work of agent {work.agent_id}: {counts}", *merged.names
 
 
 def _unlike(news: FolderUnsaved, known: Unsaved) -> bool:

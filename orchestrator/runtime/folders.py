@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from orchestrator.broker.records import Claim
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.calls import MergeWork
+from orchestrator.core.folder_commands import (
+    FolderChanged,
+    FolderFailed,
+    FolderMade,
+    FolderMerged,
+    FolderNotMerged,
+    FolderUnsaved,
+)
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId, SnapshotId
@@ -65,6 +73,13 @@ class Folders(Protocol):
         """
         ...
 
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        """Brings a child's changes into the folder: all of them, or none where any conflicts.
+
+        Cancelled, it is ended, whole or not begun, when this raises.
+        """
+        ...
+
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         """Notes that the log has the folder's state; `resting`: nothing that may write runs."""
         ...
@@ -101,6 +116,9 @@ class NoFolders:
         within_s: float | None = None,
     ) -> FolderChanged | FolderUnsaved | None:
         return None
+
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        return FolderNotMerged(NOT_SERVED)
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         return None

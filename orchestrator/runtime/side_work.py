@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Collection
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import MergeWork
 from orchestrator.core.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.outstanding import (
@@ -179,7 +180,11 @@ class SideWork:
             self._arrivals.push(refused_call(call, why))
             return
         site = self.site(state)
-        self._arrivals.push(await self.folder.around(call, lambda: self._ports.tools.run(call, site)))
+        work = call.work
+        if isinstance(work, MergeWork):
+            self._arrivals.push(await self.folder.around(call, lambda: self.folder.merge(call, work)))
+        else:
+            self._arrivals.push(await self.folder.around(call, lambda: self._ports.tools.run(call, site)))
 
     def site(self, state: State) -> CallSite:
         """The site at which a call of this session is assessed and run."""

@@ -8,7 +8,7 @@ from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
-from orchestrator.tools.subagents.specs import OFFERED, PARALLEL_SAFE, VARIANTS
+from orchestrator.tools.subagents.specs import MERGE, OFFERED, PARALLEL_SAFE, VARIANTS
 from orchestrator.tools.tool import Tool, unsupported
 
 
@@ -41,4 +41,14 @@ class VariantsTool(AgentTool):
         return super().offered(state) if plans else None
 
 
-AGENT_TOOLS = (*(AgentTool(schema) for schema in OFFERED if schema is not VARIANTS), VariantsTool(VARIANTS))
+class MergeTool(AgentTool):
+    """The tool that takes an agent's work over, where each agent has a folder of its own."""
+
+    needs_folder = True
+
+    def offered(self, state: State) -> JsonObject | None:
+        return super().offered(state) if state.facts.portable is not None else None
+
+
+OWN = {VARIANTS["name"]: VariantsTool, MERGE["name"]: MergeTool}
+AGENT_TOOLS = tuple(OWN.get(schema["name"], AgentTool)(schema) for schema in OFFERED)

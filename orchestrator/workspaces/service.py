@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator.broker.records import Claim
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.calls import MergeWork
+from orchestrator.core.folder_commands import (
+    FolderChanged,
+    FolderFailed,
+    FolderMade,
+    FolderMerged,
+    FolderNotMerged,
+    FolderUnsaved,
+)
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.core.workspace import FileCounts, FolderChange, Pack, PortableFolder, fitting
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import (
-    Bounds,
-    FolderError,
-    Omissions,
-    Taken,
-    Unchanged,
-)
+from orchestrator.folders.records import Bounds, FolderError, Omissions, Taken, Unchanged
 from orchestrator.folders.records import SnapshotId as FolderSnapshot
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
@@ -48,6 +50,7 @@ from orchestrator.workspaces.held import (
     keep_unsaved,
     place_of,
 )
+from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 
 BUSY_S = 10.0
@@ -413,6 +416,22 @@ class MachineFolders:
         blocked: bool = False,
     ) -> FolderUnsaved:
         return FolderUnsaved(self.machine, reason, calls, at_ms, snapshot, blocked)
+
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        held = self._held.get(claim.claim_id)
+        if held is None:
+            return FolderNotMerged("the folder is not on this machine any more")
+        merging = asyncio.ensure_future(self._merge(held, work))
+        try:
+            return await asyncio.shield(merging)
+        except asyncio.CancelledError:
+            # Half a merge is none: it is ended before anybody looks at the folder.
+            await asyncio.wait((merging,))
+            raise
+
+    async def _merge(self, held: Held, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        async with held.working:
+            return await merge(held, self._packs, work)
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)

@@ -13,6 +13,7 @@ from orchestrator.core.calls import (
     ExecWork,
     HelperWork,
     McpWork,
+    MergeWork,
     PatchWork,
     PlanWork,
     QuestionWork,
@@ -22,6 +23,7 @@ from orchestrator.core.calls import (
     VariantsWork,
 )
 from orchestrator.core.calls.process import Lasting
+from orchestrator.core.workspace import Pack
 from orchestrator.protocol.scalars import StoredText
 
 Strategy = st.SearchStrategy[Any]
@@ -47,6 +49,11 @@ def works_of_calls(words: Strategy, numbers: Strategy, objects: Strategy) -> st.
         ),
         st.builds(CustomWork, keys, words, objects, texts, texts, st.booleans(), timers),
         st.builds(McpWork, keys, words, words, st.none() | objects, texts, timers),
+        st.builds(
+            MergeWork, st.lists(words, max_size=2).map(tuple), numbers, st.none() | st.just("s1"), words,
+            st.lists(st.builds(Pack, words, words, numbers, st.booleans()), max_size=2).map(tuple), numbers,
+            st.lists(words, max_size=2).map(tuple), st.booleans(), timers,
+        ),
         st.builds(QuestionWork, parsed, timers),
         st.builds(UserInputWork, parsed, timers),
         st.builds(PlanWork, objects, timers),

@@ -21,7 +21,7 @@ from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack
+from orchestrator.core.workspace import FileCounts, FolderChange, Offer, Pack
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import PlanRequest
@@ -126,6 +126,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "omitted": st.lists(words, min_size=1, max_size=2).map(tuple),
     "pack": packs,
     "packs": st.lists(packs, max_size=2).map(tuple),
+    "offer": st.builds(Offer, words, st.none() | words, st.lists(packs, max_size=2).map(tuple)),
     "since_ms": numbers,
     "to": st.none() | st.text(min_size=1, max_size=8),
     "trying": st.booleans(),

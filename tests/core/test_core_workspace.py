@@ -443,7 +443,7 @@ def states() -> Iterable[Session]:
     yield session
     session.happens(unsaved("c1", snapshot="u1", blocked=True))
     yield session
-    session.record(fact(f.WorkspaceMerged(CallId("m1"), 3, None, SnapshotId("t1"))))  # type: ignore[arg-type]
+    session.record(fact(f.WorkspaceMerged(CallId("m1"), 3, None, SnapshotId("t1"), (a_pack(9),))))  # type: ignore[arg-type]
     yield session
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.core import commands as c
 from orchestrator.core import facts as f
+from orchestrator.core.calls import Merge, MergeWork
+from orchestrator.core.calls.verdict import Ask, Refuse, Run
 from orchestrator.core.decide.child_folder import NOT_OWN, NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact
-from orchestrator.core.folder_commands import FolderUnsaved
-from orchestrator.core.workspace import Pack, PortableFolder, write_portable
-from orchestrator.protocol.ids import SnapshotId
-from tests.core.tree_driver import TreeDriver, a_tree
+from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved
+from orchestrator.core.ids import AgentId
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.turn_calls import Phase
+from orchestrator.core.workspace import FileCounts, FolderChange, Pack, PortableFolder, write_portable
+from orchestrator.protocol.ids import CallId, SnapshotId
+from tests.core.tree_driver import Agent, TreeDriver, a_tree, answers
 
 PACK = Pack("tree/workspaces/root/1.pack", "0" * 64, 100, whole=True)
 
@@ -53,3 +59,96 @@ def test_folder_of_a_machine_gives_no_agent_a_copy_of_its_own() -> None:
     assert tree.root.asks("c1", "subagent_spawn", asked) == NOT_OWN
     shared = tree.root.spawns("x", "c2", workspace="shared")
     assert shared.state.facts.portable is None
+
+
+def finished_child(tree: TreeDriver, number: int = 1) -> Agent:
+    """A child that has changed its folder and come to rest, while its parent waited for it."""
+    child = tree.root.spawns("work") if number == 1 else tree.agents[1]
+    tree.root.awaits()
+    tree.settle()
+    child.happens(FolderMade("m1", child.state.workspace.snapshot))
+    pack = Pack(f"tree/workspaces/child/{number}.pack", f"{number:064x}", 10)
+    before = child.state.workspace.snapshot
+    change = FolderChange(2, 5, 1, ("a", "b"))
+    child.happens(
+        FolderChanged(
+            SnapshotId(f"t{number}"), before, pack, FileCounts(2), ("a", "b"), (), number, change=change
+        )
+    )
+    answers(child)
+    tree.settle()
+    return child
+
+
+def test_parent_of_a_finished_agent_is_told_how_much_it_has_changed() -> None:
+    tree = portable_tree()
+    finished_child(tree)
+    told = tree.root.told("wait")["ready"][0]["workspace"]
+    assert (told["snapshot"], told["base"]) == ("t1", "s0")
+    assert (told["files"], told["insertions"], told["deletions"]) == (2, 5, 1)
+    assert told["names"] == ["a", "b"]
+    assert "packs" not in told
+    offer = tree.root.state.workspace.offered["1"]
+    assert [pack.name for pack in offer.packs] == [PACK.name, "tree/workspaces/child/1.pack"]
+
+
+def test_agents_of_a_folder_of_one_machine_offer_nothing() -> None:
+    tree = a_tree()
+    child = tree.root.spawns("work")
+    tree.root.awaits()
+    tree.settle()
+    answers(child)
+    tree.settle()
+    assert "workspace" not in tree.root.told("wait")["ready"][0]
+
+
+def a_merge(tree: TreeDriver) -> Merge:
+    offer = tree.root.state.workspace.offered["1"]
+    return Merge(AgentId(1), offer.base, offer.snapshot, offer.packs, 2, ("a", "b"))
+
+
+def test_merge_is_told_as_a_patch_and_recorded_with_what_was_merged() -> None:
+    tree = portable_tree()
+    finished_child(tree)
+    root = tree.root
+    root.asks("m1", "subagent_merge", a_merge(tree))
+    root.happens(FolderMade("m1", SnapshotId("s0")))
+    call = root.call("m1")
+    assert isinstance(call.work, MergeWork)
+    assert call.phase is Phase.RUNNING
+    begun = root.seen[-2].one("patch_apply_begin")
+    assert (begun["changes"], begun["changes_left_out"]) == ({}, 2)
+    end = call.work.end(call.call_id, "merged", written=True)
+    seen = root.happens(c.CallFinished(CallId("m1"), "merged", (end,), applied=True))
+    assert seen.one("patch_apply_end")["success"] is True
+    assert root.state.workspace.merged["1"].snapshot == "t1"
+
+
+def test_merge_that_wrote_nothing_is_not_recorded() -> None:
+    tree = portable_tree()
+    finished_child(tree)
+    tree.root.asks("m1", "subagent_merge", a_merge(tree))
+    tree.root.happens(c.CallFinished(CallId("m1"), "not merged"))
+    assert tree.root.state.workspace.merged == {}
+
+
+def test_merge_of_a_lost_worker_is_assessed_again() -> None:
+    tree = portable_tree()
+    finished_child(tree)
+    tree.root.asks("m1", "subagent_merge", a_merge(tree))
+    tree.root.epoch += 1
+    tree.root.happens(c.TookOver({}))
+    assert tree.root.call("m1").phase is Phase.PROPOSED
+
+
+def test_merge_needs_what_a_patch_inside_of_the_folder_needs() -> None:
+    merge = Merge(AgentId(1), SnapshotId("s0"), SnapshotId("t1"), (PACK,), 2, ("a",))
+
+    def judged(policy: str, mode: str, *keys: str) -> object:
+        return merge.judged(TurnSettings("/", policy, {"mode": mode}, "m"), frozenset(keys))
+
+    assert judged("never", "workspace-write") == Run(sandboxed=True)
+    assert isinstance(judged("untrusted", "workspace-write"), Ask)
+    assert isinstance(judged("on-request", "read-only"), Ask)
+    assert isinstance(judged("never", "read-only"), Refuse)
+    assert judged("untrusted", "read-only", merge.key) == Run(sandboxed=False)

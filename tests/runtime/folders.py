@@ -6,7 +6,15 @@ import asyncio
 from collections.abc import Sequence
 
 from orchestrator.broker.records import Claim
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.calls import MergeWork
+from orchestrator.core.folder_commands import (
+    FolderChanged,
+    FolderFailed,
+    FolderMade,
+    FolderMerged,
+    FolderNotMerged,
+    FolderUnsaved,
+)
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.core.workspace import FileCounts, Pack
@@ -71,6 +79,10 @@ class ScriptedFolders:
         parent, self._last = self._last, SnapshotId(f"s{self._changes}")
         pack = Pack(f"{self._changes}.pack", "", 1, whole=parent is None)
         return FolderChanged(self._last, parent, pack, FileCounts(1), ("'f'",), tuple(call_ids), at_ms)
+
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        self.asked.append(f"merge {work.base}..{work.snapshot}")
+        return FolderMerged(FileCounts(1), ("'theirs'",))
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         self.asked.append(f"recorded {state.workspace.standing}{' resting' if resting else ''}")

@@ -13,6 +13,7 @@ from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.core.turn_calls import Call
+from orchestrator.core.workspace import PortableFolder
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig
@@ -123,6 +124,18 @@ async def test_a_reviewer_that_calls_another_tool_reads_that_it_only_reads(name:
     assert found.output == f"unsupported call: {name} (review mode)"
 
 
+def test_merging_is_offered_where_each_agent_has_a_folder_of_its_own() -> None:
+    assert "subagent_merge" not in offered(agents=True)
+    assert "subagent_merge" in offered(agents=True, portable=PortableFolder("/w", "repo"))
+
+
 def test_tools_that_touch_no_file_do_not_wait_for_a_portable_folder() -> None:
     assert {"update_plan", "ask_user_question", "subagent_await"} <= TOOLBOX.folder_free
-    assert not TOOLBOX.folder_free & {"shell", "apply_patch", "view_image", "exec_command", "user_shell"}
+    assert not TOOLBOX.folder_free & {
+        "subagent_merge",
+        "shell",
+        "apply_patch",
+        "view_image",
+        "exec_command",
+        "user_shell",
+    }

@@ -8,13 +8,15 @@ from typing import Any
 
 from orchestrator.broker.records import Claim
 from orchestrator.core import facts as f
+from orchestrator.core.calls import Merge, MergeWork
+from orchestrator.core.decide.child_folder import offered
 from orchestrator.core.evolve_workspace import evolve_workspace
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.frozen import replace
-from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
-from orchestrator.core.workspace import PortableFolder
+from orchestrator.core.workspace import NO_WORKSPACE, PortableFolder
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.tables import WorkspaceSettings
@@ -55,10 +57,35 @@ class Session:
         self.epoch = 0
         self.calls = 0
 
+    @property
+    def id(self) -> SessionId:
+        return self.state.facts.session_id
+
+    def child(self) -> Session:
+        """An agent of the tree, as it begins with this session's folder."""
+        born = Session()
+        born.state = replace(
+            self.state,
+            facts=replace(self.state.facts, session_id=new_session_id(2, 3, 9)),
+            workspace=NO_WORKSPACE,
+        )
+        born.one_path, known = self.one_path, self.state.workspace
+        assert known.snapshot is not None
+        born._fold(f.WorkspaceBegun(known.snapshot, known.packs))
+        return born
+
+    def offered(self) -> MergeWork:
+        """The merge of all that it has changed."""
+        offer = offered(self.state)
+        assert offer is not None
+        made = Merge(AgentId(1), offer.base, offer.snapshot, offer.packs, 1, ()).work(sandboxed=True)
+        assert isinstance(made, MergeWork)
+        return made
+
     def claim(self, machine: Machine) -> Claim:
         self.epoch += 1
-        claim_id = f"c1a1{self.epoch:04x}"
-        claim = Claim(SessionId(ROOT), TreeId(ROOT), "worker", claim_id, self.epoch, "default")
+        claim_id = f"c1a1{self.epoch:04x}{self.id[-4:]}"
+        claim = Claim(self.id, TreeId(ROOT), "worker", claim_id, self.epoch, "default")
         machine.folders.extend(claim.claim_id, time.clock_gettime(time.CLOCK_BOOTTIME) + 60)
         return claim
 

@@ -12,9 +12,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.folder_commands import (
+    FolderChanged,
+    FolderFailed,
+    FolderMade,
+    FolderMerged,
+    FolderNotMerged,
+    FolderUnsaved,
+)
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.objects import Objects
+from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.packs import Packs
 from tests.workspaces.machines import ROOT, Machine, Session, tree_of
 
@@ -330,3 +338,32 @@ async def test_root_that_is_reached_by_a_link_is_refused(machine: NewMachine, tm
     failed = await session.make(first, session.claim(first))
     assert isinstance(failed, FolderFailed)
     assert "symbolic link" in failed.reason
+
+
+async def test_childs_work_is_merged_into_its_parents_folder_whole_or_not_at_all(
+    machine: NewMachine,
+) -> None:
+    here, there = machine("m1"), machine("m2")
+    parent = Session()
+    claim = await parent.made(here)
+    (here.folder / "shared").write_text("1\n2\n3\n4\n5\n")
+    await parent.changed(here, claim)
+    child = parent.child()
+    theirs = await child.made(there)
+    folder = Copy(there.root, child.id, there.folders._boot).folder
+    (folder / "shared").write_text("1\n2\n3\n4\nfive\n")
+    (folder / "new").write_text("new\n")
+    await child.changed(there, theirs)
+    (here.folder / "shared").write_text("one\n2\n3\n4\n5\n")
+    merged = await here.folders.merge(parent.state, claim, child.offered())
+    assert isinstance(merged, FolderMerged)
+    assert (merged.files.added, merged.files.modified) == (1, 1)
+    assert tree_of(here.folder) == {"new": "new\n", "shared": "one\n2\n3\n4\nfive\n"}
+    (here.folder / "shared").write_text("one\n2\n3\n4\nFIVE\n")
+    (folder / "shared").write_text("1\n2\n3\n4\ncinq\n")
+    (folder / "new").write_text("newer\n")
+    await child.changed(there, theirs)
+    refused = await here.folders.merge(parent.state, claim, child.offered())
+    assert isinstance(refused, FolderNotMerged)
+    assert any("shared" in line for line in refused.conflicts)
+    assert tree_of(here.folder)["new"] == "new\n", "nothing of it was written"

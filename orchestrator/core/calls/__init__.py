@@ -3,6 +3,7 @@
     exec     a command             patch    a patch            custom   a tool of the program's own
     wait     a wait for agents     helper   an agent whose answer is the output
     variants helpers that draft variants of a plan
+    merge    what an agent has made of its folder
     mcp      a tool of an MCP server    stdin   words to a process, or a look at it
     question, user_input, plan   questions to a person, and plans; `ask` has what they share
 
@@ -19,6 +20,7 @@ from orchestrator.core.calls.custom import Custom, CustomWork
 from orchestrator.core.calls.exec import Exec, ExecWork
 from orchestrator.core.calls.helper import HelperWork
 from orchestrator.core.calls.mcp import Mcp, McpWork
+from orchestrator.core.calls.merge import Merge, MergeWork
 from orchestrator.core.calls.patch import ApplyPatch, PatchWork
 from orchestrator.core.calls.plan import PlanWork
 from orchestrator.core.calls.process import StdinWork, WriteStdin
@@ -43,6 +45,8 @@ __all__ = [
     "HelperWork",
     "Mcp",
     "McpWork",
+    "Merge",
+    "MergeWork",
     "PatchWork",
     "PlanWork",
     "QuestionWork",
@@ -69,9 +73,9 @@ class UnknownWork:
     spec: Mapping[str, JsonValue]
 
 
-Runnable: TypeAlias = Exec | ApplyPatch | Custom | Mcp
+Runnable: TypeAlias = Exec | ApplyPatch | Custom | Mcp | Merge
 """Assessments of calls that have to be run, and perhaps to be approved."""
-RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork
+RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork | MergeWork
 Waiting: TypeAlias = AwaitWork | HelperWork | VariantsWork
 AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork
 """Calls that wait for a person's words. An assessment of such a call is its work."""
@@ -84,6 +88,7 @@ _HELPER = writer_of(HelperWork, HelperWork.kind)
 _VARIANTS = writer_of(VariantsWork, VariantsWork.kind)
 _CUSTOM = writer_of(CustomWork, CustomWork.kind)
 _MCP = writer_of(McpWork, McpWork.kind)
+_MERGE = writer_of(MergeWork, MergeWork.kind)
 _STDIN = writer_of(StdinWork, StdinWork.kind)
 _QUESTION = writer_of(QuestionWork, QuestionWork.kind)
 _USER_INPUT = writer_of(UserInputWork, UserInputWork.kind)
@@ -96,6 +101,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     VariantsWork.kind: reader_of(VariantsWork),
     CustomWork.kind: reader_of(CustomWork),
     McpWork.kind: reader_of(McpWork),
+    MergeWork.kind: reader_of(MergeWork),
     StdinWork.kind: reader_of(StdinWork),
     QuestionWork.kind: reader_of(QuestionWork),
     UserInputWork.kind: reader_of(UserInputWork),
@@ -131,6 +137,8 @@ def spec_of(work: CallWork) -> JsonObject:
             return _CUSTOM(work)
         case McpWork():
             return _MCP(work)
+        case MergeWork():
+            return _MERGE(work)
         case StdinWork():
             return _STDIN(work)
         case QuestionWork():
@@ -162,6 +170,7 @@ _ANSWERED_BY: Mapping[str, tuple[str, str]] = {
     CustomWork.kind: ("a call of a tool", "exec_approval"),
     McpWork.kind: ("a call of a tool", "exec_approval"),
     PatchWork.kind: ("a patch", "patch_approval"),
+    MergeWork.kind: ("a merge", "patch_approval"),
     "elicitation": ("a question of an MCP server", "resolve_elicitation"),
 }
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import envelope, event_summary, record_of, told_result
 from orchestrator.core.commit_parts import SLOTS, Debit, TreeNote
+from orchestrator.core.decide.child_folder import offered
 from orchestrator.core.decide.mail_delivery import publish_depths, watchers
 from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
@@ -21,12 +22,14 @@ from orchestrator.core.message_payloads import (
     CompletionPayload,
     EndedPayload,
     Envelope,
+    Offered,
     StatusPayload,
     ToParent,
 )
-from orchestrator.core.state import Outcome
+from orchestrator.core.state import Outcome, State
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
+from orchestrator.core.workspace import write_offer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus
 
@@ -116,9 +119,15 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
         "header": tree.header,
         "evidence": tree.evidence,
         "tokens": _tokens(draft),
+        **_offered(draft.state),
         **_completion(outcome, told_result(message or tree.canceling or None)),
     }
     _send_to_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
+
+
+def _offered(state: State) -> Offered:
+    offer = offered(state)
+    return {} if offer is None else {"workspace": write_offer(offer)}
 
 
 def send_ended(draft: Draft) -> None:

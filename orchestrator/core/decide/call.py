@@ -11,6 +11,8 @@ from orchestrator.core.calls import (
     Exec,
     ExecWork,
     Mcp,
+    Merge,
+    MergeWork,
     PatchWork,
     PlanWork,
     QuestionWork,
@@ -57,7 +59,7 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
             may_leave = _may_leave_the_sandbox(draft.state)
             verdict = asked.judged(draft.task.settings, _approved(draft), may_leave=may_leave)
             _carry_out(draft, call, asked, verdict)
-        case ApplyPatch() | Custom() | Mcp() as asked:
+        case ApplyPatch() | Custom() | Mcp() | Merge() as asked:
             _carry_out(draft, call, asked, asked.judged(draft.task.settings, _approved(draft)))
         case WriteStdin() as asked:
             write_stdin(draft, call, asked)
@@ -136,6 +138,8 @@ def finished(draft: Draft, command: CallFinished) -> None:
     if command.keeps:
         keep(draft, call)
     seen_ending(draft, command)
+    if command.applied and isinstance(work, MergeWork):
+        draft.add(f.WorkspaceMerged(call.call_id, work.agent_id, work.base, work.snapshot, work.packs))
     baselines = work.baselines if command.applied and isinstance(work, PatchWork) else None
     _done(draft, call, command.output, command.events, baselines)
 

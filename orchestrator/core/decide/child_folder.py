@@ -1,4 +1,4 @@
-"""The folder of a new agent: a copy of its parent's, as it was recorded last."""
+"""The folder of an agent: at first a copy of its parent's, and what it offers to its parent in the end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.commands import ChildSpec
 from orchestrator.core.entries import Entry
 from orchestrator.core.state import State
+from orchestrator.core.workspace import Offer
 
 NOT_SHARED = (
     "workspace: the agents of this tree work in a folder each, and none writes to another's; leave "
@@ -38,3 +39,12 @@ def began_with(parent: State) -> tuple[Entry, ...]:
     if parent.facts.portable is None or known.snapshot is None:
         return ()
     return (e.fact(f.WorkspaceBegun(known.snapshot, known.packs, known.omitted)),)
+
+
+def offered(state: State) -> Offer | None:
+    """The folder that an agent tells its parent of as it comes to rest; None if it has none to merge."""
+    known, facts = state.workspace, state.facts
+    if facts.portable is None or facts.helper_call is not None or known.snapshot is None:
+        return None
+    packs = tuple(dict.fromkeys((*known.base_packs, *known.packs)))
+    return Offer(known.snapshot, known.base, packs, known.change, known.unsaved is not None)

@@ -22,6 +22,7 @@ from orchestrator.core.decide.variants import variant_done
 from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
+from orchestrator.core.workspace import read_offer
 from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.protocol.wire import JsonMapping
@@ -96,6 +97,9 @@ def _rename(draft: Draft, content: JsonMapping) -> None:
 def _mail(command: MailArrived) -> Mail:
     sender = dict(command.payload["from"])
     content = {name: value for name, value in command.payload.items() if name not in {"from", "at_ms"}}
+    if "workspace" in content:
+        # What its packs are is in the state.
+        content["workspace"] = {k: v for k, v in content["workspace"].items() if k != "packs"}
     kind: MailKind = "completion" if command.kind == "completion" else "message"
     at_ms = command.payload["at_ms"]
     return Mail(command.key, kind, command.n, command.interrupt, at_ms, sender, content)
@@ -111,6 +115,8 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         "header": content.get("header"),
     }
     draft.add(f.ChildChanged(id, changes))
+    if content.get("workspace") and draft.state.facts.portable is not None:
+        draft.add(f.WorkspaceOffered(id, read_offer(content["workspace"])))
     if content["status"] == "canceled":
         heard_end(draft, id)
     child = draft.state.tree.children[id]

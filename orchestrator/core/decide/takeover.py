@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork
+from orchestrator.core.calls import CustomWork, MergeWork, PatchWork, RunnableWork
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.process import WORKER_LOST, lose, lost_processes
@@ -95,7 +95,7 @@ def _judge(draft: Draft, call: Call, judgement: str) -> None:
 def _judged_by_folder(draft: Draft, call: Call) -> str:
     """The judgement on a call in a portable folder, which is without what a lost patch has written of it."""
     recorded = call.call_id in draft.state.workspace.recorded
-    return "none" if isinstance(call.work, PatchWork) and not recorded else "in_doubt"
+    return "none" if isinstance(call.work, PatchWork | MergeWork) and not recorded else "in_doubt"
 
 
 def _in_doubt(draft: Draft, call: Call) -> str:

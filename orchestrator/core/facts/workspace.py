@@ -8,7 +8,17 @@ from typing import ClassVar, Literal, TypeAlias
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
-from orchestrator.core.workspace import CHANGE, COUNTS, PACK, PACKS, FileCounts, FolderChange, Pack
+from orchestrator.core.workspace import (
+    CHANGE,
+    COUNTS,
+    OFFER,
+    PACK,
+    PACKS,
+    FileCounts,
+    FolderChange,
+    Offer,
+    Pack,
+)
 from orchestrator.protocol.ids import CallId, SnapshotId
 
 
@@ -122,6 +132,17 @@ class WorkspaceMerged:
     agent_id: AgentId
     base: SnapshotId | None = field(metadata=EMPTY)
     snapshot: SnapshotId
+    packs: tuple[Pack, ...] = field(metadata=PACKS)
+
+
+@record
+class WorkspaceOffered:
+    """A child came to rest, with this folder."""
+
+    kind: ClassVar[str] = "workspace_offered"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    agent_id: AgentId
+    offer: Offer = field(metadata=OFFER)
 
 
 WorkspaceFact: TypeAlias = (
@@ -134,4 +155,5 @@ WorkspaceFact: TypeAlias = (
     | WorkspaceSettled
     | WorkspaceRolledBack
     | WorkspaceMerged
+    | WorkspaceOffered
 )

@@ -71,6 +71,10 @@ class SendArguments(Arguments):
     interrupt: bool = False
 
 
+class MergeArguments(Arguments):
+    agent_id: AgentNumber
+
+
 class ListArguments(Arguments):
     all: bool = False
 

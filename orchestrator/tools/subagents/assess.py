@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
-from orchestrator.core.calls import Await
+from orchestrator.core.calls import Await, Merge
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import State
@@ -72,6 +72,8 @@ async def assess_agent_call(asking: AgentCall) -> c.Assessment:
             return await _cancel(asking)
         case "subagent_prune":
             return await _prune(asking)
+        case "subagent_merge":
+            return _merge(asking)
         case name:
             raise BadArguments(f"unsupported call: {name}")
 
@@ -198,6 +200,33 @@ async def _watchdog(asking: AgentCall) -> c.SetWatchdog:
         _own(asking, view, given.agent_id, "watched")
     message = given.message.strip() or a.WATCHDOG_MESSAGE
     return c.SetWatchdog(target, int(given.interval_s * 1000), message, given.cancel)
+
+
+# ── taking work over ────────────────────────────────────────────────────────────────────────────
+
+
+def _merge(asking: AgentCall) -> c.Immediate | Merge:
+    """The changes of a child since what was merged of it last."""
+    number, state = AgentId(parsed(a.MergeArguments, asking.given).agent_id), asking.state
+    if state.facts.portable is None:
+        raise BadArguments("this tree has one folder, which its agents share: there is nothing to merge")
+    if number not in state.tree.children:
+        raise BadArguments(f"agent {number} is not a child of yours; {REFRESH}")
+    offer, known = state.workspace.offered.get(str(number)), state.workspace.merged.get(str(number))
+    if offer is None:
+        raise BadArguments(f"agent {number} has nothing to merge yet: wait for its result first")
+    if offer.unsaved:
+        raise BadArguments(
+            f"the last changes of agent {number} are not stored yet; send it a message when they are, and "
+            "merge its next result"
+        )
+    base = offer.base if known is None else known.snapshot
+    if base == offer.snapshot:
+        return c.Immediate(f"nothing to merge: all that agent {number} has changed is in your folder")
+    packs = dict.fromkeys((*(known.packs if known is not None else ()), *offer.packs))
+    change = offer.change
+    files, names = (change.files, change.names) if change is not None else (0, ())
+    return Merge(number, base, offer.snapshot, tuple(packs), files, names)
 
 
 # ── ending ────────────────────────────────────────────────────────────────────────────────────

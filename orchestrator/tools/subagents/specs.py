@@ -152,7 +152,16 @@ VARIANTS = function(
     ["goal"],
 )
 
-OFFERED = (SPAWN, FORK, SEND_MESSAGE, LIST, AWAIT, LOGS, WATCHDOG, CANCEL, PRUNE, HELPER, VARIANTS)
+MERGE = function(
+    "subagent_merge",
+    "Brings what an agent of yours has changed in its folder into yours: all of it, or nothing where both of "
+    "you have changed the same lines; then each conflict is named. Wait for its result first. What was "
+    "merged before is not merged again.",
+    {"agent_id": _AGENT},
+    ["agent_id"],
+)
+
+OFFERED = (SPAWN, FORK, SEND_MESSAGE, LIST, AWAIT, LOGS, WATCHDOG, CANCEL, PRUNE, HELPER, VARIANTS, MERGE)
 NAMES = frozenset(spec["name"] for spec in OFFERED)
 PARALLEL_SAFE = frozenset({"spawn_subagent"})
 """Tools whose calls may run together with others of one response."""

@@ -9,13 +9,15 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import Await
+from orchestrator.core.calls import Await, Merge
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import State
+from orchestrator.core.tree import Child, TreeView
 from orchestrator.core.turn_calls import Call
-from orchestrator.protocol.ids import CallId
+from orchestrator.core.workspace import FolderChange, Merged, Offer, Pack, PortableFolder, Workspace
+from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import LoggedEvent
@@ -63,7 +65,9 @@ class FakeTree:
         return self.events
 
 
-async def asked(name: str, me: int = 0, tree: FakeTree | None = None, **arguments: Any) -> Any:
+async def asked(
+    name: str, me: int = 0, tree: FakeTree | None = None, state: State | None = None, **arguments: Any
+) -> Any:
     """The assessment of a call by agent `me`, or what its model reads instead."""
     path = "0" if me == 0 else FAMILY.agents[me].path
     facts = SessionFacts(
@@ -75,7 +79,7 @@ async def asked(name: str, me: int = 0, tree: FakeTree | None = None, **argument
         "arguments": orjson.dumps(arguments).decode(),
         "call_id": "c",
     }
-    asking = AgentCall(Call(CallId("c"), name, item), State(facts=facts), tree or FakeTree(), 0, "")
+    asking = AgentCall(Call(CallId("c"), name, item), state or State(facts=facts), tree or FakeTree(), 0, "")
     try:
         return await assess_agent_call(asking)
     except BadArguments as error:
@@ -192,6 +196,56 @@ async def test_limit_of_zero_means_one() -> None:
     assert page["returned"] == 1
 
 
-def test_eleven_tools_are_offered_and_none_takes_unknown_properties() -> None:
-    assert len(NAMES) == len(OFFERED) == 11
+def portable(offer: Offer | None = None, merged: Merged | None = None) -> State:
+    """A root of a portable tree with one child, which may have come to rest."""
+    child = Child(AgentId(1), SessionId("s1"), "spawn", "idle", 1)
+    return State(
+        facts=SessionFacts(portable=PortableFolder("/w", "repo")),
+        tree=TreeView(children={AgentId(1): child}),
+        workspace=Workspace(
+            offered={"1": offer} if offer is not None else {}, merged={"1": merged} if merged else {}
+        ),
+    )
+
+
+PACKS = (Pack("0.pack", "0", 1, whole=True), Pack("1.pack", "1", 1))
+
+
+async def test_merge_takes_what_the_agent_has_changed_since_it_began() -> None:
+    offer = Offer(SnapshotId("t1"), SnapshotId("s0"), PACKS, FolderChange(2, 5, 1, ("a", "b")))
+    found = await asked("subagent_merge", state=portable(offer), agent_id=1)
+    assert found == Merge(AgentId(1), SnapshotId("s0"), SnapshotId("t1"), PACKS, 2, ("a", "b"))
+
+
+async def test_second_merge_takes_what_is_new_since_the_first() -> None:
+    first = Merged(SnapshotId("t1"), (Pack("old.pack", "9", 1),))
+    found = await asked(
+        "subagent_merge", state=portable(Offer(SnapshotId("t2"), SnapshotId("s0"), PACKS), first), agent_id=1
+    )
+    assert (found.base, found.snapshot) == ("t1", "t2")
+    assert [pack.name for pack in found.packs] == ["old.pack", "0.pack", "1.pack"]
+
+
+async def test_merge_of_what_was_merged_changes_nothing() -> None:
+    offer, first = Offer(SnapshotId("t1"), SnapshotId("s0"), PACKS), Merged(SnapshotId("t1"), PACKS)
+    found = await asked("subagent_merge", state=portable(offer, first), agent_id=1)
+    assert isinstance(found, c.Immediate)
+    assert "nothing to merge" in str(found.output)
+
+
+@pytest.mark.parametrize(
+    ("state", "agent_id", "told"),
+    [
+        (None, 1, "one folder, which its agents share"),
+        (portable(), 7, "agent 7 is not a child of yours"),
+        (portable(), 1, "wait for its result first"),
+        (portable(Offer(SnapshotId("t1"), unsaved=True)), 1, "not stored yet"),
+    ],
+)
+async def test_merge_that_cannot_be_says_why(state: State | None, agent_id: int, told: str) -> None:
+    assert told in await asked("subagent_merge", state=state, agent_id=agent_id)
+
+
+def test_twelve_tools_are_known_and_none_takes_unknown_properties() -> None:
+    assert len(NAMES) == len(OFFERED) == 12
     assert all(spec["parameters"]["additionalProperties"] is False for spec in OFFERED)

@@ -1,0 +1,50 @@
+"""The merge of a child's folder into the copy that a claim holds."""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrator.core.calls import MergeWork
+from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
+from orchestrator.core.workspace import FileCounts, fitting
+from orchestrator.folders.records import Conflicted, FolderError, Merged
+from orchestrator.folders.records import SnapshotId as FolderSnapshot
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.workspaces.held import Held, fetch_all, forget_incoming
+from orchestrator.workspaces.packs import BrokenPack, Packs
+
+CONFLICTS = "both of you have changed the same places. Ask the agent to change them, or change your side"
+
+
+async def merge(held: Held, packs: Packs, work: MergeWork) -> FolderMerged | FolderNotMerged:
+    """Plans the merge and writes it: all of it, or nothing of it where anything conflicts."""
+    try:
+        found = await _merged(held, packs, work)
+    except FolderError as error:
+        return FolderNotMerged(error.text)
+    except BrokenPack as error:
+        return FolderNotMerged(str(error))
+    except ArchiveUnavailable as error:
+        return FolderNotMerged(f"the store did not give it: {error}; merge again when the store is back")
+    except OSError as error:
+        return FolderNotMerged(f"this machine refused it: {error}")
+    if isinstance(found, Conflicted):
+        lines = [f"{conflict.path}: {conflict.why}" for conflict in found.conflicts]
+        more = found.all - len(lines)
+        return FolderNotMerged(CONFLICTS, (*lines, *((f"and {more} more",) if more > 0 else ())))
+    counts = found.counts
+    return FolderMerged(FileCounts(counts.added, counts.modified, counts.deleted), fitting(found.names))
+
+
+async def _merged(held: Held, packs: Packs, work: MergeWork) -> Merged | Conflicted:
+    if work.base is None:
+        raise FolderError("missing", "the agent began with no folder that is known")
+    files = await fetch_all(packs, held.copy, list(work.packs), held.facts)
+    base, theirs = FolderSnapshot(work.base), FolderSnapshot(work.snapshot)
+    try:
+        plan = await held.keeper.plan_merge(base, theirs, files)
+        if isinstance(plan, Conflicted):
+            return plan
+        return await held.keeper.write_merge(base, theirs, files, plan.digest)
+    finally:
+        await asyncio.to_thread(forget_incoming, held.copy)
