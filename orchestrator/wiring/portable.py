@@ -259,6 +259,8 @@ def _looked_at(settings: Settings, top: Path | None, within: str) -> Workspace:
 
 async def _state_of(found: LogSource, session: str, at: int | None) -> tuple[State, str]:
     head = await find_one(found, session)
+    if at is not None and not 1 <= at <= head.seq:
+        raise NoWorkspace(f"at: session {head.session} has entries 1 to {head.seq:,}, and no {at:,}")
     source = await (to_fork(found, head.session, None) if at is None else fork_at(found, head, at))
     return source.state, str(head.session)
 
