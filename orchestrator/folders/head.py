@@ -63,6 +63,10 @@ def read_head(repository: Path, ref: str) -> Head | None:
         raise FolderError("refused", f"{ref!r} is not the name of a branch or a commit")
     found = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     commit = found.stdout.strip().decode()
+    if len(commit) == 64:
+        raise FolderError(
+            "refused", f"{repository} has ids of SHA-256, which portable folders do not know yet"
+        )
     if found.returncode != 0 or len(commit) != 40:
         if ref != "HEAD":
             raise FolderError("missing", f"the repository {repository} has no commit {ref!r}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
+import subprocess
 import time
 import zlib
 from pathlib import Path
@@ -321,26 +321,20 @@ def test_work_that_takes_too_long_is_told(tmp_path: Path) -> None:
 
 
 def test_file_that_changes_while_it_is_read_is_told_and_read_again_later(bench: Bench) -> None:
-    bench.write({"log": b"x" * 3_000_000, "still": b"1"})
+    bench.write({"log": b"", "still": b"1"})
+    os.truncate(bench.folder / "log", 16 << 20)
     bench.born()
-    stop = threading.Event()
-
-    def write() -> None:
-        with (bench.folder / "log").open("ab", buffering=0) as file:
-            while not stop.is_set():
-                file.write(b"y")
-
-    writer = threading.Thread(target=write)
-    writer.start()
+    with (bench.folder / "log").open("ab") as log:
+        writer = subprocess.Popen(["sh", "-c", "while :; do printf y; done"], stdout=log)
     try:
-        for _ in range(200):
+        for _ in range(500):
             bench.take()
             if bench.left():
                 break
         assert bench.left() == {"log": "it changed while it was read: a state in between is saved"}
     finally:
-        stop.set()
-        writer.join()
+        writer.kill()
+        writer.wait()
     bench.take()
     assert content_of(bench.elsewhere()) == content_of(bench.folder)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -72,22 +73,16 @@ async def test_keeper_takes_makes_merges_and_compares_as_a_copy_does(bench: Benc
         assert not first.pack.exists()
 
 
-async def test_next_keeper_goes_on_with_what_the_last_one_left(bench: Bench) -> None:
+async def test_second_keeper_of_a_copy_is_refused_until_the_first_has_ended_and_left_it(bench: Bench) -> None:
     bench.write({"a": b"1"})
     async with kept(_place(bench.root)) as keeper:
         first = await keeper.born(None, "HEAD", AT_MS)
+        with pytest.raises(FolderError) as refused:
+            await Keeper.start(_place(bench.root), Bounds(), _in(60))
+        assert refused.value.kind == "busy"
     async with kept(_place(bench.root)) as keeper:
         assert await keeper.adopt((), first.snapshot)
         assert isinstance(await keeper.take(first.snapshot, AT_MS), Unchanged)
-
-
-async def test_second_keeper_of_a_copy_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    async with kept(_place(tmp_path)):
-        with pytest.raises(FolderError) as refused:
-            await Keeper.start(_place(tmp_path), Bounds(), _in(60))
-        assert refused.value.kind == "busy"
-    async with kept(_place(tmp_path)):
-        pass
 
 
 async def test_killed_keeper_is_lost_and_another_one_goes_on(bench: Bench) -> None:
@@ -149,8 +144,8 @@ async def test_stopped_keeper_dies_at_its_deadline_and_frees_the_copy(tmp_path: 
     os.kill(keeper.pid, signal.SIGSTOP)
     await _dead(keeper)
     await keeper.end()
-    async with kept(_place(tmp_path)):
-        pass
+    with (tmp_path / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 async def test_keeper_dies_with_its_parents_end_of_the_pipe(tmp_path: Path) -> None:

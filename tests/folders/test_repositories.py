@@ -111,6 +111,15 @@ def test_repository_without_a_commit_counts_as_none(bench: Bench) -> None:
     assert not (bench.elsewhere() / ".git").exists()
 
 
+def test_repository_of_sha_256_is_refused_by_name(bench: Bench) -> None:
+    bench.write({"a": b"1"})
+    git(bench.folder, "init", "-q", "--object-format=sha256")
+    git(bench.folder, "add", "-A")
+    git(bench.folder, "commit", "-q", "-m", "Add")
+    with pytest.raises(FolderError, match="SHA-256"):
+        bench.born(bench.folder / ".git")
+
+
 def test_unknown_ref_and_large_commit_are_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Bounds(max_files=5))
     committed(bench, {f"{n}": b"x" for n in range(5)})
