@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from orchestrator.core.chain import GENESIS
-from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
 from sim.exported import Exported
+from sim.grammar_terms import ADDED, text_of
 from sim.inputs import check_inputs
 from sim.lookups import check_lookups
 from sim.machines import Site
@@ -96,7 +97,12 @@ def applied(seen: Seen) -> Counter[str]:
     """How often each submission's id was taken into the log as the beginning of something."""
     found: Counter[str] = Counter()
     for entry in seen.entries:
-        if entry.type == DENDRO and entry.payload["kind"] in ("task", "steered", "queued"):
+        if entry.type == RESPONSE_ITEM and ADDED in entry.payload:
+            found[f"text:{text_of(entry.payload)}"] += 1
+        elif entry.type == DENDRO and ADDED in entry.payload.get("item", ()):
+            # Several of one submission; each is counted where it joins the conversation.
+            continue
+        elif entry.type == DENDRO and entry.payload["kind"] in ("task", "steered", "queued"):
             found[f"{entry.payload['kind']}:{entry.payload['id']}"] += 1
         elif entry.type == EVENT_MSG and entry.payload["type"] == "conversation_path":
             found[f"path:{entry.id}"] += 1

@@ -21,7 +21,7 @@ from orchestrator.model.events import ItemDone, ModelEvent
 from orchestrator.model.request import Prompt
 from sim.agent_messages import LogOf, letter_is_true, output_is_true
 from sim.grammar import Grammar
-from sim.grammar_terms import CALLS, OUTPUTS, Item, Wrong, check, text_of
+from sim.grammar_terms import CALLS, OUTPUTS, Item, Wrong, check, text_of, unmarked
 
 TextOf = Callable[[str, Any], str | None]
 """A large text of a session's tree."""
@@ -151,7 +151,7 @@ class Conversations:
                     raise _Gone
                 found += self._opened(session, orjson.loads(text))
             elif kind not in OUTPUTS:
-                found.append(item)
+                found.append(unmarked(item))
                 if kind in CALLS:
                     found.append(
                         outputs.get(item["call_id"], {"call_id": item["call_id"], "output": "aborted"})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.core.decide import task, user_turn
+from orchestrator.core import history
+from orchestrator.core.decide import inject, task, user_turn
 from sim.mutant import Mutant, lua, text
 
 _USED = "if used and agent_id == '0' then index_used(KEYS[15], session, KEYS[1], now) end"
@@ -31,6 +32,29 @@ DEFECTS = (
         "a queued turn is stopped for the next one that waits behind it",
         text(task, "_replacing", "any(waiting.turn.replaces for waiting in state.queue)", "state.queue"),
         "asks",
+    ),
+    Mutant(
+        "added words pass for the model's",
+        "a message in the model's name joins a turn that runs",
+        text(inject, "_refusal", "message.role == _MODEL", "False"),
+        "queues",
+    ),
+    Mutant(
+        "added words are doubled",
+        "messages that join a running turn stand in the conversation at once, too",
+        text(
+            inject,
+            "inject",
+            "draft.add(f.Steered(command.id, item) if running else e.item(item))",
+            "draft.add(*([f.Steered(command.id, item)] if running else []), e.item(item))",
+        ),
+        "queues",
+    ),
+    Mutant(
+        "added words keep their mark",
+        "the model is shown the mark of messages that were added without a turn",
+        text(history, "_arranged", "if name != INJECTED", ""),
+        "queues",
     ),
     Mutant(
         "used sessions stay behind",

@@ -18,6 +18,7 @@ from sim.grammar_beside import BesideGrammar, settings_beside
 from sim.grammar_folders import FolderGrammar
 from sim.grammar_processes import ProcessGrammar
 from sim.grammar_terms import (
+    ADDED,
     AFTER_RUNNING,
     COUNTS,
     HELD_ASKED_MS,
@@ -195,6 +196,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
 
     def _fact_steered(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self._task["steered"].append(fact["item"])
+        self.added += ADDED in fact["item"]
         self._is_meant(fact["id"])
 
     def _is_meant(self, id: str) -> None:

@@ -11,6 +11,7 @@ from orchestrator.core.entries import Entry
 from sim.grammar_state import Reading
 from sim.grammar_terms import (
     ABORTED,
+    ADDED,
     AFTER_RUNNING,
     BEFORE_RUNNING,
     CALLS,
@@ -42,12 +43,13 @@ class CallGrammar(Reading):
         if kind in CALLS:
             self.asked[item["call_id"]] = item
         if task is None:
+            self.added += ADDED in item
             return
         if task["request"] and (kind in CALLS or item.get("role") == "assistant"):
             task["items"].append(item)
         if kind == "message" and item.get("role") == "assistant":
             self._said(task, text_of(item))
-        elif kind == "message" and task["kind"] == "shell":
+        elif kind == "message" and task["kind"] == "shell" and not text_of(item).startswith(CONTEXT):
             self._ran(task, text_of(item))
         elif kind == "message" and task["steered"] and dict(item) == dict(task["steered"][0]):
             task["steered"].pop(0)
@@ -58,6 +60,10 @@ class CallGrammar(Reading):
         elif kind in OUTPUTS and (call := task["calls"].get(item["call_id"])):
             check(not call["output"], f"{item['call_id']} has two outputs")
             call["output"] = True
+
+    def _event_items_injected(self, message: Mapping[str, Any], entry: Entry) -> None:
+        check(message["count"] == self.added, f"{message['count']} messages are told of {self.added} added")
+        self.added = 0
 
     def _runs_command(self, fact: Mapping[str, Any]) -> None:
         """The call of a task that is a person's command."""

@@ -59,6 +59,8 @@ class Reading:
         self.earlier: list[str] = []
         """Turns that compactions summed up, oldest first."""
         self.kept: list[str] = []
+        self.added = 0
+        """Messages that were added without a turn, and not told of yet."""
         self._last: Entry | None = None
         self._before_last: Entry | None = None
         self._shown_end: Mapping[str, Any] = {}

@@ -13,6 +13,8 @@ OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CONTEXT = ("<environment_context>", "<user_instructions>")
 MANNERS = ("personality", "collaboration_mode")
 ABORTED = "<turn_aborted>"
+ADDED = "injected"
+"""The mark of a message that was added without a turn."""
 REVIEWED = "<code_review>"
 BRINGS, BROUGHT = "+summary-", "concise"
 """The mark in the id of input that sets the summary of its turn, and the summary."""
@@ -49,6 +51,11 @@ def check(holds: object, seen: str) -> None:
 def text_of(item: Item) -> str:
     """A message's text parts, joined."""
     return "".join(str(part.get("text", "")) for part in item.get("content") or ())
+
+
+def unmarked(item: Item) -> Item:
+    """An item without the mark of those that were added without a turn."""
+    return {name: item[name] for name in item if name != ADDED} if ADDED in item else item
 
 
 def only_plans(settings: Mapping[str, Any]) -> bool:

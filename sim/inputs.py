@@ -20,6 +20,8 @@ class Taken(NamedTuple):
     refused: set[str]
     messages: set[str]
     """From people."""
+    added: set[str]
+    """Ids of what joined the conversation without a turn."""
     brought: list[tuple[str, str]]
     """The inputs that brought settings along, with the summary that their tasks began with."""
 
@@ -40,7 +42,7 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     waits = {waiting.id for waiting in seen.state.queue}
     if waits and not (seen.state.closed or seen.state.tree.canceling):
         watch.broken("in_order", f"{session} is at rest, and {sorted(waits)} wait")
-    met = {*taken.begun, *taken.steered, *taken.refused, *taken.messages, *waits}
+    met = {*taken.begun, *taken.steered, *taken.refused, *taken.messages, *taken.added, *waits}
     turns = [given.id for given in seen.given if given.id in places and given.is_turn]
     said_to = _named_by_people(watch, seen)
     if strayed := [id for id in taken.messages if said_to.get(id, agent_id) != agent_id]:
@@ -66,10 +68,12 @@ def _named_by_people(watch: Watch, seen: Seen) -> dict[str, int]:
 
 
 def _taken(seen: Seen) -> Taken:
-    taken = Taken([], [], set(), set(), set(), [])
+    taken = Taken([], [], set(), set(), set(), set(), [])
     for entry in seen.entries:
         if entry.type == EVENT_MSG and entry.payload["type"] == "error":
             taken.refused.add(entry.id)
+        elif entry.type == EVENT_MSG and entry.payload["type"] == "items_injected":
+            taken.added.add(entry.id)
         elif entry.type == DENDRO:
             match entry.payload["kind"]:
                 case "task":

@@ -281,10 +281,22 @@ class Person(Answering):
                 await self.submits(session, self._review())
             case "compact":
                 await self.submits(session, ops.Compact())
+            case "add":
+                await self.submits(session, self._added())
             case "path":
                 await self.submits(session, ops.GetPath())
             case _:
                 await self.submits(session, ops.OverrideTurnContext(effort=cast(Any, "low")))
+
+    def _added(self) -> Any:
+        """Messages without a turn; now and then one that is none."""
+        messages = []
+        for number in range(self._whims.choice((0, 1, 1, 2, 3))):
+            role = self._whims.choice(("user", "developer", "assistant"))
+            kind = "output_text" if role == "assistant" else "input_text"
+            part = {"type": kind, "text": f"note {self.name}.{self._numbered}.{number}"}
+            messages.append({"type": "message", "role": role, "content": [part]})
+        return ops.InjectItems.model_validate({"items": messages})
 
     def _review(self) -> Any:
         """A review: by a target, by a prompt, or of nothing at all, which is an error."""

@@ -12,7 +12,7 @@ from orchestrator.broker.replies import number_of, sq_entry
 from orchestrator.core.commit_parts import COUNTED
 from orchestrator.core.secrets import SET_APART
 
-TURNS = frozenset({"user_input", "user_turn", "compact", "review", "run_user_shell_command"})
+TURNS = frozenset({"user_input", "user_turn", "compact", "review", "run_user_shell_command", "inject_items"})
 """Ops that begin a task, join one, or are answered with an error. A message to the root itself is one too."""
 MESSAGE = "word"
 """No op: the message that a person's `message_agent` became, in the queue of the agent that it is for."""

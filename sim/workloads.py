@@ -22,6 +22,7 @@ from sim.machines import POOL
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
 from sim.workloads_kept import archives, files, folders, outages
+from sim.workloads_queues import queues
 
 PROVIDER = "openai"
 FAR = "far"
@@ -474,6 +475,7 @@ LATER = (
     ((reviews,), 0.03),
     ((plans,), 0.03),
     ((folders,), 0.03),
+    ((queues,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

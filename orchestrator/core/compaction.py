@@ -14,7 +14,7 @@ from orchestrator.core.context import (
     new_context,
     standing_context,
 )
-from orchestrator.core.history import INHERITED, Item, message_text, user_message
+from orchestrator.core.history import INHERITED, INJECTED, Item, message_text, user_message
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.modes import is_of_modes, standing_modes, told_settings
 from orchestrator.core.processes import Processes
@@ -117,12 +117,12 @@ def was_compacted(history: Iterable[Item]) -> bool:
 
 
 def user_turns(history: Iterable[Item]) -> list[int]:
-    """The places of what people said since the conversation began or was compacted, oldest first."""
+    """The places of what people said in turns since the conversation began or was compacted, oldest first."""
     places: list[int] = []
     for place, item in enumerate(history):
         if _is_bridge(item):
             places.clear()
-        elif _is_of_user(item) and not message_text(item).startswith(_NOT_SAID):
+        elif _is_of_user(item) and INJECTED not in item and not message_text(item).startswith(_NOT_SAID):
             places.append(place)
     return places
 

@@ -29,6 +29,8 @@ _CHUNK = 64
 
 CALL_KINDS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
 OUTPUT_KINDS = frozenset({"function_call_output", "custom_tool_call_output"})
+INJECTED = "injected"
+"""The mark of a message that a client added without a turn. No model is shown it."""
 INHERITED = "inherited"
 """The kind of the item that stands for a whole conversation, which a fork began with."""
 ABORTED = "aborted"
@@ -107,6 +109,8 @@ def _arranged(history: Iterable[Item]) -> list[tuple[int, Item]]:
     unanswered: set[int] = set()
     for place, item in enumerate(history):
         kind = item.get("type")
+        if INJECTED in item:
+            item = {name: value for name, value in item.items() if name != INJECTED}
         if kind in OUTPUT_KINDS:
             kept = waiting.pop(item.get("call_id") or "", None)
             if kept is not None:

@@ -80,6 +80,7 @@ PATHS: Final[Mapping[str, int]] = dict.fromkeys(
 
 LISTS: Final[Mapping[str, int]] = {
     "answers": 1_000,
+    "content": 16,
     "content_items": 1_000,
     "cwds": 100,
     "items": 1_000,

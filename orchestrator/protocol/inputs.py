@@ -63,5 +63,33 @@ class MentionInput(WireModel):
     path: str
 
 
+class InjectedInput(WireModel):
+    """Text for the model."""
+
+    stated_in = Source.DENDRO
+    type: Literal["input_text"] = "input_text"
+    text: str
+
+
+class InjectedOutput(WireModel):
+    """Text in the model's name."""
+
+    stated_in = Source.DENDRO
+    type: Literal["output_text"] = "output_text"
+    text: str
+
+
+class InjectedMessage(WireModel):
+    """A message of text that joins a conversation without a turn.
+
+    In the model's name its parts are `output_text`, else `input_text`.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["message"]
+    role: Literal["user", "developer", "assistant"]
+    content: tuple[Annotated[InjectedInput | InjectedOutput, OneOf()], ...]
+
+
 InputItem: TypeAlias = TextInput | ImageInput | LocalImageInput | SkillInput | MentionInput
 InputItemField = Annotated[InputItem, OneOf()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeAlias, get_args
 
 from orchestrator.protocol.ids import ResponseId
-from orchestrator.protocol.inputs import InputItemField
+from orchestrator.protocol.inputs import InjectedMessage, InputItemField
 from orchestrator.protocol.items import DynamicToolResponse as DynamicToolResponseBody
 from orchestrator.protocol.mcp import ElicitationAction, McpServerRefreshConfig, RequestId
 from orchestrator.protocol.plans import (
@@ -305,6 +305,18 @@ class ThreadRollback(OpModel):
     num_turns: Uint
 
 
+class InjectItems(OpModel):
+    """Adds messages to the conversation without a turn; answered by `items_injected`.
+
+    While a person's turn runs, they join it with its next request; not those in the model's name, which
+    would pass for its answer.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["inject_items"] = "inject_items"
+    items: tuple[InjectedMessage, ...]
+
+
 class Review(OpModel):
     """Starts a code review."""
 
@@ -377,6 +389,7 @@ Op: TypeAlias = (
     | SetThreadName
     | Undo
     | ThreadRollback
+    | InjectItems
     | Review
     | RunUserShellCommand
     | MessageAgent

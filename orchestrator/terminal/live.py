@@ -281,6 +281,8 @@ def _remark(kind: str, message: Mapping[str, Any], agent: Callable[[int], str]) 
             return f"looks at {message['path']}", "dim"
         case "context_compacted":
             return "the conversation was compacted", "dim"
+        case "items_injected":
+            return f"{counted(message['count'], 'message')} joined the conversation without a turn", "dim"
         case "turn_aborted":
             return f"the turn was {message['reason']}", "yellow"
         case "agent_mail":

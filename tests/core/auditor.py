@@ -31,6 +31,7 @@ OF_A_SUBMISSION = {
     "list_skills_response",
     "get_history_entry_response",
     "input_accepted",
+    "items_injected",
     "mcp_list_tools_response",
 }
 """Events that answer a submission under its own id, whatever task runs."""

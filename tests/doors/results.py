@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
-NOT_SERVED = frozenset({"thread/inject_items"})
-"""Methods that the peer serves and this program refuses by name (`docs/doors/methods.md`)."""
 SHOWN_ITEMS = {"userMessage": "content", "agentMessage": "text", "commandExecution": "status"}
 
 
@@ -27,8 +25,6 @@ def compare_answers(lines: Sequence[Message], got: Sequence[Message]) -> list[st
         if "method" in answer or answer.get("id") not in methods:
             continue
         method, own = methods[answer["id"]], said.get(answer["id"])
-        if method in NOT_SERVED:
-            continue
         wanted, seen = facts(method, answer), None if own is None else facts(method, own)
         if wanted != seen:
             found.append(f"{method}:\n    recorded {wanted!r}\n    got      {seen!r}")

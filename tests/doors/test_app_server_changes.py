@@ -130,6 +130,48 @@ async def test_words_that_a_client_queues_are_a_turn_behind_the_running_one(
     assert (await peer.until("turn/completed"))["turn"]["id"] == queued["queuedSubmission"]["id"]
 
 
+async def test_messages_that_a_client_adds_are_shown_to_the_model_and_begin_no_turn(
+    peer: Peer, harness: Harness
+) -> None:
+    thread = await talked(peer, harness, "one")
+    note = {
+        "type": "message",
+        "role": "user",
+        "id": "x",
+        "content": [{"type": "input_text", "text": "a note"}],
+    }
+    assert (
+        await read(peer, "thread/inject_items", "ThreadInjectItemsResponse", threadId=thread, items=[note])
+        == {}
+    )
+    listed = await peer.call("thread/turns/list", {"threadId": thread})
+    assert len(listed["data"]) == 1
+    harness.models.will(HELLO)
+    await said(peer, thread, "two")
+    await peer.until("turn/completed")
+    shown = [item for item in harness.models.prompts[-1].input if "a note" in str(item)]
+    assert shown == [{name: value for name, value in note.items() if name != "id"}]
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (
+            {"type": "function_call", "call_id": "c", "name": "shell", "arguments": "{}"},
+            "they belong to the model",
+        ),
+        ({"type": "message", "role": "system", "content": []}, "role"),
+        ("words", "messages of text are taken"),
+    ],
+)
+async def test_client_that_adds_what_is_no_message_is_told_what_is_taken(
+    peer: Peer, item: Any, why: str
+) -> None:
+    thread = await begun(peer)
+    code, text = await peer.refused("thread/inject_items", {"threadId": thread, "items": [item]})
+    assert (code, why in text) == (Code.BAD_PARAMS, True), text
+
+
 async def test_client_has_changes_reviewed_in_the_thread(peer: Peer, harness: Harness) -> None:
     thread = await begun(peer)
     about = {"target": {"type": "custom", "instructions": "look at it"}}

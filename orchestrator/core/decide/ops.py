@@ -15,6 +15,7 @@ from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.folder_fault import folder_fault
+from orchestrator.core.decide.inject import inject
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
 from orchestrator.core.decide.rollback import roll_back
@@ -75,6 +76,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             _configure(draft, command, op)
         case ops.ThreadRollback():
             roll_back(draft, command, op)
+        case ops.InjectItems():
+            inject(draft, command, op)
         case ops.SetThreadName():
             _set_name(draft, command, op.name)
         case ops.GetPath():

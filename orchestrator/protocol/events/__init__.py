@@ -39,6 +39,7 @@ from orchestrator.protocol.events.task import (
     DeprecationNotice,
     Error,
     InputAccepted,
+    ItemsInjected,
     ShutdownComplete,
     StreamError,
     TaskComplete,
@@ -113,6 +114,7 @@ class UnknownEvent(Unknown):
 EventMsg: TypeAlias = (
     Error
     | InputAccepted
+    | ItemsInjected
     | WarningEvent
     | StreamError
     | DeprecationNotice
@@ -247,6 +249,7 @@ __all__ = [
     "InputAccepted",
     "ItemCompleted",
     "ItemStarted",
+    "ItemsInjected",
     "ListCustomPromptsResponse",
     "ListModelsResponse",
     "ListSkillsResponse",

@@ -43,6 +43,14 @@ class InputAccepted(EventModel):
     delivery: Delivered
 
 
+class ItemsInjected(EventModel):
+    """Messages were added to the conversation without a turn; `count` says how many."""
+
+    stated_in = Source.DENDRO
+    type: Literal["items_injected"] = "items_injected"
+    count: Uint
+
+
 class WarningEvent(EventModel):
     """Something a person should know; nothing failed."""
 

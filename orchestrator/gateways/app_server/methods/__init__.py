@@ -70,7 +70,6 @@ _REMEDIES: Mapping[str, str] = {
     "thread/searchOccurrences": "thread/search finds threads, thread/items/list has their items",
     "thread/items/read": "thread/items/list has a thread's items",
     "thread/timeline/": "thread/turns/list and thread/items/list have what was said and done, with its times",
-    "thread/inject_items": "say it with turn/start, or give developerInstructions to thread/start",
     "thread/prepareApprovedPlan": "an approved plan is shown to the next turn by itself",
     "skills/": "skills lie in folders that the gateway reads: skills/list names them",
     "turn/settings/": "thread/settings/update changes the next turn; a running one keeps its settings",

@@ -36,6 +36,7 @@ from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.thread_settings import settings_of
 
+TAKEN = "messages of text are taken, no calls, outputs or reasoning: they belong to the model that made them"
 DECIDED_S = 5.0
 """A worker decides within milliseconds."""
 MOST_COMMAND = 64 << 10
@@ -245,6 +246,26 @@ async def review_start(door: Door, params: ReviewStart) -> Result:
     return {"turn": started_turn(turn), "reviewThreadId": head.session}
 
 
+class InjectItems(Params):
+    """Messages for a thread's conversation, in the form of the Responses API."""
+
+    thread_id: str
+    items: list[Any]
+
+
+async def inject_items(door: Door, params: InjectItems) -> Result:
+    """Adds messages to the conversation, and begins no turn; the answer is sent when they are in it."""
+    head = await door.head(params.thread_id)
+    try:
+        op = ops.InjectItems.model_validate({"items": params.items}, extra="ignore")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise bad_params(f"{where}: {first['msg']}; {TAKEN}") from None
+    await _decided(door, head, op, "items_injected")
+    return {}
+
+
 class QueueAdd(Params):
     """Words for a thread's next turn, behind the one that runs."""
 
@@ -279,5 +300,6 @@ METHODS: Mapping[str, Method] = {
     "thread/delete": Method(ThreadParams, delete, Scope.ADMIN),
     "thread/shellCommand": Method(ShellCommand, shell_command, Scope.APPROVE),
     "review/start": Method(ReviewStart, review_start, Scope.SUBMIT),
+    "thread/inject_items": Method(InjectItems, inject_items, Scope.SUBMIT, waits=True),
     "thread/queue/add": Method(QueueAdd, queue_add, Scope.SUBMIT),
 }
