@@ -6,7 +6,7 @@ the nearest is read last. In each folder `AGENTS.override.md` stands in for `AGE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,24 @@ class ProjectDocs:
         """The instructions in the home folder."""
         return _joined(_texts([self.home], (OVERRIDE_FILE, INSTRUCTIONS_FILE), self.most_bytes, ()))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that are looked for in each folder, in this order."""
+        return (OVERRIDE_FILE, INSTRUCTIONS_FILE, *self.fallbacks)
+
+    def of_contents(self, folders: Sequence[str], contents: Mapping[str, bytes]) -> str | None:
+        """The instructions in folders that are not on this machine, outermost first.
+
+        `contents` are files by their paths `folder/name`, and by `name` alone in the outermost one, "".
+        """
+        texts, left = [], self.most_bytes
+        for folder in folders:
+            paths = (f"{folder}/{name}" if folder else name for name in self.names)
+            found = next((contents[path] for path in paths if path in contents), b"")
+            texts.append(found[:left].decode("utf-8", "replace").removesuffix("\ufffd").strip())
+            left -= len(texts[-1].encode())
+        return _joined(texts)
+
     def of_folder(self, cwd: Path, known: Sequence[Path] = (), top: str | None = None) -> str | None:
         """The instructions of `cwd` and the folders around it, without those that the `known` folders have.
 
@@ -40,8 +58,7 @@ class ProjectDocs:
         """
         told = {folder for other in known for folder in from_root(other)}
         folders = [folder for folder in from_root(cwd, top) if folder not in told]
-        names = (OVERRIDE_FILE, INSTRUCTIONS_FILE, *self.fallbacks)
-        return _joined(_texts(folders, names, self.most_bytes, (self.home,)))
+        return _joined(_texts(folders, self.names, self.most_bytes, (self.home,)))
 
 
 def _texts(

@@ -21,9 +21,9 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Pack, PortableFolder, fitting
+from orchestrator.core.workspace import Pack, PortableFolder
 from orchestrator.folders.head import excludes_of
-from orchestrator.folders.records import Bounds, FolderError, Omissions, Place
+from orchestrator.folders.records import Bounds, FolderError, Place
 from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.workspace import Workspace, look_at
 from orchestrator.instructions.repository import git
@@ -37,6 +37,7 @@ from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.first_folder import FirstFolder
 from orchestrator.wiring.sessions import forked_birth, guide, new_birth
+from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.clones import check_source
 from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
 from orchestrator.workspaces.service import MachineConfig, MachineFolders
@@ -66,6 +67,7 @@ def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig
         settings.host.machine_id,
         settings.worker.trust_s,
         cannot_mount(support, settings.sandbox.mechanism),
+        guide(settings).docs,
         settings.host.environ,
     )
 
@@ -191,7 +193,7 @@ async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBeg
         finally:
             await keeper.end()
     pack = Pack(str(name), taken.sha256, taken.bytes, whole=True)
-    return f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,), told_omissions(taken.omitted))
+    return f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,), told_omissions((), taken.omitted))
 
 
 def birth_bounds(settings: Settings, portable: PortableFolder) -> Bounds:
@@ -234,11 +236,6 @@ async def _copied(settings: Settings, birth: Birth, source: State) -> f.Workspac
 def _pack_name(birth: Birth, sha256: str) -> PackName:
     facts = birth.facts
     return PackName(TreeId(facts.tree_id), SessionId(facts.session_id), 0, BIRTH, sha256)
-
-
-def told_omissions(found: Omissions) -> tuple[str, ...]:
-    """The files that were left out, with their reasons."""
-    return fitting([f"{each.path} ({each.why})" for each in found.named])
 
 
 async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Settings) -> Birth:

@@ -32,13 +32,15 @@ from orchestrator.core.folder_commands import (
 )
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack, PortableFolder, fitting
+from orchestrator.core.workspace import Pack, PortableFolder
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, Omissions, Taken, Unchanged
+from orchestrator.folders.records import Bounds, FolderError, Taken, Unchanged
 from orchestrator.folders.records import SnapshotId as FolderSnapshot
+from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.tables import WorkspaceSettings
+from orchestrator.workspaces.changes import change_since_birth, changed_folder, told_omissions
 from orchestrator.workspaces.clones import CloneFailed, check_source, clone
 from orchestrator.workspaces.copies import Copy, boot_id, remove_tree
 from orchestrator.workspaces.held import (
@@ -52,6 +54,7 @@ from orchestrator.workspaces.held import (
 )
 from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.reading import instructions_of
 
 BUSY_S = 10.0
 """The wait for the keeper of a claim that is over: it ends at that claim's deadline."""
@@ -75,6 +78,8 @@ class MachineConfig:
     trust_s: float
     cannot_mount: str = ""
     """Why commands cannot see a portable folder at its path here; empty if they can."""
+    docs: ProjectDocs | None = None
+    """The rule by which a folder's instructions are found; None where none are told."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment in which repositories are cloned."""
 
@@ -305,7 +310,7 @@ class MachineFolders:
         pack = await self._patiently(lambda: self._stored(held, taken))
         held.stored = held.standing = taken.snapshot
         forget_unsaved(held.copy)
-        omitted = _omitted((), taken.omitted)
+        omitted = told_omissions((), taken.omitted)
         return FolderMade(self._config.machine, SnapshotId(taken.snapshot), True, pack, omitted)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -371,8 +376,8 @@ class MachineFolders:
                 pack = await asyncio.wait_for(self._stored(held, taken), self._config.settings.store_s)
             except (ArchiveUnavailable, BrokenPack, TimeoutError) as error:
                 return await self._kept(held, taken, error, calls, at_ms)
-            change = await _change(held, state, taken)
-            return _changed(state, taken, pack, calls, at_ms, change)
+            change = await change_since_birth(held, state, taken)
+            return changed_folder(state, taken, pack, calls, at_ms, change)
 
     async def _taken(self, held: Held, at_ms: int) -> Taken | Unchanged:
         """A snapshot after the last stored one; by another keeper if the first one is lost."""
@@ -446,51 +451,11 @@ class MachineFolders:
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     async def instructions(self, state: State, folder: str) -> str | None:
-        return None
-
-
-def _changed(
-    state: State,
-    taken: Taken,
-    pack: Pack,
-    calls: tuple[CallId, ...],
-    at_ms: int,
-    change: FolderChange | None,
-) -> FolderChanged:
-    counts = taken.counts
-    return FolderChanged(
-        snapshot=SnapshotId(taken.snapshot),
-        parent=None if taken.parent is None else SnapshotId(taken.parent),
-        pack=pack,
-        files=FileCounts(counts.added, counts.modified, counts.deleted),
-        names=fitting(taken.names),
-        call_ids=calls,
-        at_ms=at_ms,
-        live=bool(state.processes),
-        change=change,
-        omitted=_omitted(state.workspace.omitted, taken.omitted),
-    )
-
-
-def _omitted(known: tuple[str, ...], found: Omissions) -> tuple[str, ...]:
-    """The files that are left out: those that were told of, and new ones with their reasons."""
-    if not found.all:
-        return ()
-    new = (f"{each.path} ({each.why})" for each in found.named)
-    return fitting(tuple(dict.fromkeys((*new, *known))))
-
-
-async def _change(held: Held, state: State, taken: Taken) -> FolderChange | None:
-    """The difference to what the session began with; None where it cannot be told in time."""
-    base = state.workspace.base
-    try:
-        before = None if base is None else FolderSnapshot(base)
-        found = await held.keeper.diff(before, taken.snapshot, stat=True)
-    except FolderError:
-        return state.workspace.change
-    files = found.counts.added + found.counts.modified + found.counts.deleted
-    names = fitting([each.path for each in found.files])
-    return FolderChange(files, found.insertions, found.deletions, names)
+        if (docs := self._config.docs) is None:
+            return None
+        mine = (held for held in self._held.values() if held.copy.session == state.facts.session_id)
+        keeper = next((held.keeper for held in mine if str(held.stored) == state.workspace.snapshot), None)
+        return await instructions_of(state, folder, docs, self._packs, keeper)
 
 
 async def _ended(keeper: Keeper) -> None:

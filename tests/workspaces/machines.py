@@ -17,6 +17,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.core.workspace import NO_WORKSPACE, PortableFolder
+from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.tables import WorkspaceSettings
@@ -34,7 +35,8 @@ class Machine:
         self.root = root
         chosen = WorkspaceSettings(root=root, **{"min_free": 0, "git_protocols": ("file",), **settings})
         environ = {"PATH": "/usr/bin:/bin", "HOME": str(root.parent)}
-        config = MachineConfig(chosen, name, 60.0, environ=environ)
+        docs = ProjectDocs(root.parent, 1000, ("NOTES.md",))
+        config = MachineConfig(chosen, name, 60.0, docs=docs, environ=environ)
         self.folders = MachineFolders(config, Packs(store), lambda: 1_700_000_000_000)
 
     def copy(self) -> Copy:

@@ -20,6 +20,7 @@ from orchestrator.core.folder_commands import (
     FolderNotMerged,
     FolderUnsaved,
 )
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.workspaces.copies import Copy
@@ -367,3 +368,38 @@ async def test_childs_work_is_merged_into_its_parents_folder_whole_or_not_at_all
     assert isinstance(refused, FolderNotMerged)
     assert any("shared" in line for line in refused.conflicts)
     assert tree_of(here.folder)["new"] == "new\n", "nothing of it was written"
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_instructions_of_a_folder_are_read_from_its_snapshot(machine: NewMachine, held: bool) -> None:
+    first = machine()
+    session = Session(first.root)
+    claim = await session.made(first)
+    for path, text in (("AGENTS.md", "top"), ("a/AGENTS.md", "in a"), ("a/b/NOTES.md", "in b"), ("c/x", "")):
+        (first.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (first.folder / path).write_text(text)
+    await session.changed(first, claim)
+    (first.folder / "a/AGENTS.md").write_text("not recorded yet")
+    if not held:
+        await first.folders.release(SessionId(ROOT), claim)
+    top = f"{first.root}/{ROOT}/work"
+    state = replace(session.state, meta={"told_folders": [top]})
+    assert await first.folders.instructions(state, f"{top}/a/b") == "in a\n\nin b"
+    assert await first.folders.instructions(state, f"{top}/c") is None
+    assert await first.folders.instructions(state, top) is None
+    assert await first.folders.instructions(state, "/etc") is None
+    elsewhere = replace(state, meta={"told_folders": ["/elsewhere"]})
+    assert await first.folders.instructions(elsewhere, f"{top}/c") == "top"
+
+
+async def test_instructions_that_the_store_does_not_give_are_an_error_in_words(
+    machine: NewMachine, store: Objects
+) -> None:
+    first = machine()
+    session = Session(first.root)
+    claim = await session.made(first)
+    await first.folders.release(SessionId(ROOT), claim)
+    store.remove(str(ROOT))
+    state = replace(session.state, meta={"told_folders": ["/elsewhere"]})
+    with pytest.raises(OSError, match="restore it from a backup"):
+        await first.folders.instructions(state, f"{first.root}/{ROOT}/work")
