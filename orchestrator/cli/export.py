@@ -130,13 +130,14 @@ def import_(
     import asyncio
 
     settings = Invocation.of(ctx).settings({"pool": pool})
-    session, plan = asyncio.run(_import(settings, file))
-    for line in _import_summary(plan):
+    session, plan, lacking = asyncio.run(_import(settings, file))
+    for line in _import_summary(plan, lacking):
         print(line, file=sys.stderr)
     print(session)
 
 
-async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan]:
+async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan, int]:
+    """The new session, its plan, and the packs of its folder that this deployment's archive has not."""
     import os
     import time
 
@@ -147,6 +148,7 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan
     from orchestrator.rollouts.import_plan import Newcomer, plan_import
     from orchestrator.rollouts.import_store import store
     from orchestrator.terminal.faults import Fault
+    from orchestrator.views.workspaces import copied_to
     from orchestrator.wiring import VERSION, chain_key, new_birth, worker_name
 
     now_ms = time.time_ns() // 1_000_000
@@ -159,16 +161,23 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan
     except (BadLine, RolloutError) as error:
         raise Fault(f"{file}: {error}; nothing was imported") from None
     async with opened(settings) as found:
-        return await store(found, plan, blobs, now_ms, worker_name()), plan
+        own = plan.facts
+        lacking = await copied_to(found.packs(), own.tree_id, own.session_id, plan.packs)
+        return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
 
 
-def _import_summary(plan: ImportPlan) -> list[str]:
+def _import_summary(plan: ImportPlan, lacking: int) -> list[str]:
     """The lines that a person should read about the new session."""
     state = plan.state
     made = f"a session of {counted(len(plan.entries), 'entry')}, from {plan.lines:,} that stand in the file"
     left_out = f" ({plan.left_out:,} are left out of it but for their digests)" if plan.left_out else ""
     lines = [f"{made}{left_out}; status {state.status}, model {state.settings.model}"]
     lines += plan.notes
+    if lacking:
+        lines.append(
+            f"this deployment's archive lacks {counted(lacking, 'pack')} of its portable folder: no command "
+            "can run in it; copy them there (`upkeep.archive_url`) and import the file again"
+        )
     if state.task is not None:
         lines.append("a task was under way: calls that had begun are in doubt, and nothing starts by itself")
     return lines

@@ -22,6 +22,7 @@ from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.evolve import evolve
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
+from orchestrator.core.workspace import Pack, read_pack
 from orchestrator.protocol.codec import rollout_item
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, RolloutText
@@ -53,6 +54,8 @@ class ImportPlan:
     left_out: int = 0
     """Entries of the log of which the file has only the digests."""
     notes: tuple[str, ...] = ()
+    packs: tuple[Pack, ...] = ()
+    """Packs of its portable folder, by their names in the exporter's tree."""
 
 
 def plan_import(
@@ -69,6 +72,7 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> ImportPl
     walk, notes = FileWalk(secret), []
     checked = not text.header.key_id or bool(secret)
     entries: list[tuple[Entry, int]] = []
+    packs: list[Pack] = []
     at_ms, last = newcomer.now_ms, 0
     for line in text.lines:
         broken = walk.take_line(line) if checked else None
@@ -79,6 +83,7 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> ImportPl
                 f"line {line.number} is redacted: what it did to the state is not known any more"
             )
         at_ms, last = _at_ms(line, at_ms), line.place.seq if line.place else last
+        packs += _packs_in(line.entry)
         entries.append((renamed(line.entry, newcomer.facts), at_ms))
     if last < text.header.seq:
         raise RolloutError(f"it ends at entry {last}, its first line says {text.header.seq}")
@@ -88,7 +93,18 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> ImportPl
         notes.append(f"its chain was not checked: the key {text.header.key_id!r} is not configured here")
     state = _folded(entries, start_line=2)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
-    return ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes))
+    return ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))
+
+
+def _packs_in(entry: Entry) -> list[Pack]:
+    """The packs that an entry names first."""
+    if entry.type != e.DENDRO:
+        return []
+    if f.states(entry.payload, f.WorkspaceBegun):
+        return [read_pack(pack) for pack in entry.payload["packs"]]
+    if f.states(entry.payload, f.WorkspaceSaved):
+        return [read_pack(entry.payload["pack"])]
+    return []
 
 
 OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path")
@@ -109,6 +125,10 @@ def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
             session = facts.wire()
             own = {name: session[name] for name in OWN_FACTS}
             return {**payload, "session": {**payload["session"], **own}}
+        case e.DENDRO, _ if f.states(payload, f.WorkspaceBegun):
+            return {**payload, "packs": [_pack_renamed(pack, facts) for pack in payload["packs"]]}
+        case e.DENDRO, _ if f.states(payload, f.WorkspaceSaved):
+            return {**payload, "pack": _pack_renamed(payload["pack"], facts)}
         case e.DENDRO, _ if "epoch" in payload:
             return {**payload, "epoch": NO_CLAIM}
         case e.EVENT_MSG, "session_configured":
@@ -117,6 +137,12 @@ def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
             return {**payload, "conversation_id": facts.session_id, "path": facts.rollout_path or ""}
         case _:
             return payload
+
+
+def _pack_renamed(pack: Mapping[str, Any], facts: SessionFacts) -> Mapping[str, Any]:
+    """The pack as the new session's own: it lives as long as the new tree does."""
+    file = str(pack["name"]).rpartition("/")[2]
+    return {**pack, "name": f"{facts.tree_id}/workspaces/{facts.session_id}/{file}"}
 
 
 def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes]) -> ImportPlan:

@@ -7,14 +7,14 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.evolve_workspace import evolve_workspace
-from orchestrator.core.ids import TreeId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.stored import decode_entry, line_ms
 from orchestrator.core.workspace import NO_WORKSPACE, FolderChange, Pack, Unsaved
 from orchestrator.folders.keeper import Keeper
@@ -119,6 +119,24 @@ def packs_of(moments: Iterable[Moment]) -> tuple[Pack, ...]:
     """The packs that all of these snapshots are made from, each once, in the order of their entries."""
     by_entry = sorted(moments, key=lambda moment: moment.seq)
     return tuple({pack.name: pack for moment in by_entry for pack in moment.packs}.values())
+
+
+async def copied_to(store: Packs, tree: TreeId, session: SessionId, packs: Sequence[Pack]) -> int:
+    """Stores packs of other sessions as this one's own; answers how many the store has not.
+
+    Raises `ArchiveUnavailable`.
+    """
+    lacking = 0
+    with tempfile.TemporaryDirectory(prefix=".dendro-") as spool:
+        file = Path(spool, "pack")
+        for pack in packs:
+            try:
+                old = PackName.of(pack.name, TreeId(pack.name.partition("/")[0]))
+                await store.fetch(old, file, pack.bytes)
+                await store.put(replace(old, tree=tree, session=session), file)
+            except BrokenPack:
+                lacking += 1
+    return lacking
 
 
 @dataclass(frozen=True, slots=True)

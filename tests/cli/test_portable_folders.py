@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -216,6 +217,19 @@ def test_verifier_reads_every_snapshot_again(machine: Machine, log: PortableLog,
     assert broken.exit_code == 1
     assert f"at entry {log.first + 2}: the store lacks" in broken.stdout
     assert f"at entry {log.first + 3}: " in broken.stdout, "it is made from that pack, too"
+
+
+def test_an_imported_session_has_its_folder_in_packs_of_its_own(
+    machine: Machine, log: PortableLog, tmp_path: Path
+) -> None:
+    session, file, archive = log.plant(machine), str(tmp_path / "whole.jsonl"), tmp_path / "home/archive"
+    says(machine, "export", session, file, "--full")
+    imported = says(machine, "import", file).strip()
+    shutil.rmtree(archive / session)
+    assert says(machine, "diff", imported, "--stat").endswith("+2 −2 in 3 files\n")
+    assert "3 snapshots from 3 packs" in says(machine, "verify", imported, "--workspaces")
+    shutil.rmtree(archive)
+    assert "lacks 3 packs of its portable folder" in run(machine, "import", file).stderr
 
 
 def test_a_pack_with_other_bytes_than_its_name_says_is_not_read(

@@ -355,7 +355,10 @@ def test_files_name_only_places_that_every_machine_has() -> None:
 # --- Documents
 
 
-@pytest.mark.parametrize("page", ["docs/operations.md", "docs/providers.md", "ops/runbook.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["docs/operations.md", "docs/providers.md", "docs/workspaces.md", "docs/fleet.md", "ops/runbook.md"],
+)
 def test_pages_name_only_settings_files_and_commands_that_exist(page: str) -> None:
     text = (REPOSITORY / page).read_text()
     known = {variable(path) for path in known_paths()} | {"DENDRO_HOME", "DENDRO_REDIS_PASSWORD"}
