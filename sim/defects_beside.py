@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core import compaction, evolve, evolve_task
+from orchestrator.core import compaction, evolve
 from orchestrator.core.decide import branch, review_task, task_end
+from orchestrator.core.evolve import task as evolve_task
 from sim.mutant import Mutant, text
 
 DEFECTS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.core import evolve_task
 from orchestrator.core.decide import plan_task, task
+from orchestrator.core.evolve import task as evolve_task
 from orchestrator.runtime import prompts
 from sim.mutant import Mutant, text
 

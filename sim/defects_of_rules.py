@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, evolve_request, evolve_task, input_items, outstanding, settings
+from orchestrator.core import evolve, input_items, outstanding, settings
 from orchestrator.core.calls import Exec, Mcp, UserInputWork
 from orchestrator.core.decide import (
     agent_status,
@@ -20,7 +20,9 @@ from orchestrator.core.decide import (
     task_end,
     timer,
 )
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
+from orchestrator.core.evolve import request as evolve_request
+from orchestrator.core.evolve import task as evolve_task
 from orchestrator.core.frozen import replace
 from orchestrator.core.tagged import Proposal
 from orchestrator.runtime import copies, earlier_turns, requests

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.core import compaction, context
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.decide import agent_create, cancel, request, task, timer, transitions
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.decisions import Decisions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
 from orchestrator.runtime import decisions, runner
 from sim.mutant import Mutant, both, swapped
 

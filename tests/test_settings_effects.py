@@ -18,8 +18,8 @@ import pytest
 from orchestrator.broker.connection import connect
 from orchestrator.cli.exec import _as_run
 from orchestrator.core import facts as f
+from orchestrator.core.settings import PortableFolder
 from orchestrator.core.tokens import Usage
-from orchestrator.core.workspace import PortableFolder
 from orchestrator.doctor.machine import judge_model
 from orchestrator.folders.records import Bounds
 from orchestrator.gateways.app_server.ports import NewThread

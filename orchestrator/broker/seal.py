@@ -13,8 +13,8 @@ from typing import Protocol
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries.stored import Encoded, encode_event
 from orchestrator.core.frozen import replace
-from orchestrator.core.stored import Encoded, encode_event
 
 
 class ChainWriter(Protocol):

@@ -5,7 +5,7 @@
     calls              each kind of a call's work, with all that is special about it
     phases             the phases of a task, the statuses of an agent; drawn in `docs/states.md`
     outstanding        what the state owes: all that is ever started is derived from it
-    entries, stored    entries and the bytes of them; `chain`, `blobs`, `snapshot`
+    entries            entries and the bytes of them; `birth` makes the first; `chain`, `blobs`, `snapshot`
     commit_parts       messages, events, children and timers, as a commit carries them
     tree, registry     agents of a tree, and what is known of them
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypedDict
 
 from orchestrator.core.blobs import externalise
+from orchestrator.core.entries.stored import Encoded, encode_json, encode_value
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.stored import Encoded, encode_json, encode_value
 from orchestrator.core.tree import AgentRecord
 from orchestrator.protocol.wire import EventModel, JsonMapping, written
 

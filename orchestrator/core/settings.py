@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
+from orchestrator.core.forms import LIST, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.windows import context_window
-from orchestrator.core.workspace import PortableFolder, read_portable, write_portable
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
@@ -170,6 +170,40 @@ class WorkspaceMark:
     id: str
 
 
+@record
+class PortableFolder:
+    """A folder that any worker makes: fixed when its session is made."""
+
+    root: str
+    """The folder below which every worker of the pool makes it (`workspace.root`)."""
+    name: str
+    include: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Globs of ignored files that are recorded all the same."""
+    exclude: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Globs of files that are never recorded."""
+    source: JsonMapping | None = None
+    """The place that its first content is fetched from, by the worker that makes it first; None: the log
+    names its first snapshot, or it begins empty."""
+    ignored: tuple[str, ...] = field(default=(), metadata=LIST)
+    """Rules of the person's own, which the folder does not have: weaker than those that it has."""
+
+    def path(self, tree: TreeId) -> str:
+        """The folder's path, on every machine."""
+        return f"{self.root.rstrip('/')}/{tree}/{self.name}"
+
+
+_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder, "portable")
+
+
+def portable_wire(folder: PortableFolder | None) -> JsonObject | None:
+    """As it stands among the facts, whose field says what it is."""
+    if folder is None:
+        return None
+    wire = _write_portable(folder)
+    del wire["kind"]
+    return wire
+
+
 Origin: TypeAlias = Literal["spawn", "fork"]
 
 
@@ -225,14 +259,14 @@ class SessionFacts:
             given["tree_rules"] = TreeRules.of(given["tree_rules"])
         if given.get("workspace"):
             given["workspace"] = WorkspaceMark(**given["workspace"])
-        if "portable" in given:
-            given["portable"] = read_portable(given["portable"])
+        if given.get("portable"):
+            given["portable"] = _read_portable(given["portable"])
         return cls(**{**given, **{name: given[name] or None for name in FACTS_EMPTY if name in given}})
 
     def wire(self) -> JsonObject:
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["workspace"] = asdict(self.workspace) if self.workspace else None
-        plain["portable"] = write_portable(self.portable)
+        plain["portable"] = portable_wire(self.portable)
         plain["tree_rules"] = self.tree_rules.wire()
         plain |= {name: "" for name in FACTS_EMPTY if plain[name] is None}
         return {name: value for name, value in plain.items() if value != USUAL_FACTS.get(name, _STATED)}

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.processes import NO_PROCESSES, Processes
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.task_kinds import Outcome, Purpose, StopReason, TaskKind
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import TreeView
 from orchestrator.core.turn_calls import ANSWERABLE, Call, Calls, Phase
@@ -41,13 +41,6 @@ EARLIER = "earlier_turns"
 """The same of the turns that compactions summed up, whose conversations the log still has."""
 MOST_EARLIER = 10_000
 """Turns before compactions that can be gone back to, the newest."""
-
-TaskKind = Literal["user", "compact", "plan", "review", "shell"]
-StopReason = Literal["failed", "interrupted", "replaced", "canceled"]
-"""Why a task is stopped; a stopped task has ended so."""
-Outcome = Literal["completed", "failed", "interrupted", "replaced", "canceled"]
-Purpose = Literal["turn", "compact"]
-"""The purpose of a model request."""
 
 
 @record

@@ -17,7 +17,6 @@ from dataclasses import asdict, field
 
 from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import TreeId
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
@@ -138,28 +137,6 @@ class Merged:
 
 
 @record
-class PortableFolder:
-    """A folder that any worker makes: fixed when its session is made."""
-
-    root: str
-    """The folder below which every worker of the pool makes it (`workspace.root`)."""
-    name: str
-    include: tuple[str, ...] = field(default=(), metadata=LIST)
-    """Globs of ignored files that are recorded all the same."""
-    exclude: tuple[str, ...] = field(default=(), metadata=LIST)
-    """Globs of files that are never recorded."""
-    source: JsonMapping | None = None
-    """The place that its first content is fetched from, by the worker that makes it first; None: the log
-    names its first snapshot, or it begins empty."""
-    ignored: tuple[str, ...] = field(default=(), metadata=LIST)
-    """Rules of the person's own, which the folder does not have: weaker than those that it has."""
-
-    def path(self, tree: TreeId) -> str:
-        """The folder's path, on every machine."""
-        return f"{self.root.rstrip('/')}/{tree}/{self.name}"
-
-
-@record
 class Unsaved:
     """Changes of the folder that the store does not have."""
 
@@ -181,19 +158,10 @@ class Unsaved:
 read_unsaved = reader_of(Unsaved)
 read_merged = reader_of(Merged)
 read_offer, _write_offer = reader_of(Offer), writer_of(Offer, "offer")
-_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder, "portable")
 
 
 def write_offer(offer: Offer) -> JsonObject:
     return _unkinded(_write_offer(offer))
-
-
-def read_portable(wire: JsonMapping | None) -> PortableFolder | None:
-    return _read_portable(wire) if wire else None
-
-
-def write_portable(folder: PortableFolder | None) -> JsonObject | None:
-    return _unkinded(_write_portable(folder)) if folder is not None else None
 
 
 OFFER = form(read=read_offer, write=write_offer)

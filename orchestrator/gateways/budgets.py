@@ -9,8 +9,8 @@ import orjson
 from orchestrator.broker.tree_records import LimitChange, Registry
 from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.entries import event
+from orchestrator.core.entries.stored import encode_event
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.stored import encode_event
 from orchestrator.gateways.client import Client
 from orchestrator.protocol.events import BackgroundEvent
 from orchestrator.rollouts.source import LogSource

@@ -36,12 +36,12 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewSession, new_session
+from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
-from orchestrator.core.stored import encode_entry
 from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission

@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.blobs import is_reference, references, resolve
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item
 from orchestrator.core.ids import TreeId
-from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.state import State
 from orchestrator.rollouts.replay import Folded, fold_session
 from orchestrator.rollouts.source import LogSource

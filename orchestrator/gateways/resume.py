@@ -16,11 +16,11 @@ from orchestrator.core.birth import session_configured
 from orchestrator.core.blobs import is_reference, references, resolve
 from orchestrator.core.context import is_context
 from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.facts import Forked, states
 from orchestrator.core.history import Item, message_text
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import HistoryHead
-from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import AgentMessage, UserMessage

@@ -24,8 +24,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ChainWalk, names_session
 from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import SessionId, TreeId, created_ms
-from orchestrator.core.stored import decode_entry
 from orchestrator.rollouts.full_log import full_log, pages
 from orchestrator.rollouts.inherited_lines import FORKED, missing_texts
 from orchestrator.rollouts.log_line import LogLine

@@ -24,12 +24,12 @@ from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, approval, new_session
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries.stored import Encoded, encode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import State
-from orchestrator.core.stored import Encoded, encode_entry
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call
 from orchestrator.rollouts.errors import RolloutError

@@ -9,10 +9,10 @@ import orjson
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileWalk, Header, Kind, RolloutText, read_rollout
 from orchestrator.rollouts.full_log import pages

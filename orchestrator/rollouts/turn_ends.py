@@ -13,7 +13,7 @@ import orjson
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
 from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.stored import decode_entry
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
 

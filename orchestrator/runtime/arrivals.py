@@ -15,7 +15,7 @@ from functools import partial
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, SqEntry
 from orchestrator.core import commands as c
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import NO_HISTORY

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
 from orchestrator.core.state import State
 from orchestrator.protocol.ops import GetPath, Shutdown
 from orchestrator.runtime.deltas import Delta

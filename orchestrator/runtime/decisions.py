@@ -10,7 +10,7 @@ from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
 from orchestrator.core.decide import IllegalCommand, decide
-from orchestrator.core.draft import Decision, Note, noted
+from orchestrator.core.decide.draft import Decision, Note, noted
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import (
     AssessCall,

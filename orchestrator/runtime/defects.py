@@ -12,7 +12,7 @@ from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import COUNTED, TreePart
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
 from orchestrator.core.state import State
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent

@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item
 from orchestrator.mcp.names import PREFIX

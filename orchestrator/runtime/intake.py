@@ -11,8 +11,8 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork, spec_of, work_of
+from orchestrator.core.decide.draft import Note
 from orchestrator.core.decide.process import unknown_end
-from orchestrator.core.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.processes import Process

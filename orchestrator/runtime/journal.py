@@ -16,7 +16,7 @@ from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, TreePart
-from orchestrator.core.draft import Decision, Metered
+from orchestrator.core.decide.draft import Decision, Metered
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.state import State

@@ -16,12 +16,12 @@ from typing import Protocol
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claimed, SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.position import Position

@@ -18,7 +18,8 @@ from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Rel
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import NewEvent
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
+from orchestrator.core.entries.stored import encode_event
 from orchestrator.core.outstanding import (
     AssessCall,
     LookUp,
@@ -27,7 +28,6 @@ from orchestrator.core.outstanding import (
     ReadInstructions,
     SaveFolder,
 )
-from orchestrator.core.stored import encode_event
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.objects import ArchiveUnavailable

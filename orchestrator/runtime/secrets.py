@@ -13,7 +13,7 @@ from orchestrator.broker.errors import SecretsFull
 from orchestrator.broker.records import Place, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.secrets import SET_APART, put_back, secret_name

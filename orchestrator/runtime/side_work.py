@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.draft import Note
+from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.outstanding import (
     AnswerServer,

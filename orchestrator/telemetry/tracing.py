@@ -27,9 +27,9 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
 from orchestrator.core.entries import Entry, milliseconds
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
 from orchestrator.telemetry.observer import CommittedStep, StreamMoment
 from orchestrator.telemetry.spans import EndedSpan, SessionSpans, Value, span_id, trace_id
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Literal
 
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
-from orchestrator.core.state import State, Task, TaskKind
+from orchestrator.core.state import State, Task
+from orchestrator.core.task_kinds import TaskKind
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.site import CallSite

@@ -14,7 +14,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import SENT_CHARS, one_line
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, Json
-from orchestrator.core.stored import decode_entry
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.tree import Mail
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
-from orchestrator.core.stored import decode_entry
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId

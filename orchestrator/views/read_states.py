@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import SessionId
-from orchestrator.core.stored import decode_entry
 from orchestrator.rollouts.source import LogSource
 
 MOST_PERSON = 200

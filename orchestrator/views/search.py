@@ -10,7 +10,7 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.stored import decode_entry
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.source import LogSource

@@ -14,9 +14,9 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event

@@ -9,8 +9,8 @@ import orjson
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, TURN_CONTEXT
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.settings import SettingsChanges, TurnSettings
-from orchestrator.core.stored import decode_entry
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.past import MOST, STRETCH
 

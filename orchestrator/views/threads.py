@@ -16,9 +16,9 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
-from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import ROOT
 from orchestrator.rollouts.summary import PREVIEW_CHARS
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO
-from orchestrator.core.evolve_workspace import evolve_workspace
+from orchestrator.core.entries.stored import decode_entry, line_ms
+from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.stored import decode_entry, line_ms
 from orchestrator.core.workspace import NO_WORKSPACE, FolderChange, Pack, Unsaved
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId

@@ -24,7 +24,7 @@ from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.entries import event
-from orchestrator.core.stored import encode_event
+from orchestrator.core.entries.stored import encode_event
 from orchestrator.protocol.events import Error
 from orchestrator.protocol.wire import UNSET
 from orchestrator.settings import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
-from orchestrator.core.workspace import PortableFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.ids import InvalidSessionId, TreeId, parse_session_id
-from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
 from orchestrator.gateways.client import Client

@@ -18,8 +18,8 @@ from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import SessionHead, Source, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.folders.records import Bounds
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.permissions import Permits

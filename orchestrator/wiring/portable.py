@@ -17,11 +17,12 @@ from pathlib import Path
 
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.session_fork import ForkedFrom
+from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Pack, PortableFolder
+from orchestrator.core.workspace import Pack
 from orchestrator.folders.head import excludes_of
 from orchestrator.folders.records import Bounds, FolderError, Place
 from orchestrator.gateways.fork import fork_at, to_fork

@@ -8,9 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
+from orchestrator.core.birth.session_fork import ForkedFrom, taken_facts, taken_settings
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId, new_session_id
-from orchestrator.core.session_fork import ForkedFrom, taken_facts, taken_settings
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.core.state import State
 from orchestrator.gateways.workspace import Workspace, mark

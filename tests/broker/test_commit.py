@@ -18,8 +18,8 @@ from orchestrator.core.commit_parts import (
     TreePart,
 )
 from orchestrator.core.entries import Entry
+from orchestrator.core.entries.stored import Encoded
 from orchestrator.core.ids import AgentId
-from orchestrator.core.stored import Encoded
 from tests.broker.actors import (
     POOL,
     SHARD,

@@ -16,9 +16,9 @@ from orchestrator.cli.budget import amounts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork
+from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
-from orchestrator.core.stored import encode_entry
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId

@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.snapshot import CORE_VERSION, digest, encode
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
 from tests.core.lives import LIVES
 
 FOLDER = Path(__file__).parent / "golden"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import orjson
 
 from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.entries import Entry
+from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
 from orchestrator.core.ids import SessionId
-from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.stored import encode_entry
 from orchestrator.protocol.codec import parse_rollout_line
 from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.wire import written

@@ -8,6 +8,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.compaction import compacted_history
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import COMPACTED, Entry, item
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item, Log
@@ -16,7 +17,6 @@ from orchestrator.core.outstanding import LookUp, ReadInstructions
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import MOST_EARLIER, State
-from orchestrator.core.stored import decode_entry
 from tests.core.driver import SETTINGS, Seen, Session, assistant, op
 
 

@@ -19,11 +19,11 @@ from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.request import MOST_CALLS
 from orchestrator.core.decide.task_end import BY_FAILURE, BY_USER
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.core.entries.stored import decode_entry, encode_event
 from orchestrator.core.evolve import fold
 from orchestrator.core.outstanding import CloseCalls, OweRequest, RunCall
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry, encode_event
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.auditor import Audit, check_calls, check_liveness

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from orchestrator.core import facts as f
 from orchestrator.core import snapshot
 from orchestrator.core.entries import DENDRO, Entry
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.settings import FACTS_EMPTY, SessionFacts, TurnSettings
 from orchestrator.core.state import Queued, State, Task
-from orchestrator.core.stored import decode_entry
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn

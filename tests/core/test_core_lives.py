@@ -17,6 +17,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import ExecWork, PatchWork, WriteStdin
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.decide import IllegalCommand, request, task_end
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import (
@@ -38,7 +39,6 @@ from orchestrator.core.outstanding import (
 from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_shell import USER_SHELL
 from orchestrator.protocol import events as ev

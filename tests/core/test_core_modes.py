@@ -8,12 +8,12 @@ import pytest
 
 from orchestrator.core.calls import ExecWork
 from orchestrator.core.calls.exec import unconfined_key
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
 from tests.core.driver import SETTINGS, Seen, Session, a_command, assistant, op, text
 
 PROPOSED = "Intro\n<proposed_plan>\n- a\n- b\n</proposed_plan>\nOutro"

@@ -19,6 +19,13 @@ from orchestrator.core.blobs import (
     resolve,
 )
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, event, timestamp
+from orchestrator.core.entries.stored import (
+    LINE_BYTES,
+    decode_entry,
+    encode_entry,
+    encode_event,
+    encode_value,
+)
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.snapshot import (
@@ -30,7 +37,6 @@ from orchestrator.core.snapshot import (
     encode_snapshot,
 )
 from orchestrator.core.state import State
-from orchestrator.core.stored import LINE_BYTES, decode_entry, encode_entry, encode_event, encode_value
 from orchestrator.core.tree import Child, TreeView, Watchdog
 from orchestrator.protocol.events import ShutdownComplete
 from tests.core.driver import NOON_MS, Session, a_command, a_patch, assistant

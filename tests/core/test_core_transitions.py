@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import Moment
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.evolve import evolve
 from orchestrator.core.phases import AGENT, TASK, TaskPhase, task_phase
 from orchestrator.core.states_page import page

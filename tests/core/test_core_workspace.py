@@ -15,7 +15,7 @@ from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECOR
 from orchestrator.core.entries import fact
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.outstanding import AssessCall, MakeFolder, OweRequest, RunCall, SaveFolder
-from orchestrator.core.settings import Rules, SessionFacts
+from orchestrator.core.settings import PortableFolder, Rules, SessionFacts, portable_wire
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.timers import FOLDER_TIMER
 from orchestrator.core.turn_calls import Phase
@@ -25,10 +25,8 @@ from orchestrator.core.workspace import (
     NAMES_BYTES,
     FileCounts,
     Pack,
-    PortableFolder,
     fitting,
     is_pack_due_whole,
-    write_portable,
 )
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.driver import Session, a_command, a_patch, op
@@ -38,7 +36,7 @@ RULES = Rules(folder_free=frozenset({"update_plan"}))
 
 
 def portable(**fields: Any) -> Session:
-    session = Session(facts={"portable": write_portable(FOLDER)}, rules=RULES, **fields)
+    session = Session(facts={"portable": portable_wire(FOLDER)}, rules=RULES, **fields)
     session.record(fact(f.WorkspaceBegun(SnapshotId("s0"), (a_pack(0, whole=True),))))
     return session
 
@@ -146,7 +144,7 @@ def test_folder_at_another_snapshot_than_the_log_says_is_a_defect() -> None:
 
 
 def test_first_content_from_elsewhere_is_what_the_session_began_with() -> None:
-    session = Session(facts={"portable": write_portable(FOLDER)}, rules=RULES)
+    session = Session(facts={"portable": portable_wire(FOLDER)}, rules=RULES)
     pack = a_pack(1, whole=True)
     seen = session.happens(FolderMade("m1", SnapshotId("s1"), anew=True, fetched=pack, omitted=("'big'",)))
     known = session.state.workspace

@@ -6,9 +6,8 @@ import pytest
 
 from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.settings import SessionFacts
+from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State
-from orchestrator.core.workspace import PortableFolder
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.policy import WorkspaceWrite

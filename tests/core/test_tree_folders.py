@@ -12,9 +12,9 @@ from orchestrator.core.decide.child_folder import NOT_OWN, NOT_SHARED, NOT_STORE
 from orchestrator.core.entries import fact
 from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved
 from orchestrator.core.ids import AgentId
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import PortableFolder, TurnSettings, portable_wire
 from orchestrator.core.turn_calls import Phase
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack, PortableFolder, write_portable
+from orchestrator.core.workspace import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.tree_driver import Agent, TreeDriver, a_tree, answers
 
@@ -22,7 +22,7 @@ PACK = Pack("tree/workspaces/root/1.pack", "0" * 64, 100, whole=True)
 
 
 def portable_tree() -> TreeDriver:
-    folder: Any = write_portable(PortableFolder("/workspaces", "repo"))
+    folder: Any = portable_wire(PortableFolder("/workspaces", "repo"))
     tree = TreeDriver(facts={"portable": folder})
     tree.root.record(fact(f.WorkspaceBegun(SnapshotId("s0"), (PACK,), ("'.env'",))))
     tree.root.say("do it", "u1")

@@ -20,7 +20,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.commit_parts import NewSession, OutboundMessage, TreeEvent, TreePart
 from orchestrator.core.decide import decide
-from orchestrator.core.draft import Decision
+from orchestrator.core.decide.draft import Decision
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.protocol.codec import parse_submission

@@ -12,10 +12,10 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry
 from orchestrator.wiring import Deployment
 
 

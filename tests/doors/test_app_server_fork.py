@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.birth import Birth
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.ids import AgentId, TreeId, new_session_id
-from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.ports import Born, NewThread

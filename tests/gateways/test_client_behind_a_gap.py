@@ -10,8 +10,8 @@ from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.entries import Entry
+from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import SessionId
-from orchestrator.core.stored import encode_entry
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.views.event import Event

@@ -17,11 +17,11 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, BrokenLink, ExpectedHead, next_chain, payload_digest
 from orchestrator.core.entries import Entry
+from orchestrator.core.entries.stored import decode_entry, encode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED, user_message
 from orchestrator.core.inheritance import inherited_history, opened
 from orchestrator.core.state import State
-from orchestrator.core.stored import decode_entry, encode_entry
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.file_format import BadLine, FileWalk, Header, RolloutText, full_line, read_rollout
 from orchestrator.rollouts.inherited_lines import missing_texts

@@ -24,10 +24,10 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest
-from orchestrator.core.stored import decode_entry
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
 from orchestrator.core.commit_parts import Approval, Timer
-from orchestrator.core.draft import Decision, Draft
+from orchestrator.core.decide.draft import Decision, Draft
 from orchestrator.core.state import State
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.journal import Step, Writer

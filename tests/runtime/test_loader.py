@@ -13,9 +13,9 @@ import pytest
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import item
+from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
-from orchestrator.core.stored import encode_entry
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loader import BEGINNING, BrokenLog, Cache, FoldSource, Loaded, LogEnd, folded, load
 

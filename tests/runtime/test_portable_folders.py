@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.folder_commands import FolderFailed
 from orchestrator.core.ids import SessionId
-from orchestrator.core.stored import decode_entry
-from orchestrator.core.workspace import PortableFolder
+from orchestrator.core.settings import PortableFolder
 from orchestrator.protocol import ops
 from orchestrator.runtime import folder_work
 from orchestrator.runtime.runner import Ended

@@ -10,10 +10,9 @@ import pytest
 
 from orchestrator.core.commands import Immediate
 from orchestrator.core.ids import AgentId
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.core.turn_calls import Call
-from orchestrator.core.workspace import PortableFolder
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig

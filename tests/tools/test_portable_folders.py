@@ -16,10 +16,9 @@ import pytest
 from orchestrator.core.calls import ApplyPatch, Exec
 from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
-from orchestrator.core.workspace import PortableFolder
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.place import Place
 from orchestrator.sandbox.probe import probe

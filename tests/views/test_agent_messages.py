@@ -10,8 +10,8 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import commands as c
 from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.facts import decode
-from orchestrator.core.stored import decode_entry
 from orchestrator.views.event import Event
 from orchestrator.views.messages import message_in, message_line, with_messages
 from orchestrator.wiring.open_deployment import Opened

@@ -11,8 +11,8 @@ import pytest
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import Entry, fact
+from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.stored import encode_entry
 from orchestrator.core.workspace import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.source import LogSource

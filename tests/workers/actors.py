@@ -30,7 +30,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
 from orchestrator.core.commit_parts import NewSession, TreePart
-from orchestrator.core.draft import Note, noted
+from orchestrator.core.decide.draft import Note, noted
 from orchestrator.core.entries import Entry
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id

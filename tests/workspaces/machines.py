@@ -10,13 +10,13 @@ from orchestrator.broker.records import Claim
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.decide.child_folder import offered
-from orchestrator.core.evolve_workspace import evolve_workspace
+from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
-from orchestrator.core.settings import SessionFacts
+from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State
-from orchestrator.core.workspace import NO_WORKSPACE, PortableFolder
+from orchestrator.core.workspace import NO_WORKSPACE
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
-from orchestrator.core.session_fork import ForkedFrom
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Unsaved
 from orchestrator.folders.copy import Copy

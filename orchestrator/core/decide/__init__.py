@@ -23,6 +23,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import folder_commands as folder
 from orchestrator.core.decide.call import assessed, finished
 from orchestrator.core.decide.cancel import end_next
+from orchestrator.core.decide.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.decide.elicitation import dropped, elicited
 from orchestrator.core.decide.lookup import instructions_read, looked_up
 from orchestrator.core.decide.mail import mail_arrived
@@ -47,7 +48,6 @@ from orchestrator.core.decide.workspace import (
     folder_settled,
     folder_unsaved,
 )
-from orchestrator.core.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.state import State
 
 __all__ = ["Decision", "IllegalCommand", "decide"]

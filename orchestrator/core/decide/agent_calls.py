@@ -14,10 +14,10 @@ from orchestrator.core.counts import counted
 from orchestrator.core.decide.agent_create import make
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.mail_delivery import forget_children, publish_depths, take
 from orchestrator.core.decide.variants import propose_variants
 from orchestrator.core.decide.wait import await_agents
-from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import MessagePayload, Said
 from orchestrator.core.narrowing import Widening

@@ -25,16 +25,16 @@ from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import standing_instructions
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.child_folder import began_with, unfit_folder
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import publish_depths, watchers
-from orchestrator.core.draft import Draft
 from orchestrator.core.entries import Entry
+from orchestrator.core.entries.stored import encode_json
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.modes import back_to_code, child_settings
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
-from orchestrator.core.stored import encode_json
 from orchestrator.core.tree import AgentRecord, AgentStatus, Child, TreeChanges, TreeView
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev

@@ -11,8 +11,8 @@ from orchestrator.core import entries as e
 from orchestrator.core.agent_views import MESSAGE_BYTES, envelope, one_line
 from orchestrator.core.commands import Submitted, Target
 from orchestrator.core.decide.cancel import cancel_line
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.mail_delivery import key_of_person, publish_depths
-from orchestrator.core.draft import Draft
 from orchestrator.core.message_payloads import InterruptPayload, MessagePayload, Said
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
 

@@ -14,8 +14,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import envelope, event_summary, record_of, told_result
 from orchestrator.core.commit_parts import SLOTS, Debit, TreeNote
 from orchestrator.core.decide.child_folder import offered
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.mail_delivery import publish_depths, watchers
-from orchestrator.core.draft import Draft
 from orchestrator.core.history import Item
 from orchestrator.core.message_payloads import (
     Completion,
@@ -26,7 +26,8 @@ from orchestrator.core.message_payloads import (
     StatusPayload,
     ToParent,
 )
-from orchestrator.core.state import Outcome, State
+from orchestrator.core.state import State
+from orchestrator.core.task_kinds import Outcome
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import ACTIVE, AgentStatus, TreeChanges
 from orchestrator.core.workspace import write_offer

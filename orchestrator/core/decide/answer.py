@@ -13,9 +13,9 @@ from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Subm
 from orchestrator.core.decide.approval import resolve
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.decide.ask import settle
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.elicitation import KIND as ELICITATION
 from orchestrator.core.decide.elicitation import decide_elicitation, open_elicitation, response_of
-from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import AnswerPayload

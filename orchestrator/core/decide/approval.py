@@ -9,10 +9,10 @@ from orchestrator.core.calls.prefixes import AMENDED, amended
 from orchestrator.core.calls.verdict import Remembered
 from orchestrator.core.decide.approval_events import resolved
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import activity
 from orchestrator.core.decide.process import numbered
 from orchestrator.core.decide.task_end import stop
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from orchestrator.core.commit_parts import TreeNote
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,

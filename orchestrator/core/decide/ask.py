@@ -12,7 +12,7 @@ from orchestrator.core.calls.ask import Settled, digest_of
 from orchestrator.core.decide.approval_events import open_request, resolved
 from orchestrator.core.decide.branch import decided
 from orchestrator.core.decide.call_end import close
-from orchestrator.core.draft import DoesNotFit, Draft
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.wire import JsonObject

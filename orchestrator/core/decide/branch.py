@@ -17,7 +17,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.decide import plan_task, review_task
 from orchestrator.core.decide.branch_parts import Beginning, Exit
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.review import request_fault
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import TaskKind
+from orchestrator.core.task_kinds import TaskKind
 from orchestrator.protocol.wire import EventModel, ItemModel, JsonObject
 
 

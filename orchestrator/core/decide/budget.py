@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import facts as f
 from orchestrator.core.commands import CommitRefused
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.timers import BUDGET_TIMER
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent

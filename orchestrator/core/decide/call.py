@@ -29,9 +29,9 @@ from orchestrator.core.decide.approval import run
 from orchestrator.core.decide.approval_events import open_request
 from orchestrator.core.decide.ask import ask_person
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import activity, uses
 from orchestrator.core.decide.process import keep, no_room, seen_ending, write_stdin
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.modes import plans
 from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.elicitation import withdraw
 from orchestrator.core.decide.item_events import publish_call
-from orchestrator.core.draft import Draft
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.core.user_shell import answer_item
 from orchestrator.protocol.items import ToolOutput

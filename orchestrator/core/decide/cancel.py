@@ -17,9 +17,9 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import child_summary, envelope
 from orchestrator.core.commands import Target
 from orchestrator.core.decide.agent_status import end_watchdogs
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.mail_delivery import publish_undelivered, take
 from orchestrator.core.decide.process import stop_processes
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.message_payloads import CancelPayload
 from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER

@@ -10,7 +10,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls.ask import digest_of
 from orchestrator.core.commands import Elicited
 from orchestrator.core.decide.approval_events import WITHDRAWN, open_request, resolved
-from orchestrator.core.draft import DoesNotFit, Draft
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.state import Elicitation
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase

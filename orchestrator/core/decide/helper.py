@@ -10,8 +10,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, helper_calls
 from orchestrator.core.calls import HelperWork
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.mail_delivery import publish_read
-from orchestrator.core.draft import Draft
 from orchestrator.core.tree import Child, ChildChanges
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.agents import SubAgentErr, SubAgentOk

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.decide.agent_status import header_of
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.history import Item, message_text, searched
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import EventModel

@@ -7,8 +7,8 @@ from typing import Final
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import Submitted
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.user_turn import MOST_STEERED
-from orchestrator.core.draft import Draft
 from orchestrator.core.history import INJECTED, Item
 from orchestrator.core.state import State
 from orchestrator.protocol import events as ev

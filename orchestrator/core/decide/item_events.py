@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.commands import ItemCompleted
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.history import Item
 from orchestrator.core.turn_items import completed_item, publishes_items, user_item
 from orchestrator.protocol import events as ev

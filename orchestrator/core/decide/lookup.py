@@ -10,9 +10,9 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import InstructionsRead, LookedUp, Submitted
 from orchestrator.core.context import instructions_item
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.task import begin_failing, begin_task
 from orchestrator.core.decide.task_end import fail
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.state import LookUp
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written

@@ -10,6 +10,7 @@ from orchestrator.core.decide.agent_ops import interrupt_below
 from orchestrator.core.decide.agent_status import change, send_ended
 from orchestrator.core.decide.answer import routed_answer
 from orchestrator.core.decide.cancel import begin_canceling, heard_end
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.helper import helper_done
 from orchestrator.core.decide.mail_delivery import (
     forget_children,
@@ -19,7 +20,6 @@ from orchestrator.core.decide.mail_delivery import (
 )
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.decide.variants import variant_done
-from orchestrator.core.draft import Draft
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.core.workspace import read_offer

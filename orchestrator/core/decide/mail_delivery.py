@@ -16,8 +16,8 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import AwaitedAgent, awaited, child_summary
 from orchestrator.core.commit_parts import TreeNote
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.item_events import publish_call
-from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId

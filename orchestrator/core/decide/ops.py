@@ -14,6 +14,7 @@ from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, me
 from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.decide.inject import inject
 from orchestrator.core.decide.lookup import ask
@@ -22,7 +23,6 @@ from orchestrator.core.decide.rollback import roll_back
 from orchestrator.core.decide.task import change_settings, named_changes
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.decide.user_turn import refused_turn, user_turn
-from orchestrator.core.draft import Draft
 from orchestrator.core.input_items import fault
 from orchestrator.core.modes import mode_fault
 from orchestrator.core.user_shell import command_fault

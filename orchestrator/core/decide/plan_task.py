@@ -10,7 +10,7 @@ from typing import Final
 from orchestrator.core import facts as f
 from orchestrator.core.calls import PlanWork
 from orchestrator.core.decide.branch_parts import Beginning, Exit
-from orchestrator.core.draft import Draft
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text, user_message
 from orchestrator.core.narrowing import helper_settings

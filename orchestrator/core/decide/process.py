@@ -21,8 +21,8 @@ from orchestrator.core.calls.process import Lasting, StdinWork, WriteStdin, cut_
 from orchestrator.core.commands import CallFinished, ProcessEnd, ProcessFinished
 from orchestrator.core.context import PROCESS_GONE
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import activity
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
 from orchestrator.core.modes import plans

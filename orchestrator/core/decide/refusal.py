@@ -14,9 +14,9 @@ from orchestrator.core.decide.agent_calls import arm
 from orchestrator.core.decide.budget import pause, unpriced
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import pass_over
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.mail import cancel, mail_arrived
 from orchestrator.core.decide.task_end import fail
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import pruned_flag
 from orchestrator.core.turn_calls import Phase

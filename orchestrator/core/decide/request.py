@@ -15,17 +15,18 @@ from orchestrator.core.compaction import (
     stored_texts,
 )
 from orchestrator.core.decide.agent_status import heading
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import made, thinks
 from orchestrator.core.decide.item_events import publish_call, publish_compaction, publish_done
 from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import CALL_KINDS, call_output, message_text, searched
 from orchestrator.core.modes import plan_item_id, plans
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.core.state import Purpose, Request
+from orchestrator.core.state import Request
 from orchestrator.core.tagged import proposal
+from orchestrator.core.task_kinds import Purpose
 from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import must_compact
 from orchestrator.core.turn_calls import Phase

@@ -5,8 +5,8 @@ from __future__ import annotations
 from orchestrator.core import entries as e
 from orchestrator.core.commands import Submitted
 from orchestrator.core.compaction import user_turns
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.task import cut_back
-from orchestrator.core.draft import Draft
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.faults import CodexErrorKind
 from orchestrator.protocol.ids import ResponseId

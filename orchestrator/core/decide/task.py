@@ -19,10 +19,10 @@ from orchestrator.core.context import (
 from orchestrator.core.decide.agent_status import end_watchdogs, took_task
 from orchestrator.core.decide.branch import beginning, keep, leave
 from orchestrator.core.decide.branch_parts import Beginning
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.decide.item_events import publish_input
 from orchestrator.core.decide.task_end import fail
-from orchestrator.core.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
 from orchestrator.core.inheritance import inherited_history
@@ -30,7 +30,8 @@ from orchestrator.core.input_items import input_messages, user_message_event
 from orchestrator.core.modes import mode_kind, not_told, task_settings, told_settings, with_mode
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.settings import SettingsChanges
-from orchestrator.core.state import Queued, State, Task, TaskKind
+from orchestrator.core.state import Queued, State, Task
+from orchestrator.core.task_kinds import TaskKind
 from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import counted
 from orchestrator.core.user_turns import UserTurn

@@ -30,10 +30,11 @@ from orchestrator.core.decide.branch import keep, leave
 from orchestrator.core.decide.budget import give_up_waiting
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import expect_ends, flag_and_notify
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.process import stop_processes
-from orchestrator.core.draft import DoesNotFit, Draft
 from orchestrator.core.history import Item, user_message
-from orchestrator.core.state import StopReason, Task
+from orchestrator.core.state import Task
+from orchestrator.core.task_kinds import StopReason
 from orchestrator.core.timers import RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.turn_calls import ANSWERABLE, Call, Phase
 from orchestrator.protocol import events as ev

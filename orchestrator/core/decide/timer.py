@@ -9,10 +9,10 @@ from orchestrator.core.decide.agent_calls import watchdog_fired
 from orchestrator.core.decide.approval import resolve
 from orchestrator.core.decide.ask import BY_TIMER, give_up
 from orchestrator.core.decide.budget import resume
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.elicitation import UNANSWERED, decide_elicitation
 from orchestrator.core.decide.wait import timed_out
 from orchestrator.core.decide.workspace import folder_timer_fired
-from orchestrator.core.draft import Draft
 from orchestrator.core.timers import (
     BUDGET_TIMER,
     FOLDER_TIMER,

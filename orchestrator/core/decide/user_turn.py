@@ -13,10 +13,10 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import Submitted
 from orchestrator.core.compaction import was_compacted
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.item_events import publish_input
 from orchestrator.core.decide.task import begin_task, bookmarked, bring_settings, lies_before
 from orchestrator.core.decide.task_end import stop
-from orchestrator.core.draft import Draft
 from orchestrator.core.input_items import input_messages, user_message_event
 from orchestrator.core.state import MOST_EARLIER, Queued
 from orchestrator.core.user_turns import UserTurn

@@ -15,8 +15,8 @@ from orchestrator.core.commands import Helper, Variants
 from orchestrator.core.decide.agent_create import begin_helper, invocation_of, may_not_make
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.child_folder import unfit_folder
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.helper import OUTCOME, answer_of
-from orchestrator.core.draft import Draft
 from orchestrator.core.plans import variant
 from orchestrator.core.tree import Child
 from orchestrator.core.turn_calls import Call, Phase

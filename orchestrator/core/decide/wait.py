@@ -9,8 +9,8 @@ from __future__ import annotations
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Await, AwaitWork
 from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.mail_delivery import await_result, collect, in_order, is_instruction
-from orchestrator.core.draft import Draft
 from orchestrator.core.state import State
 from orchestrator.core.timers import wait_timer
 from orchestrator.core.tree import Mail

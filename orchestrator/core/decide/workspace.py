@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.context import FOLDER_CHANGED
+from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.process import say_to_model
 from orchestrator.core.decide.task_end import FAILED, fail
-from orchestrator.core.draft import Draft
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.folder_use import may_write
 from orchestrator.core.frozen import replace

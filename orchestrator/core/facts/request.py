@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.forms import ALWAYS
 from orchestrator.core.frozen import record
-from orchestrator.core.state import Purpose
+from orchestrator.core.task_kinds import Purpose
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.wire import JsonMapping
 

@@ -9,7 +9,7 @@ from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import Outcome, StopReason, TaskKind
+from orchestrator.core.task_kinds import Outcome, StopReason, TaskKind
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.session_fork import ForkedFrom
+from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client

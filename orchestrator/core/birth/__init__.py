@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.birth.session_fork import ForkedFrom, inherited_entries
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
-from orchestrator.core.session_fork import ForkedFrom, inherited_entries
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
 from orchestrator.core.state import FORKED_FROM
 from orchestrator.protocol import events as ev

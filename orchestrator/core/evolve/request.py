@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import facts as f
-from orchestrator.core.evolve_task import task_of
+from orchestrator.core.evolve.task import task_of
 from orchestrator.core.frozen import replace
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.core.tokens import Usage, counted, lost

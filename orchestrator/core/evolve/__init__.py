@@ -13,11 +13,11 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
-from orchestrator.core.evolve_processes import evolve_processes
-from orchestrator.core.evolve_request import evolve_request
-from orchestrator.core.evolve_task import evolve_call, evolve_task
-from orchestrator.core.evolve_tree import evolve_tree
-from orchestrator.core.evolve_workspace import evolve_workspace, runs_again
+from orchestrator.core.evolve.processes import evolve_processes
+from orchestrator.core.evolve.request import evolve_request
+from orchestrator.core.evolve.task import evolve_call, evolve_task
+from orchestrator.core.evolve.tree import evolve_tree
+from orchestrator.core.evolve.workspace import evolve_workspace, runs_again
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
 from orchestrator.core.modes import plans

@@ -22,6 +22,7 @@ from orchestrator.core.commit_parts import (
 )
 from orchestrator.core.context import context_told
 from orchestrator.core.entries import Entry
+from orchestrator.core.entries.stored import Encoded, encode_entry, encode_json
 from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
@@ -29,8 +30,8 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.message_payloads import Payload
 from orchestrator.core.modes import told_settings
 from orchestrator.core.phases import check
-from orchestrator.core.state import Outcome, State, Task
-from orchestrator.core.stored import Encoded, encode_entry, encode_json
+from orchestrator.core.state import State, Task
+from orchestrator.core.task_kinds import Outcome
 from orchestrator.core.tree import AgentRecord, cancel_flags
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.wire import EventModel, JsonMapping
