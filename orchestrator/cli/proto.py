@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
-from orchestrator.cli.run import At, ForkOption, NoWorker, Resume
+from orchestrator.cli.run import At, ForkOption, From, NoWorker, Portable, Resume, first_content
 from orchestrator.terminal.faults import ExitCode
 from orchestrator.terminal.origin import Origin
 from orchestrator.views.errors import SetAside
 
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
+    from orchestrator.protocol.workspaces import WorkspaceSource
     from orchestrator.settings import Settings
     from workers.companion import Companion
 
@@ -24,6 +25,8 @@ def proto(
     fork: ForkOption = None,
     at: At = None,
     no_worker: NoWorker = False,
+    portable: Portable = False,
+    origin_url: From = None,
 ) -> None:
     """Serves one session on stdio: submissions in, events out, as NDJSON.
 
@@ -31,7 +34,8 @@ def proto(
     nothing runs any more; exit code 3 if the session waits for an answer then,
     1 if nobody can go on with it.
     --fork makes a session that goes on where another stands, or where its
-    turn --at ended; that other session stays as it is.
+    turn --at ended; that other session stays as it is. With --portable the
+    session works in a copy of this folder, or of a repository.
 
     \b
     echo '{"id":"1","op":{"type":"user_input","items":[{"type":"text","text":"hi"}]}}' | dendro proto
@@ -45,13 +49,14 @@ def proto(
     invocation = Invocation.of(ctx)
     settings = invocation.settings()
     origin = Origin.of(resume, fork, at)
-    if origin.is_new:
+    workspace = first_content(settings, origin, origin_url, portable=portable)
+    if origin.is_new and workspace is None:
         warn_if_read_only(settings)
     with companion(invocation, wanted=not no_worker) as worker:
         if worker is not None and origin.resume is None:
             worker.start()
         try:
-            code = uvloop.run(_serve(settings, origin, worker))
+            code = uvloop.run(_serve(settings, origin, worker, workspace))
         except BrokenPipeError:
             # The client has gone. What runs goes on with whoever serves the pool.
             code = ExitCode.FAILED
@@ -60,18 +65,22 @@ def proto(
     raise typer.Exit(code)
 
 
-async def _serve(settings: Settings, origin: Origin, worker: Companion | None) -> ExitCode:
+async def _serve(
+    settings: Settings, origin: Origin, worker: Companion | None, workspace: WorkspaceSource | None
+) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING
     from orchestrator.cli.invocation import opened
     from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
     from orchestrator.gateways.resume import greeting, to_resume, until_read
     from orchestrator.terminal.origin import forked
     from orchestrator.terminal.streams import read_stdin, write_json
-    from orchestrator.wiring.open_deployment import new_session
+    from orchestrator.wiring.open_deployment import new_session, portable_session
 
     async with opened(settings, insists=True) as found:
         client, cursor = found.client(), BEGINNING
-        if origin.is_new:
+        if workspace is not None:
+            session = await portable_session(found, client, workspace)
+        elif origin.is_new:
             session = await new_session(settings, client)
         else:
             if origin.resume is None:

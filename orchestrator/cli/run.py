@@ -118,7 +118,7 @@ def run(
     text = sys.stdin.read() if prompt == "-" else prompt
     folder = settings.session_defaults.cwd if cwd else None
     origin = Origin.of(resume, fork, at)
-    workspace = _workspace(settings, origin, origin_url, portable=portable)
+    workspace = first_content(settings, origin, origin_url, portable=portable)
     if apply and (workspace is None or workspace.folder is None):
         raise Fault("--apply is for a portable copy of this folder: use it with --portable", ExitCode.USAGE)
     wish = Wish(text, origin, tuple(image or ()), json, model, folder, None, plan, workspace, apply)
@@ -127,7 +127,7 @@ def run(
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
 
 
-def _workspace(
+def first_content(
     settings: Settings, origin: Origin, url: str | None, *, portable: bool
 ) -> WorkspaceSource | None:
     """The first content of a portable folder; raises `Fault` where it does not go with what was said."""

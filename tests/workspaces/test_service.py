@@ -22,6 +22,7 @@ from orchestrator.core.folder_commands import (
 )
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.folders.records import FolderError
 from orchestrator.rollouts.objects import Objects
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.packs import Packs
@@ -403,3 +404,31 @@ async def test_instructions_that_the_store_does_not_give_are_an_error_in_words(
     state = replace(session.state, meta={"told_folders": ["/elsewhere"]})
     with pytest.raises(OSError, match="restore it from a backup"):
         await first.folders.instructions(state, f"{first.root}/{ROOT}/work")
+
+
+async def test_full_disk_leaves_the_folder_unsaved_and_lets_no_further_call_begin(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+
+    async def full(*words: object) -> None:
+        raise FolderError("no_space", "the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(first.folders._held[claim.claim_id].keeper, "take", full)
+        found = await session.changed(first, claim)
+    assert isinstance(found, FolderUnsaved)
+    assert (found.blocked, found.snapshot, found.reason) == (True, None, "the disk is full")
+    assert isinstance(await session.changed(first, claim), FolderChanged)
+
+
+async def test_machine_with_too_little_room_leaves_the_session_to_others(machine: NewMachine) -> None:
+    first = machine(min_free=1 << 60)
+    session = Session()
+    failed = await session.make(first, session.claim(first))
+    assert isinstance(failed, FolderFailed)
+    assert failed.elsewhere
+    assert "workspace.min_free" in failed.reason
