@@ -133,6 +133,14 @@ def _directives(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
 
+def test_a_workers_pod_lets_bubblewrap_mount_and_is_nobody_on_its_node() -> None:
+    spec = pod("worker")
+    (worker,) = spec["containers"]
+    assert (spec["hostUsers"], worker["securityContext"]["procMount"]) == (False, "Unmasked")
+    for part in OWN[1:]:
+        assert pod(part)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
 # --- Autoscalers
 
 
