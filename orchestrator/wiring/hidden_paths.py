@@ -1,4 +1,4 @@
-"""Paths kept from confined commands: the data folder, Redis's socket and its folder, Dendro's own code.
+"""Paths kept from confined commands: the data folder, copies of workspaces, Redis's socket, Dendro's code.
 
 A command that reaches Redis could approve itself and edit logs. Knows settings and a URL;
 how paths are hidden is the sandbox's matter.
@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import orchestrator
+from orchestrator.sandbox.place import COPIES
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import embedded_config
 
@@ -37,6 +38,13 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         with suppress(OSError):
             fallback.mkdir(mode=0o700, exist_ok=True)
         paths.append(fallback)
+    root = settings.workspace.root
+    if root is not None and not root.is_relative_to(settings.home):
+        # What agents of other sessions work on; a command's own copy is mounted at its path.
+        copies = root / COPIES
+        with suppress(OSError):
+            copies.mkdir(parents=True, exist_ok=True, mode=0o700)
+            paths.append(copies)
     if runtime is not None and runtime.is_dir() and not _is_shared(settings, runtime):
         paths.append(runtime)
     place = urlsplit(settings.upkeep.archive_url)

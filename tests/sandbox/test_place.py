@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -81,6 +83,24 @@ async def test_agents_of_a_tree_see_their_own_folder_at_one_path_and_not_each_ot
         *(run(supervisor, script, confined(WRITABLE, each, tmp_path), each.here) for each in (place, other))
     )
     assert (first.stdout, second.stdout) == (b"work", b"other work")
+
+
+@needs_bubblewrap
+@pytest.mark.sandbox
+async def test_command_sees_no_copy_of_others_wherever_the_root_is(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    root = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        place, other = made(root, "first", "work"), made(root, "second", "other work")
+        for policy in (WRITABLE, {"mode": "read-only"}):
+            confinement = resolve(policy, place.here, None, hidden=(root / "copies",), place=place)
+            done = await run(
+                supervisor, f"cat file; cat {other.here}/file; ls {root}/copies", confinement, place.here
+            )
+            assert done.stdout == b"work", done
+    finally:
+        shutil.rmtree(root)
 
 
 @needs_bubblewrap

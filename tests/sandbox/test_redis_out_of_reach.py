@@ -150,3 +150,12 @@ def test_archive_of_other_sessions_is_hidden_wherever_it_is(tmp_path: Path) -> N
 def test_folder_that_commands_need_is_not_hidden_with_the_socket_in_it(tmp_path: Path) -> None:
     for url, path in (("unix:///run/redis.sock", "/run/redis.sock"), ("unix:///run/redis/s", "/run/redis")):
         assert hidden_paths(settings(tmp_path, f"redis.url={url!r}"), url)[-1] == Path(path)
+
+
+def test_copies_of_workspaces_are_hidden_wherever_their_root_is(tmp_path: Path) -> None:
+    root = tmp_path / "elsewhere/workspaces"
+    found = hidden_paths(settings(tmp_path, f"workspace.root='{root}'"), "redis://h/0")
+    assert root / "copies" in found
+    assert (root / "copies").stat().st_mode & 0o077 == 0
+    inside = hidden_paths(settings(tmp_path), "redis://h/0")
+    assert not any("copies" in path.parts for path in inside)
