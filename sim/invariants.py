@@ -433,6 +433,21 @@ RULES = {
         ),
         Case("a simulation with faults came to rest"),
     ),
+    "jobs": Rule(
+        "A job of a pool is begun at most once, and answered at most once, by the worker that took it.",
+        Case("a job that a worker had taken was given up, or lost"),
+    ),
+    "jobs_kept": Rule(
+        (
+            "A job is kept until it is answered, its worker is lost, or its asker has given it up; behind "
+            "all faults it is done."
+        ),
+        Case("an asker heard what its job gave"),
+    ),
+    "jobs_end": Rule(
+        "Nothing that a job runs lives on for longer than a claim is trusted when the job is over.",
+        Case("a job was over while its command ran"),
+    ),
     "no_crash": Rule(
         "No step raises what nobody expects, and no session is quarantined but one that kills its workers.",
         Case("a command was not answered"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
+from orchestrator.broker import jobs
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.decide import cancel, task_end
 from orchestrator.runtime import decisions
@@ -18,6 +19,7 @@ from orchestrator.runtime import decisions
 _SMALL = (
     (task_end, "MOST_ITEMS", 2),
     (cancel, "MOST_TOLD", 1),
+    (jobs, "MOST_WAITING", 2),
     (decisions, "MAX_STEP_ENTRIES", 24),
 )
 """Constants of the product, and what they are in seeds with small bounds."""

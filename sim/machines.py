@@ -32,6 +32,7 @@ from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
+from sim.bench import SimBench
 from sim.files import SimFiles
 from sim.folders import Folders, SimFolders
 from sim.knobs import Knobs
@@ -68,6 +69,8 @@ class Site:
     knobs: Knobs
     folders: Folders
     """Portable folders, as hosts and the store have them."""
+    benches: bool
+    """Whether workers do jobs of their pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +271,8 @@ class Machine(Process):
                 concurrency=rng.choice((1, 2, 16)),
             ),
         )
-        config = WorkerConfig(name, pools, runner)
+        bench = SimBench(site.watch.jobs, site.model, site.ledger, self.supervisor, name)
+        config = WorkerConfig(name, pools, runner, bench=bench if site.benches else None)
         self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
         self.task = site.loop.start(self.main, self.worker.run(), "worker")
 

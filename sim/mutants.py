@@ -23,6 +23,7 @@ from sim.defects_of_delivery import DEFECTS as DEFECTS_OF_DELIVERY
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_folders import DEFECTS as DEFECTS_OF_FOLDERS
+from sim.defects_of_jobs import DEFECTS as DEFECTS_OF_JOBS
 from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
 from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
@@ -51,6 +52,7 @@ MUTANTS = (
     *DEFECTS_OF_DELIVERY,
     *DEFECTS_OF_PLANS,
     *DEFECTS_OF_FOLDERS,
+    *DEFECTS_OF_JOBS,
 )
 
 

@@ -19,6 +19,7 @@ from sim.loop import SimLoop
 
 if TYPE_CHECKING:
     from sim.archive_moves import ArchiveMoves
+    from sim.jobs import Jobs
     from sim.seen import Seen
 
 
@@ -33,6 +34,7 @@ class Rest:
     peace_s: float
     deadlines: Deadlines
     archive_moves: ArchiveMoves
+    jobs: Jobs
     _double: Double
     _loop: SimLoop
 
@@ -63,8 +65,8 @@ class Rest:
         ]
 
     def leased(self) -> bool:
-        """Whether anybody holds a session."""
-        return any(
+        """Whether anybody holds a session, or does a job."""
+        return bool(self.jobs.left()) or any(
             self._double.scored(self.keys.leases(self.keys.shard_of(session), seen.pool), session) is not None
             for session, seen in self.sessions.items()
         )
@@ -111,7 +113,7 @@ class Rest:
 
     def resting(self) -> list[str]:
         """Sessions that are not at rest, each with the reason."""
-        return [*self.archive_moves.left(), *self._of_writes("resting", self._unfinished)]
+        return [*self.archive_moves.left(), *self.jobs.left(), *self._of_writes("resting", self._unfinished)]
 
     def _unfinished(self) -> list[str]:
         found = [f"{session} is quarantined" for session in self.quarantined()]

@@ -112,7 +112,8 @@ class Rights:
 
     def went_back(self) -> None:
         """Called when the sessions were read anew: some of what runs may never have been decided on now."""
-        running = self._ledger.running()
+        # A pool's jobs belong to no session, and no log decides on them.
+        running = [run for run in self._ledger.running() if run.session]
         self._orphans = [run for run in running if not self._decided(run.session, run.call_id)]
 
     def look(self) -> None:

@@ -369,6 +369,22 @@ function command.ZRANGEBYSCORE(key, low, high, limit, offset, count)
   return reply
 end
 
+-- A bound of scores; `(` in front leaves that score itself out.
+local function scores_behind(zset, word, is_upper)
+  local excluded = string.sub(word, 1, 1) == '('
+  local score = number(excluded and string.sub(word, 2) or word)
+  return rank_of(zset, score, is_upper == excluded and '' or nil)
+end
+
+function command.ZCOUNT(key, low, high)
+  local zset = of('zset', key)
+  return zset and math.max(0, scores_behind(zset, high, true) - scores_behind(zset, low, false)) or 0
+end
+
+function command.ZREMRANGEBYSCORE(key, low, high)
+  return command.ZREM(key, unpack(command.ZRANGEBYSCORE(key, low, high)))
+end
+
 -- ── streams: entries `first` to `last` of three lists; ids only grow ─────────────────────────────
 
 local function id_text(ms, n)
@@ -630,6 +646,13 @@ function reads.hash(key, known)
     end
   end
   return hash.changed, whole, unpack(flat, 1, at)
+end
+
+-- When a key expires, in microseconds; 0 if it has by now or is not there, and nil if it never does.
+function reads.expires(key, now)
+  local at = expires_us[key]
+  if not values[key] or (at and at <= now) then return 0 end
+  return at
 end
 
 function reads.score(key, member)

@@ -29,6 +29,8 @@ _MOST_WORDS = 5_000
 _PAGE = 200
 """Entries of a stream that are handed out at once: all lie on Lua's stack, with their words."""
 _UNREAD: tuple[int, int, dict[bytes, bytes]] = -1, -1, {}
+EXPIRES = b" expires"
+"""No field of the product has this name."""
 _NO_MEMBERS: tuple[int, dict[bytes, float]] = -1, {}
 
 
@@ -44,6 +46,7 @@ class Store:
         self._writes, self._hash, self._score = reads[b"writes"], reads[b"hash"], reads[b"score"]
         self._least, self._members, self._entries = reads[b"least"], reads[b"members"], reads[b"entries"]
         self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
+        self._expires = reads[b"expires"]
         self._goes_on, self._changes = reads[b"goes_on"], reads[b"changes"]
         self._hashes: dict[bytes, tuple[int, int, dict[bytes, bytes]]] = {}
         """Hashes that were read: after how many writes, when they had changed last, and as they were then."""
@@ -110,6 +113,14 @@ class Store:
             changed, fields = -1, {}
         self._hashes[key] = self.writes, changed, fields
         return fields
+
+    def expiring(self, key: bytes, now_us: int) -> dict[bytes, bytes]:
+        """A hash that may expire, with the time (in microseconds) in a field of its own."""
+        at_us: float | None = self._expires(key, now_us)
+        if at_us == 0:
+            return {}
+        fields = self.hash(key)
+        return fields if at_us is None else fields | {EXPIRES: b"%d" % at_us}
 
     def score(self, key: bytes, member: bytes) -> float | None:
         score: float | None = self._score(key, member)

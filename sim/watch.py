@@ -34,6 +34,7 @@ from sim.folder_rules import FolderRules
 from sim.grammar_terms import Wrong
 from sim.inherited import Place, text_of, unlike, unlike_then
 from sim.invariants import Broken, Violation
+from sim.jobs import SCRIPTS, Jobs
 from sim.ledger import Ledger, Run
 from sim.live_state import LiveState
 from sim.loop import SimLoop
@@ -85,6 +86,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.reach = Reach()
         self.rights = Rights(self, ledger)
         self.folders: FolderRules | None = None
+        self.jobs = Jobs(self, ledger)
         self.answers = Answers(self)
         self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
@@ -144,6 +146,8 @@ class Watch(Rest, Branches, TreeLogs):
         if not isinstance(reply, list) or not reply or type(reply[0]) is not bytes:
             return
         code, session = reply[0], session_of(name, args)
+        if name in SCRIPTS:
+            self.jobs.wrote(name, args, reply)
         self._judge(name, args, reply, session)
         if code == b"OK" and session:
             self._changed(name, args, reply, session)

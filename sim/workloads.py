@@ -15,20 +15,16 @@ from typing import Any
 
 from orchestrator.core.settings import TreeRules
 from orchestrator.tables import ProviderSettings
-from sim.archive_moves import NEVER, UpkeepRules
+from sim.abandoned import abandoned
+from sim.askers import jobs
 from sim.fixture import ENOUGH, Fixture, new_session, perhaps_agents, used, visits
 from sim.held_messages import LateCopy, SlowCommit
-from sim.machines import POOL
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
 from sim.workloads_kept import archives, files, folders, outages
 from sim.workloads_queues import queues
 
 PROVIDER = "openai"
-FAR = "far"
-"""A pool with workers of its own."""
-REAPED_WITHIN_S = 420.0
-"""A job of upkeep that its process did not survive is taken up again after five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +35,8 @@ class Workload:
     """Settings that the workload changes in the broker's configuration."""
     replicas: bool = False
     """Whether replicas are asked under all of its seeds, and promoted."""
+    benches: bool = False
+    """Whether workers do jobs of their pools."""
 
 
 async def single(fixture: Fixture) -> None:
@@ -315,28 +313,6 @@ async def limits(fixture: Fixture) -> None:
     await asyncio.wait(plays)
 
 
-async def abandoned(fixture: Fixture) -> None:
-    """A tree whose workers are gone for good while it is cancelled; others are left, or upkeep alone."""
-    rng, nemesis, person = fixture.rng, fixture.nemesis, fixture.person()
-    odds = fixture.site.model.odds
-    odds.calls, odds.asks, odds.agents = 0.95, 0.0, 0.7
-    odds.verbs |= {"subagent_spawn": 30, "subagent_cancel": 0}
-    nemesis.start_worker((FAR,))
-    only_upkeep = rng.random() < 0.5
-    if only_upkeep or rng.random() < 0.3:
-        nemesis.keep_up(UpkeepRules(processes=1, seal_after=1_000, archive_after_s=NEVER))
-    rules = TreeRules(slots=4, spawned=4, depth=2, await_floor_s=1.0)
-    session = await new_session(fixture, person, "never", pool=FAR, agents=True, tree_rules=rules)
-    await asyncio.wait([person.does(person.says(session), "says")])
-    await asyncio.sleep(rng.choice((0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5))
-    nemesis.abandon((FAR, POOL) if only_upkeep else (FAR,), within_s=15.0)
-    ending = person.shuts(session) if rng.random() < 0.5 else person.cancels(session, rng.choice((1, 2)))
-    await asyncio.wait([person.does(ending, "ends")])
-    await nemesis.abandoned.wait()
-    await _reaped(fixture)
-    nemesis.man(FAR)
-
-
 async def amnesia(fixture: Fixture) -> None:
     """A tree, or a session with long commands, whose Redis forgets what it was told last, again and again."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
@@ -429,17 +405,6 @@ async def latecomers(fixture: Fixture) -> None:
         other.does(other.comes_back(session), "comes back")
 
 
-async def _reaped(fixture: Fixture) -> None:
-    """Waits until what is to end has ended, though nobody serves it."""
-    watch, since_s = fixture.site.watch, fixture.site.loop.time()
-    while not watch.peace_s or (left := watch.ending()):
-        if watch.peace_s and watch.now_s - max(watch.peace_s, since_s) > REAPED_WITHIN_S:
-            watch.broken("reaped", "; ".join(left))
-        await asyncio.sleep(1.0)
-    if fixture.nemesis.abandoned_a_cancel:
-        watch.reach.saw("reaped")
-
-
 async def _alone(fixture: Fixture, person: Person) -> None:
     await person.works(await new_session(fixture, person, "never"), fixture.rng.choice((2, 4)))
 
@@ -476,6 +441,7 @@ LATER = (
     ((plans,), 0.03),
     ((folders,), 0.03),
     ((queues,), 0.02),
+    ((jobs,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
@@ -484,6 +450,7 @@ WORKLOADS = {
     for play in (*PLAYS, *(play for plays, _ in LATER for play in plays))
 }
 WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=True)}
+WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 

@@ -78,7 +78,7 @@ class Outcome:
 
 STATED, STATED_OFTEN = 6, 2
 """Every so many-th seed compares each script's run with its statement: it costs a tenth."""
-ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters"))
+ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"))
 """Workloads that do so more often: nobody else comes to their scripts."""
 
 
@@ -120,7 +120,18 @@ class World:
         folders = Folders(objects)
         watch.folders = FolderRules(watch, ledger, folders)
         self.site = Site(
-            self.loop, network, ledger, model, watch, self.trace, config, objects, files, self.knobs, folders
+            self.loop,
+            network,
+            ledger,
+            model,
+            watch,
+            self.trace,
+            config,
+            objects,
+            files,
+            self.knobs,
+            folders,
+            self.workload.benches,
         )
         network.wrote = watch.wrote
         network.states = seed % (STATED_OFTEN if self.workload.name in ALONE else STATED) == 0

@@ -19,7 +19,7 @@ MOST_WAITING = 100
 LEASE_MS = 6_000
 """Time without a word of its worker after which a job is lost."""
 KEPT_MS = 60_000
-"""Time for which an answer waits for its asker."""
+"""Time for which an answer waits for its asker, and for which the end of a job is known."""
 
 
 class JobsFull(BrokerError):
@@ -27,6 +27,15 @@ class JobsFull(BrokerError):
 
     def __init__(self, pool: str, waiting: int) -> None:
         super().__init__(f"{waiting} jobs wait for workers of pool {pool}; try again later")
+
+
+class Ends(StrEnum):
+    """The jobs that a look at them ends."""
+
+    NONE = ""
+    WAITING = "waiting"
+    """Those that no worker has taken."""
+    ANY = "any"
 
 
 class JobState(StrEnum):
@@ -103,10 +112,10 @@ class Jobs(Reader):
         answer = call("answer_job", [self.keys.job(job)], worker=worker, result=result, kept_ms=KEPT_MS)
         return code_of(await self._connection.run(answer), job) == "OK"
 
-    async def look_at_job(self, pool: str, job: str, *, gives_up: bool = False) -> JobLook:
-        """How a job stands; who gives it up is answered how it stood, and it is over."""
+    async def look_at_job(self, pool: str, job: str, ends: Ends = Ends.NONE) -> JobLook:
+        """How a job stands, or stood when this look ended it."""
         jobs, _ = self.keys.jobs(pool)
-        look = call("settle_job", [self.keys.job(job), jobs], job=job, gives_up=gives_up)
+        look = call("settle_job", [self.keys.job(job), jobs], job=job, ends=ends, kept_ms=KEPT_MS)
         reply = await self._connection.run(look)
         code = code_of(reply, job)
         return JobLook(JobState(code), reply[2] if code == JobState.DONE else b"")

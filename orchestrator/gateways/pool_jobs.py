@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import Unavailable
-from orchestrator.broker.jobs import JobLook, JobsFull, JobState
+from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.jobs import Ends, JobLook, JobsFull, JobState
 from orchestrator.protocol.jobs import JOB_RESULT, Job, JobFailed, Result, RunCommand
 from orchestrator.protocol.wire import written
 
@@ -36,6 +36,8 @@ class PoolJobs:
     pool: str
     new_id: Callable[[], str]
     patience_s: float = PATIENCE_S
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def do(self, job: Job, result: type[Result]) -> Result:
         """The result of a job; raises `JobError`. Cancelling it ends what it runs."""
@@ -52,11 +54,11 @@ class PoolJobs:
             await self._forget(id)
 
     async def _answered(self, id: str, limit_s: float) -> bytes:
-        began, pause_s, taken_at = time.monotonic(), FIRST_POLL_S, 0.0
+        began, pause_s, taken_at = self.monotonic(), FIRST_POLL_S, 0.0
         while True:
-            late = time.monotonic() - began >= self.patience_s and not taken_at
-            look = await self._look(id, gives_up=late)
-            now = time.monotonic()
+            late = self.monotonic() - began >= self.patience_s and not taken_at
+            look = await self._look(id, Ends.WAITING if late else Ends.NONE)
+            now = self.monotonic()
             match look.state:
                 case JobState.DONE:
                     return look.result
@@ -76,15 +78,15 @@ class PoolJobs:
                         )
                 case JobState.QUEUED:
                     pass
-            await asyncio.sleep(pause_s)
+            await self.sleep(pause_s)
             pause_s = min(LAST_POLL_S, 1.5 * pause_s)
 
-    async def _look(self, id: str, *, gives_up: bool = False) -> JobLook:
+    async def _look(self, id: str, ends: Ends) -> JobLook:
         while True:
             try:
-                look: JobLook = await self.broker.look_at_job(self.pool, id, gives_up=gives_up)
+                look: JobLook = await self.broker.look_at_job(self.pool, id, ends)
             except Unavailable:
-                await asyncio.sleep(LAST_POLL_S)
+                await self.sleep(LAST_POLL_S)
             else:
                 return look
 
@@ -92,8 +94,8 @@ class PoolJobs:
         """Ends the work of whoever is at it still, for an asker that has gone."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self.broker.look_at_job(self.pool, id, gives_up=True)
-        except (Unavailable, TimeoutError):
+                await self.broker.look_at_job(self.pool, id, Ends.ANY)
+        except (BrokerError, TimeoutError):
             # The job's worker waits for nobody: its time is limited anyway.
             pass
 

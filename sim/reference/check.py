@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.reference import commit as commits
-from sim.reference import histories, lists, providers, sessions, trees
+from sim.reference import histories, jobs, lists, notes, providers, sessions, trees
 from sim.reference.given import Given
 from sim.reference.sight import Sight
 from sim.store import Store
@@ -15,8 +15,13 @@ Statement = Callable[[Sight, Sequence[bytes], Given], list[Any]]
 STATEMENTS: Mapping[str, Statement] = {
     "commit": commits.commit,
     "enlist": lists.enlist,
+    "note": notes.note,
     "add_to_history": histories.add_to_history,
     **{f.__name__: f for f in (providers.admit, providers.settle)},
+    **{
+        f.__name__: f
+        for f in (jobs.offer_job, jobs.take_job, jobs.keep_job, jobs.answer_job, jobs.settle_job)
+    },
     **{f.__name__: f for f in (trees.reserve, trees.registry, trees.raise_limits)},
     **{
         f.__name__: f

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from sim.store import Store
+from sim.store import EXPIRES, Store
 
 Fields = dict[bytes, bytes]
+EXPIRING = b"job"
+"""Hashes that expire: the field `EXPIRES` says when."""
 HASHES = frozenset(
     (
         b"session",
@@ -22,10 +24,13 @@ HASHES = frozenset(
         b"provider",
         b"history_keys",
         b"secrets",
+        EXPIRING,
     )
 )
-ZSETS = frozenset((b"seen_at", b"due", b"leases", b"timers", b"sessions", b"index", b"heard", b"waiting"))
-STREAMS = frozenset((b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"history"))
+ZSETS = frozenset(
+    (b"jobs", b"seen_at", b"due", b"leases", b"timers", b"sessions", b"index", b"heard", b"waiting")
+)
+STREAMS = frozenset((b"jobs_ready", b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"history"))
 HINT = -1
 """The number of an entry whose id is the server's own."""
 
@@ -75,6 +80,8 @@ class Sight:
 
     def _read(self, key: bytes) -> Any:
         kind = kind_of(key)
+        if kind == EXPIRING:
+            return self._store.expiring(key, self.now_us)
         if kind in HASHES:
             return self._store.hash(key)
         if kind in ZSETS:
@@ -90,6 +97,10 @@ class Sight:
             self._after[key] = dict(self._before[key])
         found: Fields = self._after[key]
         return found
+
+    def expires_in(self, key: bytes, after_ms: int) -> None:
+        """States when a hash of the kind `EXPIRING` expires."""
+        self.hash(key)[EXPIRES] = b"%d" % (self.now_us + after_ms * 1000)
 
     def zset(self, key: bytes) -> dict[bytes, float]:
         if key not in self._after:

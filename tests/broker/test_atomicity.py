@@ -20,6 +20,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, OutOfMemory
 from orchestrator.broker.follow import hash8_of
+from orchestrator.broker.jobs import Ends
 from orchestrator.broker.records import (
     BrokerConfig,
     Claimed,
@@ -110,7 +111,8 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     assert await broker.take_job("default", "j1", "w1") == b"look"
     assert await broker.keep_job("j1", "w1")
     assert await broker.answer_job("j1", "w1", b"seen")
-    await broker.look_at_job("default", "j1", gives_up=True)
+    await broker.look_at_job("default", "j1")
+    await broker.look_at_job("default", "j2", Ends.ANY)
     child = NewSession(
         session_id(),
         held.claim.tree,

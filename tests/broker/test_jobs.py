@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 import pytest
 
 from orchestrator.broker import jobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt
-from orchestrator.broker.jobs import JobLook, JobsFull, JobState
+from orchestrator.broker.jobs import Ends, JobLook, JobsFull, JobState
+from orchestrator.gateways.pool_jobs import PATIENCE_S, PoolJobs
+from orchestrator.protocol.jobs import FileContent, ReadFile
+from orchestrator.protocol.wire import written
 
 POOL = "default"
 
@@ -18,8 +22,8 @@ async def offered(broker: Broker, job: str = "j", wait_ms: int = 60_000) -> None
     await broker.offer_job(POOL, job, b"look", wait_ms)
 
 
-async def look(broker: Broker, job: str = "j", *, gives_up: bool = False) -> JobLook:
-    return await broker.look_at_job(POOL, job, gives_up=gives_up)
+async def look(broker: Broker, job: str = "j", ends: Ends = Ends.NONE) -> JobLook:
+    return await broker.look_at_job(POOL, job, ends)
 
 
 async def test_asker_gets_the_answer_of_the_one_worker_that_took_the_job(broker: Broker) -> None:
@@ -54,10 +58,44 @@ async def test_job_that_is_offered_again_after_a_lost_answer_stands_once(broker:
 
 async def test_job_that_its_asker_gave_up_is_begun_by_nobody(broker: Broker) -> None:
     await offered(broker)
-    assert (await look(broker, gives_up=True)).state is JobState.QUEUED
+    assert (await look(broker, ends=Ends.ANY)).state is JobState.QUEUED
     assert await broker.waiting_jobs(POOL, 10) == []
     assert await broker.take_job(POOL, "j", "w1") is None
     assert (await look(broker)).state is JobState.GONE
+
+
+@pytest.mark.parametrize("ends", [Ends.WAITING, Ends.ANY])
+async def test_offer_that_comes_behind_the_end_of_its_job_is_begun_by_nobody(
+    broker: Broker, ends: Ends
+) -> None:
+    assert (await look(broker, ends=ends)).state is JobState.GONE
+    await offered(broker)
+    assert await broker.waiting_jobs(POOL, 10) == []
+    assert await broker.take_job(POOL, "j", "w1") is None
+    assert (await look(broker)).state is JobState.GONE
+
+
+async def test_asker_without_patience_leaves_a_job_that_a_worker_has(broker: Broker) -> None:
+    await offered(broker)
+    await broker.take_job(POOL, "j", "w1")
+    assert (await look(broker, ends=Ends.WAITING)).state is JobState.TAKEN
+    assert await broker.answer_job("j", "w1", b"seen")
+    assert (await look(broker, ends=Ends.ANY)) == JobLook(JobState.DONE, b"seen")
+
+
+async def test_door_waits_for_a_job_that_a_worker_took_at_the_last_moment(broker: Broker) -> None:
+    seconds = 0.0
+
+    async def sleep(_: float) -> None:
+        nonlocal seconds
+        if not seconds:
+            assert await broker.take_job(POOL, "j", "w1") is not None
+        else:
+            assert await broker.answer_job("j", "w1", orjson.dumps(written(FileContent(data_base64="YQ=="))))
+        seconds += 2 * PATIENCE_S
+
+    pool = PoolJobs(broker, POOL, lambda: "j", monotonic=lambda: seconds, sleep=sleep)
+    assert (await pool.do(ReadFile(path="/a"), FileContent)).data_base64 == "YQ=="
 
 
 async def test_worker_learns_that_its_asker_gave_up(broker: Broker) -> None:
@@ -65,7 +103,7 @@ async def test_worker_learns_that_its_asker_gave_up(broker: Broker) -> None:
     await broker.take_job(POOL, "j", "w1")
     assert await broker.keep_job("j", "w1")
     assert not await broker.keep_job("j", "w2")
-    assert (await look(broker, gives_up=True)).state is JobState.TAKEN
+    assert (await look(broker, ends=Ends.ANY)).state is JobState.TAKEN
     assert not await broker.keep_job("j", "w1")
     assert not await broker.answer_job("j", "w1", b"late")
 
@@ -77,6 +115,9 @@ async def test_job_of_a_lost_worker_is_over_and_its_late_answer_finds_nobody(
     await offered(broker)
     await broker.take_job(POOL, "j", "w1")
     assert (await look(broker)).state is JobState.LOST
+    assert (await look(broker, ends=Ends.ANY)).state is JobState.LOST, "it is told again"
+    await offered(broker)
+    assert await broker.waiting_jobs(POOL, 10) == []
     assert not await broker.keep_job("j", "w1")
     assert not await broker.answer_job("j", "w1", b"late")
     assert await broker.take_job(POOL, "j", "w2") is None, "it may have had effects: nobody begins it again"

@@ -12,8 +12,6 @@ from sim.reference.check import STATEMENTS
 
 NO_STATE = {"rights"}
 """Scripts that touch no key: `rights` asks the server about its user."""
-NOT_SIMULATED = {"offer_job", "take_job", "keep_job", "settle_job", "answer_job"}
-"""Scripts of work without a session, which no simulated process does: `tests/broker/test_jobs.py`."""
 KEYS = ("{s0}:workers", "{s0}:heard", "{s0}:drains")
 ARGS = ("w1", "state", "", 60_000)
 
@@ -42,7 +40,7 @@ def changed(old: bytes, new: bytes) -> bytes:
 
 
 def test_every_script_that_has_keys_is_stated() -> None:
-    assert set(scripts()) == set(STATEMENTS) | NO_STATE | NOT_SIMULATED
+    assert set(scripts()) == set(STATEMENTS) | NO_STATE
 
 
 def test_script_as_it_is_does_what_is_stated(double: Double) -> None:

@@ -1,9 +1,11 @@
 -- uses: base
--- takes: job gives_up?
+-- takes: job ends kept_ms#
 -- settle_job(…) -> QUEUED now | TAKEN now | LOST now | DONE now result | GONE now | CORRUPT key why
 --
--- How a job stands. Who gives it up takes it out of the queue, or lets its worker know by its absence. A job whose
--- worker was not heard from in time is over for good: an answer that comes later finds nobody.
+-- How a job stands. `ends`: 'waiting' ends it unless a worker has it, 'any' ends it anyway; its worker hears of that
+-- when it says that it is at it. A job whose worker was not heard from in time is over for good: an answer that comes
+-- later finds nobody. What is over leaves its state for a while, so that a copy of its offer that comes late puts
+-- nothing into the queue: also where the offer has not come yet.
 --
 -- KEYS  1 job hash   2 jobs zset of its pool
 
@@ -11,12 +13,16 @@ local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset')
 if bad then return bad end
 local now = now_ms()
 local found = fields_of(KEYS[1], {'state', 'until', 'result'})
-if not found.state then return {'GONE', now} end
-if found.state == 'done' then return {'DONE', now, found.result} end
-local lost = found.state == 'taken' and num(found['until']) < now
-if gives_up or lost then
-  redis.call('ZREM', KEYS[2], job)
+local state = found.state or 'gone'
+if state == 'done' then return {'DONE', now, found.result} end
+if state == 'taken' and num(found['until']) < now then state = 'lost' end
+local stands = state == 'queued' or state == 'taken' or not found.state
+if (state == 'lost' and found.state ~= 'lost') or (stands and (ends == 'any' or (ends == 'waiting' and state ~= 'taken')))
+then
+  -- A full server lets a script write on that has begun with what needs no memory.
   redis.call('DEL', KEYS[1])
+  redis.call('ZREM', KEYS[2], job)
+  redis.call('HSET', KEYS[1], 'state', state == 'lost' and 'lost' or 'gone')
+  redis.call('PEXPIRE', KEYS[1], text(kept_ms))
 end
-if lost then return {'LOST', now} end
-return {found.state == 'taken' and 'TAKEN' or 'QUEUED', now}
+return {string.upper(state), now}
