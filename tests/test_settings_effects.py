@@ -46,6 +46,7 @@ from orchestrator.wiring.gateway import authentication, gateway_tls, http_rules,
 from orchestrator.wiring.new_threads import NewThreads, door_ports
 from orchestrator.wiring.portable import NoWorkspace, first_folder
 from orchestrator.wiring.portable import machine_folders as folders_of
+from orchestrator.wiring.repositories import Repositories
 from orchestrator.wiring.sign_in import credential_store, sign_in
 from orchestrator.workspaces.service import MachineFolders
 from tests import settings_at_work as at_work
@@ -99,7 +100,8 @@ def client_of_sign_in(settings: Settings) -> str:
 
 def folder_of_a_thread(settings: Settings) -> Path:
     """The working folder of a session whose client names none."""
-    made, _ = NewThreads(_found(settings), NOWHERE)._settings(NewThread())
+    repositories = Repositories(NOWHERE.environ)
+    made, _ = NewThreads(_found(settings), NOWHERE, repositories)._settings(NewThread())
     return made.session_defaults.cwd
 
 

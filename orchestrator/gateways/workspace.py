@@ -9,12 +9,13 @@ no status shows; elsewhere in a folder that ignores itself.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.core.settings import WorkspaceMark
 from orchestrator.instructions.guide import Guide
-from orchestrator.instructions.repository import git, repository
+from orchestrator.instructions.repository import Repository, git, repository
 from orchestrator.sandbox.trusted_files import read_regular
 
 MARK_BYTES = 256
@@ -31,9 +32,9 @@ class Workspace:
     instructions: str | None = None
 
 
-def look_at(cwd: Path, guide: Guide) -> Workspace:
-    """Reads what there is; blocking, a few milliseconds."""
-    found = repository(cwd)
+def look_at(cwd: Path, guide: Guide, ask: Callable[[Path], Repository] = repository) -> Workspace:
+    """Reads what there is; blocking, a few milliseconds. `ask` finds the repository."""
+    found = ask(cwd)
     facts = {"commit_hash": found.commit, "branch": found.branch, "repository_url": found.origin}
     return Workspace({name: value for name, value in facts.items() if value}, guide.first(cwd, found.top))
 

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 from orchestrator.settings.layers import KeyPath, Layers, SettingsError
 from orchestrator.settings.records import HostSettings, Settings
-from orchestrator.settings.repository import in_work_tree
 from orchestrator.settings.sources import (
     INSTRUCTIONS_FILES,
     SHARED_RETRY_KEYS,
@@ -155,7 +154,7 @@ def _machine_id(files: Sequence[Path]) -> str:
 
 
 def _usual_mode(sources: SettingsSources) -> SandboxMode:
-    return "workspace-write" if in_work_tree(sources.session_cwd, sources.environ) else "read-only"
+    return "workspace-write" if sources.in_work_tree(sources.session_cwd, sources.environ) else "read-only"
 
 
 def _session_defaults(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from orchestrator.home import absolute, data_home, user_home
@@ -26,6 +27,7 @@ from orchestrator.settings.layers import (
     parse_value,
     read_config,
 )
+from orchestrator.settings.repository import in_work_tree
 from orchestrator.settings.trust import FolderConfig, TrustList
 from orchestrator.tables import (
     AgentSettings,
@@ -111,6 +113,8 @@ class SettingsSources:
     overrides: Sequence[str] = ()
     flags: Mapping[str, object] = field(default_factory=dict)
     machine_id_files: Sequence[Path] = MACHINE_ID_FILES
+    in_work_tree: Callable[[Path, Mapping[str, str]], bool] = in_work_tree
+    """Whether git works in a folder; a process that makes many sessions remembers it."""
 
     @classmethod
     def of_process(
@@ -206,12 +210,12 @@ def refused_keys(person: Layers, wanted: Mapping[str, object], usual: Usual) -> 
     return tuple(map(written, _folder_rules(usual).refused(table, person)))
 
 
-def known_paths() -> Iterator[KeyPath]:
+@cache
+def known_paths() -> tuple[KeyPath, ...]:
     """Every key with a fixed name; keys below tables named by the user are not among them."""
-    yield from (("profile",), *INSTRUCTIONS_FILES, *((key,) for key in SHARED_RETRY_KEYS))
-    for record in KEYED_RECORDS:
-        for _, spec in settings_of(record):
-            yield tuple(spec.key.split("."))
+    keys = (spec.key for record in KEYED_RECORDS for _, spec in settings_of(record))
+    retries = ((key,) for key in SHARED_RETRY_KEYS)
+    return ("profile",), *INSTRUCTIONS_FILES, *retries, *(tuple(key.split(".")) for key in keys)
 
 
 def variable(path: KeyPath) -> str:
@@ -219,10 +223,14 @@ def variable(path: KeyPath) -> str:
     return "DENDRO_" + "_".join(path).upper()
 
 
+@cache
+def _variables() -> Mapping[str, KeyPath]:
+    own = {variable(path): path for path in known_paths()}
+    return {**own, "OPENAI_BASE_URL": ("model_providers", "openai", "base_url")}
+
+
 def _from_environment(sources: SettingsSources) -> Iterator[tuple[KeyPath, Found]]:
-    paths = {variable(path): path for path in known_paths()}
-    paths["OPENAI_BASE_URL"] = ("model_providers", "openai", "base_url")
-    for name, path in paths.items():
+    for name, path in _variables().items():
         if text := sources.environ.get(name):
             origin = Origin(Rank.ENVIRONMENT, f"environment variable {name}", sources.cwd)
             yield path, Found(parse_value(text), origin, text)

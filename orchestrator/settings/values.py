@@ -58,9 +58,10 @@ class TableReader:
         Raises `SettingsError` for what its model refuses.
         """
         places: dict[str, _Place] = {}
+        fields = record.model_fields
         for name, spec in settings_of(record):
             path = (*prefix, *(spec.key or name).split("."))
-            places[name] = place = _Place(path, record.model_fields[name], spec)
+            places[name] = place = _Place(path, fields[name], spec)
             if (found := self._found(place)) is not None:
                 given[name] = found
         try:

@@ -6,8 +6,9 @@ the part that uses a table takes the record itself. Knows neither any setting no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NewType
 
 from annotated_types import Ge, Le
@@ -82,12 +83,11 @@ def setting(
     )
 
 
-def settings_of(record: type[Table]) -> Iterator[tuple[str, Setting]]:
+@cache
+def settings_of(record: type[Table]) -> tuple[tuple[str, Setting], ...]:
     """The fields of a record that can be set, each with its mark."""
-    for name, each in record.model_fields.items():
-        extra: Any = each.json_schema_extra
-        if extra:
-            yield name, extra[_MARK]
+    extras: Mapping[str, Any] = {name: each.json_schema_extra for name, each in record.model_fields.items()}
+    return tuple((name, extra[_MARK]) for name, extra in extras.items() if extra)
 
 
 def limits_of(spec: FieldInfo) -> tuple[float | None, float | None]:

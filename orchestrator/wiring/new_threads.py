@@ -30,6 +30,7 @@ from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.views.errors import ViewError
 from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.repositories import Repositories
 from orchestrator.wiring.saved_settings import SavedSettings
 from orchestrator.wiring.sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.sign_in import credential_store, sign_in
@@ -63,6 +64,7 @@ class NewThreads:
     found: Opened
     sources: SettingsSources
     """The sources of the gateway's own settings: a session's folder and its client's words are laid over."""
+    repositories: Repositories
     allowed: frozenset[str] = field(default_factory=keys_of_clients)
 
     async def create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
@@ -77,7 +79,7 @@ class NewThreads:
 
     async def _born(self, client: Client, principal: Principal, wish: NewThread, settings: Settings) -> Birth:
         if (source := wish.workspace) is None:
-            return await asyncio.to_thread(_birth, settings)
+            return await asyncio.to_thread(self._birth, settings)
         if source.folder is not None:
             principal.require(Scope.APPROVE, "a copy of a folder of the gateway's machine")
         if source.session is not None:
@@ -104,13 +106,18 @@ class NewThreads:
         Only what the client names is new: the gateway's own command line is not about this session.
         """
         settings, warnings = await asyncio.to_thread(self._settings, wish)
-        own = replace(await asyncio.to_thread(_birth, settings), history=await client.history())
+        own = replace(await asyncio.to_thread(self._birth, settings), history=await client.history())
         birth = await _forked(replace(settings, named=_named(wish)), source, own)
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))
         await copy_texts(self.found, source, TreeId(birth.facts.tree_id))
         session = await client.create(birth, ephemeral=wish.ephemeral)
         return Born(await head_of(self.found.broker, session), birth.settings, warnings)
+
+    def _birth(self, settings: Settings) -> Birth:
+        cwd = settings.session_defaults.cwd
+        workspace = look_at(cwd, guide(settings), self.repositories.repository)
+        return new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
 
     def _settings(self, wish: NewThread) -> tuple[Settings, tuple[str, ...]]:
         try:
@@ -206,14 +213,11 @@ def _ignored(keys: list[str]) -> Iterator[str]:
         yield f"config: not acted on: {named}"
 
 
-def _birth(settings: Settings) -> Birth:
-    workspace = look_at(settings.session_defaults.cwd, guide(settings))
-    return new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
-
-
 def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     """The app-server's view of a deployment."""
-    makes = NewThreads(found, sources)
+    repositories = Repositories(sources.environ)
+    remembering = replace(sources, in_work_tree=repositories.in_work_tree)
+    makes = NewThreads(found, remembering, repositories)
 
     def client(principal: Principal) -> Client:
         checked = permits(found, permissions_of(found.settings, principal))

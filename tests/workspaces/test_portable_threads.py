@@ -21,6 +21,7 @@ from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.new_threads import NewThreads
 from orchestrator.wiring.open_deployment import Opened, opened
+from orchestrator.wiring.repositories import Repositories
 from tests.servers import RedisServer, start_redis
 
 pytestmark = pytest.mark.realredis
@@ -46,7 +47,7 @@ async def makes(redis: RedisServer, tmp_path: Path) -> AsyncIterator[NewThreads]
     }
     sources = SettingsSources(tmp_path / "work", environ)
     async with opened(load_settings(sources)) as found:
-        yield NewThreads(found, sources)
+        yield NewThreads(found, sources, Repositories(environ))
 
 
 async def create(makes: NewThreads, who: Principal, **wish: Any) -> Born:
