@@ -80,7 +80,8 @@ def until(following: subprocess.Popen[str], kind: str, text: str = "") -> dict[s
     raise AssertionError(f"no {kind} came: {following.communicate()}")
 
 
-def test_a_session_goes_on_elsewhere_in_the_folder_that_its_log_names(
+@pytest.mark.skipif(not WHOLE, reason=f"`make machines`, and one commit in {IN_TURN}")
+def test_a_session_goes_on_elsewhere_and_its_person_has_all_that_the_log_names(
     portable: Fleet, tmp_path: Path
 ) -> None:
     steps = (
