@@ -58,6 +58,7 @@ from orchestrator.folders.take import (
 _FORMAT = 1
 MOST_READ = 1024 * 1024
 """Bytes of a file that is read from a snapshot."""
+MOST_READ_TOGETHER = 16 * 1024 * 1024
 
 
 PackSource = Path | int
@@ -79,21 +80,26 @@ class Copy:
     def _packs(self) -> Path:
         return self.place.objects / "packs"
 
-    def take(self, parent: SnapshotId, at_ms: int) -> Taken | Unchanged:
-        """Takes a snapshot of the folder as it is, behind `parent`."""
+    def take(self, parent: SnapshotId, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
+        """Takes a snapshot of the folder as it is, behind `parent`.
+
+        `live` says that processes work in it. A file that one of them has mapped may change without a new
+        time, as long as the kernel has not written the page: what is read now is read again next time.
+        """
         with system_errors("the snapshot"):
             state = self._state(parent)
             writer = self._writer()
             try:
-                return self._take(state, writer, at_ms)
+                return self._take(state, writer, at_ms, live)
             except BaseException:
                 writer.discard()
                 raise
 
-    def _take(self, state: State, writer: PackWriter, at_ms: int) -> Taken | Unchanged:
+    def _take(self, state: State, writer: PackWriter, at_ms: int, live: bool) -> Taken | Unchanged:
         assert state.snapshot is not None
         sink = NewObjects(writer, state.objects)
-        root = Scan(self.bounds, sink, clock_ns(self.place.objects)).root(self.place.folder, state.root)
+        sure_ns = 0 if live else clock_ns(self.place.objects)
+        root = Scan(self.bounds, sink, sure_ns).root(self.place.folder, state.root)
         omitted = omissions(state.root, root)
         if root.tree == state.root.tree:
             writer.discard()
@@ -292,17 +298,18 @@ class Copy:
     def read_tree(
         self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[PackSource] = ()
     ) -> Mapping[str, bytes]:
-        """Contents of files of a snapshot; those that it lacks, and large ones, are left out."""
+        """Contents of files of a snapshot; those that it lacks, large ones, and too many are left out."""
         objects = self._with(packs)
         root = self._walked(objects, snapshot)[0]
-        found = {}
+        found, room = {}, MOST_READ_TOGETHER
         for path in paths:
             *folders, name = path.split("/")
             here: Known | None = root
             for folder in folders:
                 here = here.folders.get(folder) if here is not None else None
             file = here.files.get(name) if here is not None else None
-            if file is not None and file.size <= MOST_READ:
+            if file is not None and file.size <= min(MOST_READ, room):
+                room -= file.size
                 found[path] = objects.read(file.sha, "blob")
         return found
 

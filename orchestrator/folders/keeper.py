@@ -39,7 +39,7 @@ from orchestrator.folders.records import (
     Taken,
     Unchanged,
 )
-from orchestrator.folders.wire import LENGTH, MOST_ANSWERED, MOST_DESCRIPTORS, frame
+from orchestrator.folders.wire import LENGTH, MOST_ANSWERED, MOST_ASKED, MOST_DESCRIPTORS, frame
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = (
@@ -110,12 +110,13 @@ class Keeper:
             # A process that does not hear it keeps the old one: it dies early rather than late.
             self._control.send(struct.pack("d", deadline_boottime), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-    async def take(self, parent: SnapshotId, at_ms: int) -> Taken | Unchanged:
+    async def take(self, parent: SnapshotId, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
         """Takes a snapshot of the folder, whose history is `parent`.
 
         The same parent again, because the last snapshot was never recorded, gives one that covers both.
+        `live` says that processes work in the folder: what they have mapped may change without a new time.
         """
-        answer = await self._do({"do": "take", "parent": parent, "at_ms": at_ms}, ())
+        answer = await self._do({"do": "take", "parent": parent, "at_ms": at_ms, "live": live}, ())
         if answer.get("is") == Unchanged.__name__:
             return self._read(answer, Unchanged)
         return self._taken(answer)
@@ -184,7 +185,7 @@ class Keeper:
     async def read_tree(
         self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[Path] = ()
     ) -> Mapping[str, bytes]:
-        """Contents of files of a snapshot, up to 1 MiB each; those that it lacks are left out."""
+        """Contents of files of a snapshot, up to 1 MiB each and 16 MiB in all; others are left out."""
         answer = await self._do({"do": "read_tree", "snapshot": snapshot, "paths": list(paths)}, packs)
         try:
             return {
@@ -220,9 +221,14 @@ class Keeper:
             raise self._gone()
         if len(packs) > MOST_DESCRIPTORS:
             raise FolderError("refused", f"{len(packs)} packs for one snapshot: it needs at most 33")
+        data = frame(words)
+        if len(data) > MOST_ASKED:
+            raise FolderError(
+                "refused", f"a request of {len(data):,} bytes for a folder: it may have {MOST_ASKED:,}"
+            )
         try:
             async with asyncio.timeout(seconds):
-                await self._send(frame(words), packs)
+                await self._send(data, packs)
                 answer = await self._receive()
         except TimeoutError as error:
             self._kill()

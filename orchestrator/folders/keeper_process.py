@@ -218,7 +218,7 @@ def _plain(value: Any) -> Any:
 
 
 def _take(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
-    return _record(copy.take(SnapshotId(words["parent"]), words["at_ms"]))
+    return _record(copy.take(SnapshotId(words["parent"]), words["at_ms"], live=words["live"]))
 
 
 def _born(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:

@@ -365,7 +365,7 @@ class MachineFolders:
     ) -> FolderChanged | FolderUnsaved | None:
         async with held.working:
             try:
-                taken = await self._taken(held, at_ms)
+                taken = await self._taken(held, at_ms, live=bool(state.processes.living))
             except FolderError as error:
                 return self._unsaved(error.text, calls, at_ms, blocked=error.kind == "no_space")
             except OSError as error:
@@ -380,18 +380,18 @@ class MachineFolders:
             change = await change_since_birth(held, state, taken)
             return changed_folder(state, taken, pack, calls, at_ms, change)
 
-    async def _taken(self, held: Held, at_ms: int) -> Taken | Unchanged:
+    async def _taken(self, held: Held, at_ms: int, *, live: bool) -> Taken | Unchanged:
         """A snapshot after the last stored one; by another keeper if the first one is lost."""
         parent = held.stored
         assert parent is not None, "the folder was made before a call could change it"
         try:
-            return await held.keeper.take(parent, at_ms)
+            return await held.keeper.take(parent, at_ms, live=live)
         except FolderError as error:
             if error.kind != "lost":
                 raise
         await _ended(held.keeper)
         held.keeper = await self._keeper(held.copy, held.bounds, held.claim)
-        return await held.keeper.take(parent, at_ms)
+        return await held.keeper.take(parent, at_ms, live=live)
 
     async def _stored(self, held: Held, taken: Taken) -> Pack:
         """The pack of a snapshot, once the store has it."""

@@ -60,6 +60,8 @@ async def test_keeper_takes_makes_merges_and_compares_as_a_copy_does(bench: Benc
         assert "-1\n+one\n" in difference.text
         found = await keeper.read_tree(second.snapshot, ["a", "b/c", "b", "none"])
         assert found == {"a": b"one\n2\n3\n4\n", "b/c": b"2\n"}
+        with pytest.raises(FolderError, match="a request of"):
+            await keeper.read_tree(second.snapshot, ["x" * 2_000_000])
         packs = [first.pack, second.pack]
         async with kept(_place(bench.root / "other")) as other:
             made = await other.make(packs[:1], first.snapshot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from contextlib import suppress
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.folders.build import remove
+from orchestrator.folders.build import clock_ns, remove
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.known import UNSURE
 from orchestrator.folders.packs import PackWriter
@@ -123,6 +124,23 @@ def test_times_within_the_clocks_grain_of_the_walk_are_not_believed(bench: Bench
     writer.discard()
 
 
+def test_file_that_a_living_process_has_mapped_is_read_again(bench: Bench) -> None:
+    bench.write({"a": b"0" * 8192, "still": b"1"})
+    bench.born()
+    with (bench.folder / "a").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = ord("1")
+        while clock_ns(bench.copy.place.objects) < os.fstat(file.fileno()).st_ctime_ns + 30_000_000:
+            pass  # until the time is one that is believed otherwise
+        taken = bench.copy.take(bench.at, AT_MS, live=True)
+        assert isinstance(taken, Taken)
+        bench.at, bench.packs = taken.snapshot, [*bench.packs, taken.pack]
+        before = os.fstat(file.fileno()).st_ctime_ns
+        mapped[1] = ord("2")
+        assert os.fstat(file.fileno()).st_ctime_ns == before
+    assert bench.taken().names == ("M a",)
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+
+
 def test_file_and_folder_that_take_each_others_place_are_seen(bench: Bench) -> None:
     bench.write({"a": b"1", "b/c": b"2"})
     bench.born()
@@ -220,6 +238,14 @@ def test_file_over_the_bound_is_left_out_and_named_once(tmp_path: Path) -> None:
     bench.write({f"{n}": b"x" * 900 for n in range(6)})
     with pytest.raises(FolderError, match="may hold 5,000"):
         bench.take()
+
+
+def test_files_are_read_from_a_snapshot_up_to_a_bound(bench: Bench) -> None:
+    large: dict[str | bytes, Content] = {f"{n}": bytes((n,)) * (1 << 20) for n in range(18)}
+    bench.write({**large, "over": b"x" * ((1 << 20) + 1), "link": "0"})
+    bench.born()
+    found = bench.copy.read_tree(bench.at, [*map(str, range(18)), "over", "none", "0/1", "", "../0"])
+    assert found == {f"{n}": bytes((n,)) * (1 << 20) for n in range(16)}
 
 
 def test_pack_that_decays_on_this_machine_is_noticed(bench: Bench) -> None:

@@ -414,7 +414,7 @@ async def test_full_disk_leaves_the_folder_unsaved_and_lets_no_further_call_begi
     claim = await session.made(first)
     (first.folder / "a").write_text("1")
 
-    async def full(*words: object) -> None:
+    async def full(*words: object, **named: object) -> None:
         raise FolderError("no_space", "the disk is full")
 
     with monkeypatch.context() as patched:
