@@ -13,6 +13,7 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.core import facts as f
@@ -76,6 +77,9 @@ def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig
 def machine_folders(settings: Settings, support: SandboxSupport) -> MachineFolders:
     """The portable folders of this machine, for one worker."""
     config = machine_config(settings, support)
+    with suppress(OSError):
+        # MCP servers of portable sessions begin there, before the first folder is made.
+        config.root.mkdir(parents=True, exist_ok=True, mode=0o700)
     return MachineFolders(config, pack_store(settings), lambda: time.time_ns() // 1_000_000)
 
 

@@ -28,7 +28,7 @@ def changed_folder(
         names=fitting(taken.names),
         call_ids=calls,
         at_ms=at_ms,
-        live=bool(state.processes),
+        live=bool(state.processes.living),
         change=change,
         omitted=told_omissions(state.workspace.omitted, taken.omitted),
     )

@@ -22,12 +22,14 @@ from orchestrator.folders.copy import Copy
 from orchestrator.folders.records import Place, SnapshotId
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.portable import (
     NoWorkspace,
     birth_bounds,
     first_folder,
     forked_folder,
+    machine_folders,
     pack_store,
     with_folder,
 )
@@ -197,6 +199,11 @@ async def test_folder_with_too_many_files_is_refused_by_name(settings: New, tmp_
         (tmp_path / "work" / str(number)).touch()
     with pytest.raises(NoWorkspace, match="max_files"):
         await born(found, WorkspaceSource(folder=str(tmp_path / "work")))
+
+
+def test_root_is_there_from_the_workers_start(settings: New, tmp_path: Path) -> None:
+    machine_folders(settings(), SandboxSupport(None, 0, ()))
+    assert (tmp_path / "home/workspaces").is_dir()
 
 
 async def test_store_that_is_away_is_named_before_there_is_a_session(settings: New, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ async def test_empty_folder_is_made_and_what_a_call_writes_is_stored(machine: Ne
     assert (found.files.added, found.names, found.call_ids) == (1, ("A a.txt",), ("call-1",))
     assert found.change is not None
     assert (found.change.files, found.change.insertions) == (1, 1)
+    assert not found.live
     assert await session.changed(first, claim) is None
 
 
