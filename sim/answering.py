@@ -134,7 +134,9 @@ class Answering(ABC):
             types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
             await self.replies(session, types[kind], call_id, None)
         else:
-            await self.decides(session, "apply_patch" if kind == "patch" else "exec", call_id, "denied")
+            await self.decides(
+                session, "apply_patch" if kind in ("patch", "merge") else "exec", call_id, "denied"
+            )
 
     async def tells_server(
         self, session: str, id: str, decision: str, agent_id: int | None = None, server: str = "sim"

@@ -27,7 +27,8 @@ class FolderRules:
 
     def __init__(self, watch: FolderObserver, ledger: Ledger, folders: Folders) -> None:
         self._watch, self._ledger, self._folders = watch, ledger, folders
-        folders.met, folders.wrote = self._met, self._wrote
+        folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
+        folders.cleaned = self._cleaned
 
     # ── as calls begin and write ──────────────────────────────────────────────────────────────
 
@@ -51,6 +52,17 @@ class FolderRules:
         if known.epoch > 1 and copy.content:
             watch.reach.saw("folder")
 
+    def _made(self, session: str, claim: str, before: Copy | None) -> None:
+        """A copy is put in the place of another one: not of that of a later holder."""
+        holder = self._watch.claim_of(session)
+        if before is not None and before.holder == holder and holder not in ("", claim):
+            self._watch.broken("one_writer", f"{session}: claim {claim} replaces the folder of {holder}")
+
+    def _cleaned(self, session: str, copy: Copy) -> None:
+        recorded = self._folders.contents[copy.clean]
+        if tuple(copy.content) != recorded:
+            self._watch.broken("folder", f"{session}: {copy.content} passes for {recorded}")
+
     def _wrote(self, session: str, claim: str, copy: Copy) -> None:
         if copy.holder != claim:
             self._watch.broken("one_writer", f"{session}: claim {claim} writes the folder of {copy.holder}")
@@ -59,9 +71,11 @@ class FolderRules:
 
     def fact(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """An entry names a snapshot: the store has what it is made from."""
+        known = seen.state.workspace
+        if fact["kind"] == "workspace_merged":
+            self._is_merged(session, known, fact)
         if fact["kind"] not in ("workspace", "workspace_base"):
             return
-        known = seen.state.workspace
         try:
             content = self._folders.read(known.packs)
         except ValueError as error:
@@ -69,6 +83,16 @@ class FolderRules:
             return
         if content != self._folders.contents[known.snapshot]:
             self._watch.broken("packed", f"{session}: the packs of {fact['snapshot']} make {content}")
+
+    def _is_merged(self, session: str, known: Workspace, fact: Mapping[str, Any]) -> None:
+        """All that the child had by then is recorded in its parent's folder, or is not stored."""
+        if known.unsaved is not None and fact["call_id"] in known.unsaved.call_ids:
+            return
+        theirs = set(self._folders.contents[fact["snapshot"]]) - set(
+            self._folders.contents[fact["base"] or None]
+        )
+        if lacking := theirs - set(self._folders.contents[known.snapshot]):
+            self._watch.broken("recorded", f"{session}: {fact['call_id']} merged without {sorted(lacking)}")
 
     def output(self, session: str, seen: Seen, call_id: str, output: str) -> None:
         """A call gets its output: what it wrote is recorded, or is not there if its holder was lost."""

@@ -73,6 +73,10 @@ class Folders:
     """Lets a worker stand still for longer than it may trust its claim."""
     met: Callable[[str, str, str, Copy | None], None] = lambda session, call_id, claim, copy: None
     """Told of a call that begins, and of the folder that it meets."""
+    made: Callable[[str, str, Copy | None], None] = lambda session, claim, before: None
+    """Told of a claim that puts its copy in the place of another one."""
+    cleaned: Callable[[str, Copy], None] = lambda session, copy: None
+    """Told of a copy that is taken for clean."""
     wrote: Callable[[str, str, Copy], None] = lambda session, claim, copy: None
     """Told of a mark that a run under a claim makes."""
     runs: int = 0
@@ -153,7 +157,7 @@ class SimFolders:
 
     async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
         await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0, 4.0)) * self._rng.random())
-        if self._folders.faulty and self._rng.random() < 0.06:
+        if self._folders.faulty and self._rng.random() < 0.15:
             self._folders.stops(self._worker)
             await asyncio.sleep(0.1)
         place, known = (self.machine, str(claim.session)), state.workspace
@@ -174,6 +178,7 @@ class SimFolders:
         if not self._permits(claim):
             return FolderFailed(self.machine, "the claim is over", elsewhere=True)
         copy.holder, copy.clean = claim.claim_id, str(standing)
+        self._folders.made(claim.session, claim.claim_id, self._folders.copies.get(place))
         self._folders.copies[place] = copy
         self._held[claim.claim_id] = _Held(copy, known.snapshot, standing, known.packs)
         return FolderMade(self.machine, standing, anew)
@@ -236,7 +241,7 @@ class SimFolders:
         before = folders.contents[held.stored]
         if content == before:
             return None
-        if folders.faulty and self._rng.random() < 0.05:
+        if folders.faulty and self._rng.random() < 0.1:
             return FolderUnsaved(self.machine, "no space left", call_ids, at_ms, blocked=True)
         snapshot = self._taken(content, held.stored, at_ms)
         needs_s = self._rng.choice((0.0, 0.05, 0.5, 3.0)) * self._rng.random()
@@ -289,6 +294,7 @@ class SimFolders:
         held = self._held.get(claim.claim_id)
         if held is not None and resting and held.standing == state.workspace.standing:
             held.copy.clean = str(held.standing)
+            self._folders.cleaned(claim.session, held.copy)
 
     async def instructions(self, state: State, folder: str) -> str | None:
         return None

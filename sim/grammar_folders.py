@@ -27,6 +27,8 @@ class FolderGrammar(Reading):
         self._here = ""
         """The snapshot of them on their machine."""
         self._made = 0
+        self._offered: dict[int, Mapping[str, Any]] = {}
+        self._merged: dict[int, str] = {}
 
     def folder_agrees(self, state: State) -> bool:
         """Whether the product's state of the same log knows the same folder."""
@@ -70,3 +72,15 @@ class FolderGrammar(Reading):
             self.unsaved = None
         self.lost |= set(fact["lost"])
         self._made = 0
+
+    def _fact_workspace_offered(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(fact["agent_id"] in self.children, f"agent {fact['agent_id']} offers its folder to a stranger")
+        self._offered[fact["agent_id"]] = fact["offer"]
+
+    def _fact_workspace_merged(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        number = fact["agent_id"]
+        offer = self._offered.get(number, {})
+        check(self._task["calls"][fact["call_id"]]["phase"] == "running", "a merge that does not run is done")
+        base = self._merged.get(number, offer.get("base"))
+        check(fact["base"] == base, f"a merge of agent {number} counts from {fact['base']} and not {base}")
+        self._merged[number] = fact["snapshot"]

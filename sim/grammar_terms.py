@@ -35,8 +35,18 @@ STREAM_RETRIES, HTTP_RETRIES = 4, 2
 HELD_MS = 5_000
 HELD_ASKED_MS, MOST_ASKED_MS = 1_000, 20_000
 """Of waits that the model asks for, when its worker holds the session and when nobody does."""
-AFTER_RUNNING = {"exec": "exec_command_end", "patch": "patch_apply_end", "mcp": "mcp_tool_call_end"}
-BEFORE_RUNNING = {"exec": "exec_command_begin", "patch": "patch_apply_begin", "mcp": "mcp_tool_call_begin"}
+AFTER_RUNNING = {
+    "exec": "exec_command_end",
+    "patch": "patch_apply_end",
+    "merge": "patch_apply_end",
+    "mcp": "mcp_tool_call_end",
+}
+BEFORE_RUNNING = {
+    "exec": "exec_command_begin",
+    "patch": "patch_apply_begin",
+    "merge": "patch_apply_begin",
+    "mcp": "mcp_tool_call_begin",
+}
 
 
 class Wrong(Exception):

@@ -473,6 +473,7 @@ CASES = {
     "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
     "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
+    "merged": Case("an agent's folder was merged into its parent's", ("fact workspace_merged",)),
     "unsaved": Case("a store was away, or a disk full, as a call ended", ("fact workspace_unsaved",)),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }

@@ -78,7 +78,8 @@ class Ledger:
         self._trace.note(run.machine, how, run.session[-4:], run.call_id)
         if run.mark is not None and how == "finished":
             run.mark("done")
-        if run.files and how == "finished":
+        if run.files and how == "finished" and run.mark is None:
+            # What a lost patch wrote to a portable folder is gone with its copy: it may be written again.
             self.written[run.session, run.call_id] += 1
         run.ended(how)
 

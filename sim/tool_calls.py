@@ -54,7 +54,7 @@ READING = frozenset(ViewImage.names)
 RULES = Rules(
     parallel_safe=PARALLEL_SAFE | READING | frozenset(ASKS),
     repeatable=READING,
-    folder_free=NAMES | {"update_plan", "approve_plan", *ASKS},
+    folder_free=NAMES - {"subagent_merge"} | {"update_plan", "approve_plan", *ASKS},
 )
 """The rules of a worker with the product's own tools."""
 

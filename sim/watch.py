@@ -430,6 +430,10 @@ class Watch(Rest, Branches, TreeLogs):
             self.broken("one_place", f"session {session} is due and leased")
         if due is None and lease is None and cursor != tip and data.get(b"quarantined") != b"1":
             self.broken("one_place", f"session {session} is parked at {cursor} and its queue ends at {tip}")
+        unsaved = seen.state.workspace.unsaved
+        parked = due is None and lease is None and data.get(b"quarantined") != b"1"
+        if parked and unsaved is not None and unsaved.trying:
+            self.broken("one_place", f"session {session} is parked, and its folder's changes are not stored")
         if (lease is not None) != bool(data.get(b"owner")):
             self.broken("owner", f"session {session}: owner {data.get(b'owner')!r}, lease {lease}")
         if not seen.cursor <= cursor <= tip:

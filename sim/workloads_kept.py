@@ -102,8 +102,10 @@ async def folders(fixture: Fixture) -> None:
         "portable": PORTABLE,
         "unified_exec": bool(odds.processes),
         "mode": rng.choice((FREE, "workspace-write")),
-        **perhaps_agents(rng, 0.4),
+        **perhaps_agents(rng, 0.6),
     }
+    odds.verbs |= {"subagent_spawn": 10, "subagent_await": 10, "subagent_merge": 12}
+    odds.agents = 0.6 if "agents" in facts else 0.0
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     await used(fixture, person, session, rng.choice((2, 4)))
     await fixture.nemesis.calm.wait()

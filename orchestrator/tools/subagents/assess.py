@@ -85,13 +85,17 @@ async def _spawn(asking: AgentCall) -> c.Spawn:
     given = parsed(a.SpawnArguments, asking.given)
     if not given.prompt.strip():
         raise BadArguments("prompt: an agent needs to be told what to do")
-    return c.Spawn(await _child_spec(asking, given, given.prompt, roles.AGENT))
+    return c.Spawn(await _child_spec(asking, given, given.prompt, _part(asking)))
 
 
 async def _fork(asking: AgentCall) -> c.Fork:
     given = parsed(a.ForkArguments, asking.given)
-    spec = await _child_spec(asking, given, given.prompt, roles.AGENT)
+    spec = await _child_spec(asking, given, given.prompt, _part(asking))
     return c.Fork(spec, asking.seq, asking.head)
+
+
+def _part(asking: AgentCall) -> str:
+    return roles.AGENT if asking.state.facts.portable is None else roles.AGENT_APART
 
 
 async def _helper(asking: AgentCall) -> c.Helper:

@@ -29,6 +29,14 @@ AGENT = (
     "disturbing it."
 )
 
+_TOGETHER = "You are not alone in the workspace: do not undo what others did."
+_APART = (
+    "Your folder is a copy of your parent's and yours alone: nobody sees what you change in it until your "
+    "parent takes it over, so leave there what is worth it, and nothing else."
+)
+AGENT_APART = AGENT.replace(_TOGETHER, _APART)
+"""The part of an agent with a folder of its own."""
+
 HELPER = (
     "You read and report for another agent. You cannot write, ask for permission, or make agents. Answer "
     "what you were asked, briefly and with the paths that prove it: your last message is all that anybody "

@@ -208,6 +208,13 @@ def portable(offer: Offer | None = None, merged: Merged | None = None) -> State:
     )
 
 
+async def test_agent_with_a_folder_of_its_own_is_told_so() -> None:
+    apart = await asked("subagent_spawn", state=portable(), prompt="work")
+    assert "yours alone" in apart.spec.role
+    assert "not alone" not in apart.spec.role
+    assert "not alone" in (await asked("subagent_spawn", prompt="work")).spec.role
+
+
 PACKS = (Pack("0.pack", "0", 1, whole=True), Pack("1.pack", "1", 1))
 
 
