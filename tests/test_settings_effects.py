@@ -5,51 +5,51 @@ A new setting without an entry fails here, and so does one whose value ends in i
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from orchestrator.broker.connection import connect
 from orchestrator.cli.exec import _as_run
-from orchestrator.core import facts as f
-from orchestrator.core.settings import PortableFolder
-from orchestrator.core.tokens import Usage
-from orchestrator.doctor.machine import judge_model
-from orchestrator.folders.records import Bounds
-from orchestrator.gateways.app_server.ports import NewThread
-from orchestrator.gateways.issuer_tokens import IssuerTokens
-from orchestrator.gateways.tokens import PrincipalLookUp
-from orchestrator.gateways.wires.addresses import BadAddress
-from orchestrator.gateways.wires.authentication import Authentication, Unauthenticated
+from orchestrator.gateways.wires.authentication import Authentication
 from orchestrator.mcp.http import _headers, _transport
-from orchestrator.mcp.schemas import cleaned
-from orchestrator.model.connections import verification
-from orchestrator.model.provider import InvalidProvider
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.workspaces import WorkspaceSource
-from orchestrator.runtime.budget import Accounting
-from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
-from orchestrator.tools.exec.programs import Program
-from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
-from orchestrator.wiring.gateway import authentication, gateway_tls, http_rules, listener_config, tokens_of
-from orchestrator.wiring.new_threads import NewThreads, door_ports
-from orchestrator.wiring.portable import NoWorkspace, first_folder
-from orchestrator.wiring.portable import machine_folders as folders_of
-from orchestrator.wiring.repositories import Repositories
-from orchestrator.wiring.sign_in import credential_store, sign_in
-from orchestrator.workspaces.service import MachineFolders
+from orchestrator.wiring.gateway import http_rules, listener_config
+from orchestrator.wiring.new_threads import door_ports
+from orchestrator.wiring.sign_in import credential_store
 from tests import settings_at_work as at_work
+from tests.parts_of_settings import (
+    ISSUER,
+    NOWHERE,
+    asked_price,
+    bounds,
+    budget,
+    client_of_sign_in,
+    clones_a_folder,
+    estimated,
+    folder_of_a_thread,
+    issuer_of_sign_in,
+    issuer_tokens,
+    lacks_room,
+    loopback_is_refused,
+    machine_folders,
+    mcp_program,
+    mcp_refuses_authorities,
+    mcp_server,
+    mcp_tools,
+    opening,
+    portable,
+    refuses_authorities,
+    refuses_certificate,
+    said_of_model,
+)
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
 from workers.upkeep import queue_server, upkeep_queue
 
@@ -64,45 +64,6 @@ ASKED = "on-request"
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = HELLO + b"%x\r\n" % (2 << 20) + b":" + b"x" * ((2 << 20) - 1) + b"\r\n"
-MILLION = Usage(2_000_000, 1_000_000, 1_000_000, 0, 3_000_000)
-
-
-NOWHERE = SettingsSources(Path("/tmp"), {"HOME": "/tmp"})
-
-
-def _found(settings: Settings) -> Any:
-    return SimpleNamespace(settings=settings, broker=None)
-
-
-ISSUER = '"https://id.example"'
-
-
-def issuer_tokens(settings: Settings) -> IssuerTokens:
-    """The gateway's look-up of tokens, where it has an issuer."""
-    found = tokens_of(_found(settings))
-    assert isinstance(found, IssuerTokens)
-    return found
-
-
-def issuer_of_sign_in(settings: Settings) -> str:
-    """The issuer at which a person signs in."""
-    found = sign_in(settings)
-    assert found is not None
-    return found._issuer.url
-
-
-def client_of_sign_in(settings: Settings) -> str:
-    """The id under which a person signs in."""
-    found = sign_in(settings)
-    assert found is not None
-    return found._client_id
-
-
-def folder_of_a_thread(settings: Settings) -> Path:
-    """The working folder of a session whose client names none."""
-    repositories = Repositories(NOWHERE.environ)
-    made, _ = NewThreads(_found(settings), NOWHERE, repositories)._settings(NewThread())
-    return made.session_defaults.cwd
 
 
 @dataclass(frozen=True)
@@ -116,117 +77,6 @@ class Effect:
     """Other settings, which stand with and without the value."""
     costly: bool = False
     """Whether it is not looked at without the value, because that takes too long."""
-
-
-def rules(settings: Settings) -> object:
-    return birth(settings).facts.tree_rules
-
-
-def budget(kind: str) -> Callable[[Settings], object]:
-    return lambda settings: birth(settings).facts.tree_rules.budgets.get(kind)
-
-
-def estimated(settings: Settings) -> int:
-    return Accounting(settings.model).estimate(at_work.session(settings).state).tokens
-
-
-def asked_price(settings: Settings) -> int:
-    state = at_work.session(settings).state
-    ended = f.RequestCompleted(1, usage=asdict(MILLION))
-    used = at_work.runner_config(settings).accounting.settlement(state, ended).used
-    return int(used.cost)
-
-
-def refuses_authorities(settings: Settings) -> str:
-    try:
-        verification(at_work.provider(settings))
-    except InvalidProvider as error:
-        return str(error).partition(" cannot")[0]
-    return ""
-
-
-def loopback_is_refused(settings: Settings) -> bool:
-    async def connect() -> bool:
-        gate = authentication(settings, PrincipalLookUp(cast(Any, None), lambda: 0))
-        with (
-            socket.create_server(("127.0.0.1", 0)) as listener,
-            socket.create_connection(listener.getsockname()),
-            listener.accept()[0] as accepted,
-        ):
-            try:
-                await gate.principal(None, accepted)
-            except Unauthenticated:
-                return True
-            return False
-
-    return asyncio.run(connect())
-
-
-def refuses_certificate(settings: Settings) -> bool:
-    try:
-        gateway_tls(settings)
-    except BadAddress as error:
-        return "cannot be used" in str(error)
-    return False
-
-
-def mcp_server(settings: Settings) -> McpServerSettings:
-    return settings.mcp_servers["x"]
-
-
-def mcp_program(settings: Settings) -> Program:
-    return _program(
-        mcp_server(settings),
-        Path("/work"),
-        wired.tool_config(settings, at_work.URL, SandboxSupport(None, 0, ())),
-    )
-
-
-def mcp_refuses_authorities(settings: Settings) -> bool:
-    try:
-        _transport(mcp_server(settings))
-    except FileNotFoundError:
-        return True
-    return False
-
-
-def mcp_tools(settings: Settings) -> dict[str, bool]:
-    """The tools that are offered, and whether each only reads."""
-    listed = [
-        {"name": "a", "inputSchema": {}, "annotations": {"readOnlyHint": True}},
-        {"name": "b", "inputSchema": {}},
-    ]
-    return {tool.name: tool.read_only for tool in cleaned(listed, mcp_server(settings))[0]}
-
-
-def said_of_model(settings: Settings) -> str:
-    (finding,) = judge_model(settings)
-    return f"{finding.detail} | {finding.remedy}"
-
-
-def portable(settings: Settings) -> PortableFolder:
-    """The folder of a new portable session."""
-    return first_folder(settings, WorkspaceSource(empty=True)).portable
-
-
-def machine_folders(settings: Settings) -> MachineFolders:
-    return folders_of(settings, SandboxSupport("/usr/bin/bwrap", 0, ()))
-
-
-def bounds(settings: Settings) -> Bounds:
-    return machine_folders(settings).bounds(portable(settings))
-
-
-def lacks_room(settings: Settings) -> bool:
-    return "workspace.min_free" in machine_folders(settings)._fault(portable(settings))
-
-
-def clones_a_folder(settings: Settings) -> bool:
-    try:
-        first_folder(settings, WorkspaceSource(git="file:///srv/a.git"))
-    except NoWorkspace:
-        return False
-    return True
 
 
 EFFECTS: Mapping[str, Effect] = {
@@ -467,7 +317,7 @@ EFFECTS: Mapping[str, Effect] = {
         "5", lambda s: listener_config(s, Authentication()).most_connections, 5
     ),
     "gateway.cwd": Effect('"/var"', folder_of_a_thread, Path("/var")),
-    "gateway.auto_review": Effect('"ask"', lambda s: door_ports(_found(s), NOWHERE).asks_auto_review, True),
+    "gateway.auto_review": Effect('"ask"', lambda s: door_ports(opening(s), NOWHERE).asks_auto_review, True),
     "gateway.tls_certificate": Effect('"/c.pem"', refuses_certificate, True, KEY_FILE, costly=True),
     "gateway.tls_key": Effect('"/k.pem"', refuses_certificate, True, CERTIFICATE, costly=True),
     # Prices
