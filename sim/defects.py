@@ -352,8 +352,8 @@ DEFECTS = (
         swapped(effects, "_ended_all", _ends_unproved),
     ),
     Mutant(
-        "a silent keeper counts as proof",
-        "stopping waits for a second for what it stopped, and does not ask the keeper again",
+        "a silent supervisor counts as proof",
+        "stopping waits for a second for what it stopped, and does not ask the supervisor again",
         swapped(effects, "_ended_all", _waits_a_second),
     ),
     Mutant(
@@ -373,7 +373,7 @@ DEFECTS = (
         swapped(runner, "judged_running", _sees_nothing),
     ),
     Mutant(
-        "keeper ignores deadlines",
+        "supervisor ignores deadlines",
         "commands of a stopped worker run on",
         swapped(SimSupervisor, "_enforce", lambda real: lambda self, claim, deadline: None),
     ),
@@ -390,7 +390,7 @@ DEFECTS = (
         lua("revoke", "row.claim = expiry and expiry > certain and (s.claim or '')", "row.claim = nil"),
     ),
     Mutant(
-        "keeper spares patches",
+        "supervisor spares patches",
         "a patch that has begun is written to its end, whoever has the session by then",
         swapped(SimSupervisor, "kill_now", _spares_patches),
     ),

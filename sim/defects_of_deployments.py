@@ -78,8 +78,8 @@ DEFECTS = (
         ),
     ),
     Mutant(
-        "no time for the keeper",
-        "trust ends so late that a slow keeper kills behind the end of the lease",
+        "no time for the supervisor",
+        "trust ends so late that a slow supervisor kills behind the end of the lease",
         swapped(Leases, "__init__", _trusts_for(5.8)),
     ),
     Mutant(

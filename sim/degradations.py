@@ -76,13 +76,13 @@ class Degradations:
         self.site.trace.note("nemesis", "sets the clock by", step_s)
         self._double.step(step_s)
 
-    async def _slow_keeper(self) -> None:
+    async def _slow_supervisor(self) -> None:
         """A supervisor's host has much to do: it kills up to a second late."""
         if machine := self._draw_machine():
             machine.supervisor.slow_s = self._rng.uniform(0.1, 1.0)
             self.site.loop.on(self.lane, machine.supervisor.hurries, after=self._rng.uniform(5.0, 20.0))
 
-    async def _frozen_keeper(self) -> None:
+    async def _frozen_supervisor(self) -> None:
         """A supervisor alone is stopped (SIGSTOP), or hangs on a disk: it kills nothing meanwhile."""
         if machine := self._draw_machine():
             self.site.ledger.freeze(machine.supervisor)

@@ -130,7 +130,7 @@ class SimSupervisor:
         self._ledger = ledger
         self.machine = machine
         self._simulated = simulated
-        self.lane = Lane(f"{machine}/keeper")
+        self.lane = Lane(f"{machine}/supervisor")
         self.slow_s = 0.0
         """How late it kills."""
         self.thawed_s = -1.0

@@ -56,8 +56,8 @@ KINDS = (
     ("refuses", 2),
     ("forgets_scripts", 1),
     ("clock_step", 2),
-    ("slow_keeper", 2),
-    ("frozen_keeper", 2),
+    ("slow_supervisor", 2),
+    ("frozen_supervisor", 2),
     ("end_at", 6),
 )
 

@@ -112,9 +112,9 @@ class Watch(Rest, Branches, TreeLogs):
         self.written_s = 0.0
         """When something was committed last."""
         self.peace_s = 0.0
+        """When the last fault had ended."""
         self.told_home: dict[str, float] = {}
         """When a worker was told last, after all faults, that a person has sent it home."""
-        """When the last fault had ended."""
 
     @property
     def now_s(self) -> float:
