@@ -150,7 +150,9 @@ def _paired_with_a_server(folder: Path) -> Iterator[_Pair]:
         yield pair
 
 
-@pytest.mark.parametrize(("workload", "seed"), [("family", 7), ("approvals", 15), ("archives", 7)])
+@pytest.mark.parametrize(
+    ("workload", "seed"), [("family", 7), ("approvals", 15), ("archives", 7), ("jobs", 2)]
+)
 def test_simulated_redis_answers_every_command_as_fakeredis_does(workload: str, seed: int) -> None:
     with _paired() as pair:
         _is_lived(pair, workload, seed)
