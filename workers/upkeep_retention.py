@@ -1,8 +1,7 @@
 """Retention: a tree is deleted as a whole, some days after its root was closed.
 
-Redis first, all of it at one moment, because only there can be said that nobody holds a session; then the
-archive. A note in the archive, made before, leads the next process to what a dead one left behind there.
-The note is obeyed only if Redis no longer knows the tree.
+A note in the archive leads the next process to what a dead one left behind there. It is obeyed only if Redis
+no longer knows the tree.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import ended_ms
 
@@ -47,14 +47,11 @@ async def delete_tree(storage: Storage, members: Sequence[SessionHead], *, owed:
     `owed`: what its sessions had been given by then and have not read may go with them.
     """
     tree = members[-1].tree
-    await storage.archive.condemn(tree)
     try:
-        await storage.broker.delete_tree(members, owed=owed)
+        await delete_everywhere(storage, members, owed=owed)
     except SessionHeld as held:
-        await storage.archive.spare(tree)
         log.info("tree %s: not deleted, session %s was used again", tree, held.session)
         return False
-    await storage.archive.delete_tree(tree)
     log.info("tree %s: deleted, %s", tree, counted(len(members), "session"))
     return True
 

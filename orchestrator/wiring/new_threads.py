@@ -22,6 +22,7 @@ from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.workspace import look_at
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.layers import parse_override
@@ -228,6 +229,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         client=client,
         create=makes.create,
         fork=makes.fork,
+        delete=lambda members: delete_everywhere(found.storage(), members),
         home=found.settings.home,
         version=VERSION,
         now_ms=lambda: time.time_ns() // 1_000_000,

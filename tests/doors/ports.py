@@ -20,6 +20,7 @@ def ports(offer: Offer | None = None, **more: Any) -> Ports:
         "client": lambda principal: cast(Any, NoRedis()),
         "create": cast(Any, None),
         "fork": cast(Any, None),
+        "delete": cast(Any, None),
         "home": Path("/home/ann/.dendro"),
         "version": "1.2.3",
         "now_ms": lambda: 1_000,

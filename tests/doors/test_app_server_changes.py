@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.broker.requests import queue_number
-from orchestrator.core.ids import SessionId
+from orchestrator.core.chain import GENESIS
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.server import AppServer
+from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.principals import Principal, Scope
-from tests.doors.peer import Peer, connected
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.deletion import delete_everywhere
+from orchestrator.rollouts.storage import Storage
+from tests.doors.peer import Peer, connected, served
 from tests.doors.schema import assert_valid
 from tests.doors.test_app_server_threads import NOBODY, other, peer, read, talked
-from tests.doors.test_app_server_turns import HELLO, begun, said, server
+from tests.doors.test_app_server_turns import HELLO, begun, ports_of, said, server, working
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 
@@ -94,6 +102,36 @@ async def test_thread_that_a_client_deletes_is_gone_for_everybody(
     code, text = await other.refused("thread/read", {"threadId": thread})
     assert (code, text) == (Code.REFUSED, f"no rollout found for thread id {thread}")
     assert (await other.call("thread/list"))["data"] == []
+
+
+@asynccontextmanager
+async def deleting(harness: Harness, archive: Archive) -> AsyncIterator[Peer]:
+    """A client of a gateway whose deployment has an archive."""
+    storage = Storage(harness.broker, cast(Any, None), archive)
+    ports = ports_of(harness, delete=lambda seen: delete_everywhere(storage, seen))
+    async with served(ports, notifications) as server, working(harness), connected(server) as peer:
+        await peer.greet()
+        yield peer
+
+
+async def test_deleted_thread_leaves_nothing_in_the_archive(harness: Harness, tmp_path: Path) -> None:
+    archive = Archive.at(tmp_path.as_uri())
+    async with deleting(harness, archive) as peer:
+        session = SessionId(await talked(peer, harness, "one"))
+        entries = await harness.broker.read_rollout(session)
+        await archive.write_segment(TreeId(session), session, GENESIS, entries)
+        assert [file for file in tmp_path.rglob("*") if file.is_file()] != []
+        assert await peer.call("thread/delete", {"threadId": session}) == {}
+        assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+async def test_thread_whose_archive_is_away_is_kept_whole(harness: Harness, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    async with deleting(harness, Archive.at((tmp_path / "file/archive").as_uri())) as peer:
+        thread = await talked(peer, harness, "one")
+        code, text = await peer.refused("thread/delete", {"threadId": thread})
+        assert (code, "nothing was deleted" in text) == (Code.REFUSED, True)
+        assert (await peer.call("thread/read", {"threadId": thread}))["thread"]["id"] == thread
 
 
 async def test_thread_at_work_is_not_deleted(peer: Peer, harness: Harness) -> None:

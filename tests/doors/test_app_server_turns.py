@@ -77,6 +77,7 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
         client=client,
         create=create,
         fork=cast(Any, None),
+        delete=harness.broker.delete_tree,
         home=Path("/home/ann/.dendro"),
         version="1.2.3",
         now_ms=lambda: time.time_ns() // 1_000_000,

@@ -81,6 +81,9 @@ class Ports:
     """Makes a root session; raises `BadSetting`, `NotPermitted`."""
     fork: Callable[[Client, Principal, ForkedFrom, NewThread], Awaitable[Born]]
     """Makes a root session that goes on from a place in another one's log; raises the same."""
+    delete: Callable[[Sequence[SessionHead]], Awaitable[None]]
+    """Deletes a tree, whose sessions were seen so, wherever its parts are; raises `SessionHeld`,
+    `ArchiveUnavailable`."""
     home: Path
     version: str
     now_ms: Callable[[], int]

@@ -32,6 +32,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.thread_settings import settings_of
@@ -173,9 +174,12 @@ async def delete(door: Door, params: ThreadParams) -> Result:
     """Deletes a thread with its agents, for good; one that is at work is refused."""
     head = await _root(door, params.thread_id)
     try:
-        await door.ports.found.broker.delete_tree(await _at_rest(door, head))
+        await door.ports.delete(await _at_rest(door, head))
     except SessionHeld as error:
         raise RpcError(f"{error}: interrupt it, and delete it then") from None
+    except ArchiveUnavailable as error:
+        if await door.client.head(head.session) is not None:
+            raise RpcError(f"{error}: nothing was deleted; try again when the archive answers") from None
     door.unsubscribe(head.session)
     door.notify("thread/deleted", {"threadId": head.session})
     return {}
