@@ -27,7 +27,6 @@ from orchestrator.folders.names import (
 from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.records import Bounds, FolderError
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MODES = {b"100644": FILE, b"100755": PROGRAM, b"120000": LINK, b"160000": COMMIT, b"100664": FILE}
 _MOST_LINE = 16 * 1024
 
@@ -44,7 +43,7 @@ class Listed(NamedTuple):
 def git_environment(repository: Path | None) -> dict[str, str]:
     """Variables under which git reads no configuration of the machine's, and asks and fetches nothing."""
     return {
-        "PATH": _PATH,
+        "PATH": ":".join(os.get_exec_path()),
         "GIT_DIR": str(repository) if repository is not None else os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,

@@ -1,7 +1,7 @@
 """A keeper: the confined process that does everything to one copy, for as long as a claim holds it.
 
 Whatever is in the folder was written by a command, and whatever is in a pack may have been: neither is
-read where the keys are. The process has an empty environment, no network, bounded memory, time and file
+read where the keys are. The process has no environment but `PATH`, no network, bounded memory, time and file
 sizes, and writes nothing but its place. It holds the lock of the copy; it ends with the pipe of its
 parent, and at the claim's deadline by a timer of the kernel's, whatever it is doing.
 """
@@ -80,8 +80,7 @@ class Keeper:
             str(part) if part is not None else None for part in (place.folder, place.objects, place.lock)
         ]
         try:
-            words = {"place": parts, "bounds": asdict(bounds), "path": os.environ.get("PATH", os.defpath)}
-            await keeper._ask(words, (), _START_S)
+            await keeper._ask({"place": parts, "bounds": asdict(bounds)}, (), _START_S)
         except BaseException:
             await keeper._stop()
             raise
@@ -94,9 +93,10 @@ class Keeper:
         with work, control:
             pair = (work.fileno(), control.fileno())
             argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, *map(str, pair)]
-            # An empty environment: what the keeper does not have, no hostile object can make it tell.
+            # What the keeper does not have, no hostile object can make it tell: it is told where git is.
+            env = {"PATH": ":".join(os.get_exec_path())}
             self._process = subprocess.Popen(
-                argv, pass_fds=pair, env={}, start_new_session=True, stdin=subprocess.DEVNULL, cwd="/"
+                argv, pass_fds=pair, env=env, start_new_session=True, stdin=subprocess.DEVNULL, cwd="/"
             )
 
     @property

@@ -47,7 +47,6 @@ def main(work: int, control: int) -> None:
     first = receive(asked)
     if first is None:
         return
-    os.environ["PATH"] = first[0]["path"]  # by which git is found
     place, bounds = _place(first[0]["place"]), _bounds(**first[0]["bounds"])
     try:
         lock = _lock(place)
