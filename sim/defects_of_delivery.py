@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import history
-from orchestrator.core.decide import inject, task, user_turn
+from orchestrator.core.decide import inject, queue, task, user_turn
 from sim.mutant import Mutant, lua, text
 
 _USED = "if used and agent_id == '0' then index_used(KEYS[15], session, KEYS[1], now) end"
@@ -54,6 +54,18 @@ DEFECTS = (
         "added words keep their mark",
         "the model is shown the mark of messages that were added without a turn",
         text(history, "_arranged", "if name != INJECTED", ""),
+        "queues",
+    ),
+    Mutant(
+        "removed input comes back",
+        "input that was taken out of the queue begins its turn all the same",
+        text(queue, "remove_queued", "ids.remove(removed)", "pass"),
+        "queues",
+    ),
+    Mutant(
+        "removed input is not told",
+        "nobody is told of input that was taken out of the queue",
+        text(queue, "remove_queued", "draft.add(e.event(removed, ev.WarningEvent(message=REMOVED)))", "pass"),
         "queues",
     ),
     Mutant(

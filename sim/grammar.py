@@ -91,6 +91,19 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
         if fact["op"].get("delivery") not in ("steer", "queue"):
             self.replacing.add(fact["id"])
 
+    def _fact_queue_ordered(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        removed = sorted(set(self.queue) - set(fact["ids"]))
+        check(sorted([*fact["ids"], *removed]) == sorted(self.queue), f"{fact['ids']} wait of {self.queue}")
+        warned = self._last is not None and self._last.payload.get("type") == "warning"
+        told = [id for id in self.queue if warned and self._last is not None and id == self._last.id]
+        check(removed == told[:1], f"{removed} were taken out, and {told} told of it")
+        check(self.task is not None, "the queue of a session that is free is changed")
+        self.queue = list(fact["ids"])
+        self.replacing &= set(self.queue)
+
+    def _event_queue_changed(self, message: Mapping[str, Any], entry: Entry) -> None:
+        check(message["waiting"] == len(self.queue), f"{message['waiting']} are told to wait of {self.queue}")
+
     def _fact_task(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(self.task is None, "two tasks hold the session")
         if self.queue:

@@ -20,8 +20,10 @@ class Taken(NamedTuple):
     refused: set[str]
     messages: set[str]
     """From people."""
+    moved: set[str]
+    """Ids that a person put in another order."""
     added: set[str]
-    """Ids of what joined the conversation without a turn."""
+    """Ids of what joined the conversation without a turn, and of what was taken out of the queue."""
     brought: list[tuple[str, str]]
     """The inputs that brought settings along, with the summary that their tasks began with."""
 
@@ -31,7 +33,7 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     taken, agent_id = _taken(seen), seen.state.facts.agent_id
     places = {given.id: given.n for given in seen.given if given.n <= seen.cursor}
     for lane in (taken.begun, taken.steered):
-        known = [id for id in lane if id in places]
+        known = [id for id in lane if id in places and id not in taken.moved]
         if known != sorted(known, key=places.__getitem__):
             watch.broken("in_order", f"{session}: {known} is not the order in which they were submitted")
     if any(id in taken.queued for id in taken.begun):
@@ -68,7 +70,8 @@ def _named_by_people(watch: Watch, seen: Seen) -> dict[str, int]:
 
 
 def _taken(seen: Seen) -> Taken:
-    taken = Taken([], [], set(), set(), set(), set(), [])
+    taken = Taken([], [], set(), set(), set(), set(), set(), [])
+    waiting: list[str] = []
     for entry in seen.entries:
         if entry.type == EVENT_MSG and entry.payload["type"] == "error":
             taken.refused.add(entry.id)
@@ -76,7 +79,14 @@ def _taken(seen: Seen) -> Taken:
             taken.added.add(entry.id)
         elif entry.type == DENDRO:
             match entry.payload["kind"]:
+                case "queue_ordered":
+                    left = list(entry.payload["ids"])
+                    out = set(waiting) - set(left)
+                    taken.added.update(out)
+                    taken.moved.update(left if not out else ())
+                    waiting = left
                 case "task":
+                    waiting = [id for id in waiting if id != entry.payload["id"]]
                     taken.begun.append(entry.payload["id"])
                     if BRINGS in entry.payload["id"]:
                         brought = entry.payload["id"], entry.payload["settings"]["summary"]
@@ -85,6 +95,7 @@ def _taken(seen: Seen) -> Taken:
                     taken.steered.append(entry.payload["id"])
                 case "queued":
                     taken.queued.add(entry.payload["id"])
+                    waiting.append(entry.payload["id"])
                 case "mail" if entry.payload["mail"]["key"].startswith(BY_PERSON):
                     taken.messages.add(submission_of(entry.payload["mail"]["key"]))
                 case _:

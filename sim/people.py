@@ -281,12 +281,28 @@ class Person(Answering):
                 await self.submits(session, self._review())
             case "compact":
                 await self.submits(session, ops.Compact())
+            case "requeue":
+                await self._requeues(session)
             case "add":
                 await self.submits(session, self._added())
             case "path":
                 await self.submits(session, ops.GetPath())
             case _:
                 await self.submits(session, ops.OverrideTurnContext(effort=cast(Any, "low")))
+
+    async def _requeues(self, session: str) -> None:
+        """Lets inputs wait, and takes one of them back or puts them in another order before it looks."""
+        waits = []
+        for _ in range(self._whims.choice((1, 2, 2, 3))):
+            self._numbered += 1
+            id, said = f"{self.name}.{self._numbered}", words(f"words {self.name}.{self._numbered}")
+            waits.append(id)
+            await self.submits(session, said.model_copy(update={"delivery": Delivery.QUEUE}), id)
+        if self._whims.random() < 0.5:
+            await self.submits(session, ops.RemoveQueued(submission_id=self._whims.choice(waits)))
+            return
+        begun = self._whims.random() < 0.5
+        await self.submits(session, ops.ReorderQueue(submission_ids=tuple(reversed(waits[begun:]))))
 
     def _added(self) -> Any:
         """Messages without a turn; now and then one that is none."""

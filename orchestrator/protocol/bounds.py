@@ -66,6 +66,8 @@ TEXTS: Final[Mapping[str, int]] = {
     "session": NAME_BYTES,
     "session_id": NAME_BYTES,
     "sha": NAME_BYTES,
+    "submission_id": NAME_BYTES,
+    "submission_ids": NAME_BYTES,
     "text": TEXT_BYTES,
     "title": LINE_BYTES,
     "user_facing_hint": LINE_BYTES,
@@ -85,12 +87,17 @@ LISTS: Final[Mapping[str, int]] = {
     "cwds": 100,
     "items": 1_000,
     "proposed_execpolicy_amendment": 100,
+    "submission_ids": 1_000,
     "text_elements": 1_000,
     "writable_roots": 128,
 }
 """Elements of an array, or members of an object with names of the client's choice."""
 
-TOGETHER: Final[Mapping[str, int]] = {"writable_roots": 32 << 10, "cwds": 32 << 10}
+TOGETHER: Final[Mapping[str, int]] = {
+    "writable_roots": 32 << 10,
+    "cwds": 32 << 10,
+    "submission_ids": 128 << 10,
+}
 """Bytes of all elements: every task's settings repeat them, or a look-up keeps them in the state."""
 
 JSON: Final[Mapping[str, int]] = dict.fromkeys(

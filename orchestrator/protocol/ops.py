@@ -317,6 +317,25 @@ class InjectItems(OpModel):
     items: tuple[InjectedMessage, ...]
 
 
+class RemoveQueued(OpModel):
+    """Takes an input out of those that wait for the running task's end; answered by `queue_changed`.
+
+    A `warning` under the input's own id tells its sender.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["remove_queued"] = "remove_queued"
+    submission_id: str
+
+
+class ReorderQueue(OpModel):
+    """Gives the inputs that wait another order: all of them are named; answered by `queue_changed`."""
+
+    stated_in = Source.DENDRO
+    type: Literal["reorder_queue"] = "reorder_queue"
+    submission_ids: tuple[str, ...]
+
+
 class Review(OpModel):
     """Starts a code review."""
 
@@ -390,6 +409,8 @@ Op: TypeAlias = (
     | Undo
     | ThreadRollback
     | InjectItems
+    | RemoveQueued
+    | ReorderQueue
     | Review
     | RunUserShellCommand
     | MessageAgent

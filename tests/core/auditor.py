@@ -32,6 +32,7 @@ OF_A_SUBMISSION = {
     "get_history_entry_response",
     "input_accepted",
     "items_injected",
+    "queue_changed",
     "mcp_list_tools_response",
 }
 """Events that answer a submission under its own id, whatever task runs."""

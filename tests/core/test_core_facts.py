@@ -121,6 +121,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "change": st.builds(FolderChange, numbers, numbers, numbers, st.lists(words, max_size=2).map(tuple)),
     "files": st.builds(FileCounts, numbers, numbers, numbers),
     "live": st.just(True),
+    "ids": st.lists(words, max_size=3).map(tuple),
     "lost": st.lists(words, max_size=3).map(tuple),
     "names": st.lists(words, max_size=3).map(tuple),
     "omitted": st.lists(words, min_size=1, max_size=2).map(tuple),

@@ -50,6 +50,8 @@ SERVED: dict[str, dict[str, Any]] = {
     "user_input_answer": {"id": "u1", "response": {"answers": {}}},
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
     "thread_rollback": {"num_turns": 1},
+    "remove_queued": {"submission_id": "u1"},
+    "reorder_queue": {"submission_ids": ["u1"]},
     "inject_items": {
         "items": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "t"}]}]
     },

@@ -168,6 +168,41 @@ async def test_words_that_a_client_queues_are_a_turn_behind_the_running_one(
     assert (await peer.until("turn/completed"))["turn"]["id"] == queued["queuedSubmission"]["id"]
 
 
+async def test_client_sees_changes_and_deletes_the_words_that_wait(
+    peer: Peer, other: Peer, harness: Harness
+) -> None:
+    thread, gate = await begun(peer), Gate()
+    await other.call("thread/resume", {"threadId": thread})
+    harness.models.will([gate, *HELLO], HELLO, HELLO)
+    first = await said(peer, thread, "one")
+    await peer.until("turn/started")
+    ids = []
+    for word in ("two", "three", "four"):
+        words = {"input": [{"type": "text", "text": word}], "clientUserMessageId": word}
+        ids.append(
+            (await peer.call("thread/queue/add", {"threadId": thread, **words}))["queuedSubmission"]["id"]
+        )
+        assert_valid("ThreadQueueChangedNotification", await peer.until("thread/queue/changed"))
+    assert await other.until("thread/queue/changed") == {"threadId": thread}
+    listed = await read(peer, "thread/queue/list", "ThreadQueueListResponse", threadId=thread)
+    assert [(one["id"], one["input"][0]["text"]) for one in listed["data"]] == list(
+        zip(ids, ("two", "three", "four"), strict=True)
+    )
+    out = {"threadId": thread, "queuedSubmissionId": ids[1]}
+    assert await peer.call("thread/queue/delete", out) == {"deleted": True}
+    assert await peer.call("thread/queue/delete", out) == {"deleted": False}
+    order = {"threadId": thread, "queuedSubmissionIds": [ids[2], ids[0]]}
+    assert await read(peer, "thread/queue/reorder", "ThreadQueueReorderResponse", **order) == {}
+    code, text = await peer.refused("thread/queue/reorder", {**order, "queuedSubmissionIds": ids})
+    assert (code, "look at the queue again" in text) == (Code.REFUSED, True)
+    page = await peer.call("thread/queue/list", {"threadId": thread, "limit": 1})
+    assert ([one["id"] for one in page["data"]], page["nextCursor"]) == ([ids[2]], "1")
+    gate.open()
+    ended = [(await peer.until("turn/completed"))["turn"]["id"] for _ in range(3)]
+    assert ended == [first, ids[2], ids[0]]
+    assert (await peer.call("thread/queue/list", {"threadId": thread}))["data"] == []
+
+
 async def test_messages_that_a_client_adds_are_shown_to_the_model_and_begin_no_turn(
     peer: Peer, harness: Harness
 ) -> None:

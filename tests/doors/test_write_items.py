@@ -100,6 +100,7 @@ CHANGES: tuple[r.Change, ...] = (
     r.NameChanged(None),
     r.NameChanged("n"),
     r.TurnsDropped(1),
+    r.QueueChanged(),
 )
 
 

@@ -176,6 +176,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, meta={**state.meta, THREAD_NAME: name})
         case f.InputQueued(id, turn, client):
             return replace(state, queue=(*state.queue, Queued(id, turn, client)))
+        case f.QueueOrdered(ids):
+            return replace(state, queue=_ordered(state.queue, ids))
         case f.Closing(by):
             return replace(state.with_list(LOOKUPS, ()), closing=by)
         case f.Closed():
@@ -211,6 +213,15 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, history=state.history.append(inherited), native=True)
         case _:
             assert_never(fact)
+
+
+def _ordered(queue: tuple[Queued, ...], ids: Sequence[str]) -> tuple[Queued, ...]:
+    """The queue in another order; two clients may use one id, whose inputs keep their order."""
+    left, found = list(queue), list[Queued]()
+    for id in ids:
+        found += [waiting for waiting in left if waiting.id == id][:1]
+        left = [waiting for waiting in left if waiting not in found]
+    return tuple(found)
 
 
 def _secret_told(state: State, fact: f.Answered) -> State:

@@ -63,6 +63,15 @@ class InputQueued:
 
 
 @record
+class QueueOrdered:
+    """The inputs that wait, in this order; one that is not named was taken out."""
+
+    kind: ClassVar[str] = "queue_ordered"
+    of: ClassVar[Literal["session"]] = "session"
+    ids: tuple[SubmissionId, ...] = field(metadata=LIST)
+
+
+@record
 class Closing:
     """The session closes as soon as nothing runs; `by` is the shutdown's submission id."""
 
@@ -209,6 +218,7 @@ SessionFact: TypeAlias = (
     | Instructed
     | Named
     | InputQueued
+    | QueueOrdered
     | Closing
     | Closed
     | RateLimitsReported

@@ -66,6 +66,8 @@ def notifications(
             yield "thread/name/updated", {"threadId": thread, "threadName": name}
         case r.TurnsDropped():
             yield "thread/reverted", {"threadId": thread}
+        case r.QueueChanged():
+            yield "thread/queue/changed", {"threadId": thread}
         case r.RequestOpened() | r.RequestResolved():
             return
         case _:

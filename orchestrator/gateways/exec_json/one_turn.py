@@ -125,7 +125,7 @@ def _turn_of(change: r.Change) -> str | None:
     match change:
         case r.TurnStarted(turn) | r.TurnCompleted(turn):
             return turn.id
-        case r.StatusChanged() | r.NameChanged() | r.TurnsDropped():
+        case r.StatusChanged() | r.NameChanged() | r.TurnsDropped() | r.QueueChanged():
             return None
         case _:
             return change.turn

@@ -89,6 +89,7 @@ class ExecWriter:
                 | r.StatusChanged()
                 | r.NameChanged()
                 | r.TurnsDropped()
+                | r.QueueChanged()
             ):
                 pass
             case _:

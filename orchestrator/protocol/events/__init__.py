@@ -40,6 +40,7 @@ from orchestrator.protocol.events.task import (
     Error,
     InputAccepted,
     ItemsInjected,
+    QueueChanged,
     ShutdownComplete,
     StreamError,
     TaskComplete,
@@ -115,6 +116,7 @@ EventMsg: TypeAlias = (
     Error
     | InputAccepted
     | ItemsInjected
+    | QueueChanged
     | WarningEvent
     | StreamError
     | DeprecationNotice
@@ -264,6 +266,7 @@ __all__ = [
     "PlanApprovalRequest",
     "PlanDelta",
     "PlanUpdate",
+    "QueueChanged",
     "RawResponseItem",
     "ReasoningContentDelta",
     "ReasoningRawContentDelta",

@@ -51,6 +51,14 @@ class ItemsInjected(EventModel):
     count: Uint
 
 
+class QueueChanged(EventModel):
+    """The inputs that wait were changed by an op; `waiting` is their number now."""
+
+    stated_in = Source.DENDRO
+    type: Literal["queue_changed"] = "queue_changed"
+    waiting: Uint
+
+
 class WarningEvent(EventModel):
     """Something a person should know; nothing failed."""
 

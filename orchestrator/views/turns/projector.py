@@ -13,6 +13,7 @@ from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.compaction import COMPACTED_MESSAGE
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
+from orchestrator.protocol.scalars import Delivered
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.views.event import Event
 from orchestrator.views.questions import call_id_of
@@ -52,6 +53,8 @@ class Projector:
         self._status: r.Status = r.Idle()
         self._waiting: dict[str, r.RequestOpened] = {}
         """The session's own requests that are open, by their call."""
+        self._queued: set[str] = set()
+        """Inputs that were queued since the events began, and have not begun."""
         self._lasting: dict[ItemId, tuple[TurnId, r.CommandExecution]] = {}
         """Commands that go on behind their turn."""
         self._decoders: dict[tuple[ItemId, str], codecs.IncrementalDecoder] = {}
@@ -91,6 +94,9 @@ class Projector:
         if self._turn is not None:
             self._ends(out, TurnStatus.COMPLETED if self._turn.implied else TurnStatus.INTERRUPTED, event)
         self._begins(out, event)
+        if event.id in self._queued:
+            self._queued.discard(event.id)
+            out.append(r.QueueChanged())
 
     def _begins(self, out: Out, event: Event, *, implied: bool = False) -> OpenTurn:
         id = TurnId(event.id or f"turn-{event.seq}")
@@ -173,6 +179,14 @@ class Projector:
 
     def _thread_rolled_back(self, out: Out, event: Event) -> None:
         out.append(r.TurnsDropped(whole(event.msg.get("num_turns")) or 0))
+
+    def _input_accepted(self, out: Out, event: Event) -> None:
+        if event.msg.get("delivery") == Delivered.QUEUED:
+            self._queued.add(event.id)
+            out.append(r.QueueChanged())
+
+    def _queue_changed(self, out: Out, event: Event) -> None:
+        out.append(r.QueueChanged())
 
     def _token_count(self, out: Out, event: Event) -> None:
         if self._turn is None:
@@ -461,6 +475,8 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "warning": Projector._warning,
     "thread_name_updated": Projector._thread_name_updated,
     "thread_rolled_back": Projector._thread_rolled_back,
+    "input_accepted": Projector._input_accepted,
+    "queue_changed": Projector._queue_changed,
     "token_count": Projector._token_count,
     "plan_update": Projector._plan_update,
     "turn_diff": Projector._turn_diff,

@@ -473,6 +473,11 @@ class TurnsDropped:
     count: int
 
 
+@record
+class QueueChanged:
+    """Other inputs wait for the running turn's end than before, or in another order."""
+
+
 Change: TypeAlias = (
     TurnStarted
     | TurnCompleted
@@ -489,4 +494,5 @@ Change: TypeAlias = (
     | StatusChanged
     | NameChanged
     | TurnsDropped
+    | QueueChanged
 )

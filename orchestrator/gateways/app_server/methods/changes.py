@@ -13,7 +13,6 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params
-from orchestrator.gateways.app_server.input import Said, input_items
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.running import (
     CollaborationParams,
@@ -24,13 +23,12 @@ from orchestrator.gateways.app_server.methods.running import (
     started_turn,
     tell_settings,
 )
-from orchestrator.gateways.app_server.methods.threads import MOST_TEXT, head_to_read, thread_of
+from orchestrator.gateways.app_server.methods.threads import head_to_read, thread_of
 from orchestrator.gateways.app_server.running_turn import AT_REST
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.review import ReviewRequest
-from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.views.thread_log import ThreadLog
@@ -270,32 +268,6 @@ async def inject_items(door: Door, params: InjectItems) -> Result:
     return {}
 
 
-class QueueAdd(Params):
-    """Words for a thread's next turn, behind the one that runs."""
-
-    thread_id: str
-    input: tuple[Said, ...]
-    client_user_message_id: Annotated[str, Field(max_length=MOST_TEXT)]
-
-
-async def queue_add(door: Door, params: QueueAdd) -> Result:
-    """Hands in words that wait behind the running turn, and are a turn of their own."""
-    head = await door.head(params.thread_id)
-    turn = door.new_turn_id()
-    said = ops.UserInput(
-        items=input_items(params.input),
-        delivery=Delivery.QUEUE,
-        client_user_message_id=params.client_user_message_id,
-    )
-    await door.client.submit(head.session, Submission(turn, said))
-    queued = {
-        "id": turn,
-        "clientUserMessageId": params.client_user_message_id,
-        "input": [one.model_dump(mode="json", by_alias=True, exclude_unset=True) for one in params.input],
-    }
-    return {"queuedSubmission": queued}
-
-
 METHODS: Mapping[str, Method] = {
     "thread/settings/update": Method(SettingsUpdate, settings_update, Scope.SUBMIT),
     "thread/revert": Method(Revert, revert, Scope.SUBMIT, waits=True),
@@ -305,5 +277,4 @@ METHODS: Mapping[str, Method] = {
     "thread/shellCommand": Method(ShellCommand, shell_command, Scope.APPROVE),
     "review/start": Method(ReviewStart, review_start, Scope.SUBMIT),
     "thread/inject_items": Method(InjectItems, inject_items, Scope.SUBMIT, waits=True),
-    "thread/queue/add": Method(QueueAdd, queue_add, Scope.SUBMIT),
 }

@@ -1,0 +1,50 @@
+"""Changes of the inputs that wait for the running task's end: one is taken out, or their order is another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.commands import Submitted
+from orchestrator.core.decide.draft import Draft
+from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+
+_BEGINS = "not changed: what waits first is about to begin"
+REMOVED = "this input was taken out of the queue before its turn: nothing of it was said to the model"
+
+
+def remove_queued(draft: Draft, command: Submitted, op: ops.RemoveQueued) -> None:
+    """Takes an input out of the queue, and tells so under the input's own id."""
+    ids = [waiting.id for waiting in draft.state.queue]
+    if op.submission_id not in ids:
+        draft.add(
+            e.error(command.id, f"no input {op.submission_id} waits: it was begun, or taken out, or is none")
+        )
+    elif draft.state.task is None:
+        draft.add(e.error(command.id, _BEGINS))
+    else:
+        removed = SubmissionId(op.submission_id)
+        ids.remove(removed)
+        draft.add(e.event(removed, ev.WarningEvent(message=REMOVED)))
+        _order(draft, command, ids)
+
+
+def reorder_queue(draft: Draft, command: Submitted, op: ops.ReorderQueue) -> None:
+    """Gives the inputs that wait another order; a list that does not name each of them changes nothing."""
+    wanted = [SubmissionId(id) for id in op.submission_ids]
+    if sorted(wanted) != sorted(waiting.id for waiting in draft.state.queue):
+        why = "not reordered: other inputs wait than the list names; look at the queue again"
+        draft.add(e.error(command.id, why))
+    elif not wanted:
+        draft.add(e.error(command.id, "not reordered: no input waits"))
+    elif draft.state.task is None:
+        draft.add(e.error(command.id, _BEGINS))
+    else:
+        _order(draft, command, wanted)
+
+
+def _order(draft: Draft, command: Submitted, ids: Sequence[SubmissionId]) -> None:
+    draft.add(f.QueueOrdered(tuple(ids)), e.event(command.id, ev.QueueChanged(waiting=len(ids))))

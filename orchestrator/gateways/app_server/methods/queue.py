@@ -1,0 +1,135 @@
+"""Methods of the words that wait for a thread's running turn to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.state import Queued
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.errors import RpcError
+from orchestrator.gateways.app_server.input import Said, input_items
+from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.paging import PageParams, page
+from orchestrator.gateways.app_server.write_items import input_json
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.protocol import ops
+from orchestrator.protocol.scalars import Delivery
+from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.queued import waiting_inputs
+
+MOST_TEXT = 1_024
+MOST_IDS = 100
+DECIDED_S = 5.0
+"""A worker decides within milliseconds."""
+QueuedId = Annotated[str, Field(max_length=MOST_TEXT)]
+
+
+class QueueAdd(Params):
+    """Words for a thread's next turn, behind the one that runs."""
+
+    thread_id: str
+    input: tuple[Said, ...]
+    client_user_message_id: Annotated[str, Field(max_length=MOST_TEXT)]
+
+
+async def queue_add(door: Door, params: QueueAdd) -> Result:
+    """Hands in words that wait behind the running turn, and are a turn of their own."""
+    head = await door.head(params.thread_id)
+    turn = door.new_turn_id()
+    said = ops.UserInput(
+        items=input_items(params.input),
+        delivery=Delivery.QUEUE,
+        client_user_message_id=params.client_user_message_id,
+    )
+    await door.client.submit(head.session, Submission(turn, said))
+    queued = {
+        "id": turn,
+        "clientUserMessageId": params.client_user_message_id,
+        "input": [one.model_dump(mode="json", by_alias=True, exclude_unset=True) for one in params.input],
+    }
+    return {"queuedSubmission": queued}
+
+
+class QueueList(PageParams):
+    """A thread whose queue is asked for."""
+
+    thread_id: str
+
+
+async def queue_list(door: Door, params: QueueList) -> Result:
+    """Lists the words that wait, in their order; other turns that wait among them are not shown."""
+    head = await door.head(params.thread_id)
+    waiting = await waiting_inputs(door.ports.found, head)
+    return page([_json(each) for each in waiting if each.turn.is_input], params)
+
+
+def _json(queued: Queued) -> JsonObject:
+    return {
+        "id": queued.id,
+        "clientUserMessageId": queued.turn.client_id or "",
+        "input": [input_json(item) for item in queued.turn.items],
+    }
+
+
+class QueueDelete(Params):
+    """Words that wait."""
+
+    thread_id: str
+    queued_submission_id: QueuedId
+
+
+async def queue_delete(door: Door, params: QueueDelete) -> Result:
+    """Takes words out of the queue; whether they still stood there."""
+    head = await door.head(params.thread_id)
+    try:
+        await _changed(door, head, ops.RemoveQueued(submission_id=params.queued_submission_id))
+    except OpRefused:
+        return {"deleted": False}
+    return {"deleted": True}
+
+
+class QueueReorder(Params):
+    """The words that wait, all of them, in another order."""
+
+    thread_id: str
+    queued_submission_ids: Annotated[tuple[QueuedId, ...], Field(max_length=MOST_IDS)]
+
+
+async def queue_reorder(door: Door, params: QueueReorder) -> Result:
+    """Gives the words that wait another order; what else waits keeps its place among them."""
+    head = await door.head(params.thread_id)
+    waiting = await waiting_inputs(door.ports.found, head)
+    given = iter(params.queued_submission_ids)
+    ids = [next(given, "") if each.turn.is_input else each.id for each in waiting]
+    try:
+        await _changed(door, head, ops.ReorderQueue(submission_ids=(*ids, *given)))
+    except OpRefused as error:
+        raise RpcError(str(error)) from None
+    return {}
+
+
+async def _changed(door: Door, head: SessionHead, op: ops.RemoveQueued | ops.ReorderQueue) -> None:
+    """Submits a change, and waits until the session has made it; raises `OpRefused`, `RpcError`."""
+    told = await submit_op(
+        door.client,
+        head.session,
+        op,
+        lambda event, own: event.id == own and event.type == "queue_changed",
+        DECIDED_S,
+    )
+    if told.answer is None:
+        raise RpcError(unread(head.pool))
+
+
+METHODS: Mapping[str, Method] = {
+    "thread/queue/add": Method(QueueAdd, queue_add, Scope.SUBMIT),
+    "thread/queue/list": Method(QueueList, queue_list),
+    "thread/queue/delete": Method(QueueDelete, queue_delete, Scope.SUBMIT, waits=True),
+    "thread/queue/reorder": Method(QueueReorder, queue_reorder, Scope.SUBMIT, waits=True),
+}

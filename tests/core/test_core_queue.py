@@ -1,0 +1,83 @@
+"""`remove_queued` and `reorder_queue`: changes of the inputs that wait for the running task's end."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.decide.queue import REMOVED
+from tests.core.driver import Session, op, text
+
+
+def waits(session: Session) -> list[str]:
+    return [waiting.id for waiting in session.state.queue]
+
+
+def queued(*ids: str) -> Session:
+    """A session at work on its first input, for which others wait."""
+    session = Session()
+    session.say("go")
+    for id in ids:
+        session.submit(op("user_input", items=[text(f"words {id}")], delivery="queue"), id)
+    assert waits(session) == list(ids)
+    return session
+
+
+def test_person_takes_input_back_that_waits_and_its_sender_is_told() -> None:
+    session = queued("a", "b", "c")
+    seen = session.submit(op("remove_queued", submission_id="b"), "r1")
+    assert seen.types == ["warning", "queue_changed"]
+    assert (seen.id_of("warning"), seen.one("warning")["message"]) == ("b", REMOVED)
+    assert (seen.id_of("queue_changed"), seen.one("queue_changed")["waiting"]) == ("r1", 2)
+    assert waits(session) == ["a", "c"]
+    assert session.replayed() == session.state
+    for answer in ("one", "two", "three"):
+        session.answers(answer)
+    assert session.texts() == ["go", "one", "words a", "two", "words c", "three"]
+
+
+def test_person_puts_what_waits_in_another_order() -> None:
+    session = queued("a", "b", "c")
+    assert session.submit(op("reorder_queue", submission_ids=["c", "a", "b"])).types == ["queue_changed"]
+    assert waits(session) == ["c", "a", "b"]
+    assert session.replayed() == session.state
+    session.answers("one")
+    assert session.task.id == "c"
+
+
+@pytest.mark.parametrize("ids", [["a"], ["a", "b", "b"], ["a", "b", "x"], ["a", "b", "c"], []])
+def test_order_that_does_not_name_all_that_wait_changes_nothing(ids: list[str]) -> None:
+    session = queued("a", "b")
+    seen = session.submit(op("reorder_queue", submission_ids=ids))
+    assert "look at the queue again" in seen.one("error")["message"]
+    assert waits(session) == ["a", "b"]
+
+
+@pytest.mark.parametrize("id", ["x", "u1", ""])
+def test_input_that_does_not_wait_is_not_taken_back(id: str) -> None:
+    session = queued("a")
+    seen = session.submit(op("remove_queued", submission_id=id))
+    assert f"no input {id} waits" in seen.one("error")["message"]
+    assert waits(session) == ["a"]
+
+
+def test_input_whose_earlier_turn_is_being_looked_for_stays_where_it_is() -> None:
+    session = Session()
+    session.say("question")
+    session.answers("answer", "r1")
+    session.compact()
+    session.begin()
+    session.item(
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "sum"}]}
+    )
+    session.ends()
+    session.submit(op("user_input", items=[text("back")], last_response_id="r1"), "b1")
+    assert (waits(session), session.state.task) == (["b1"], None)
+    for change in (op("remove_queued", submission_id="b1"), op("reorder_queue", submission_ids=["b1"])):
+        assert "about to begin" in session.submit(change).one("error")["message"]
+    assert waits(session) == ["b1"]
+
+
+def test_two_clients_inputs_of_one_id_are_taken_back_one_by_one() -> None:
+    session = queued("a", "a", "b")
+    session.submit(op("remove_queued", submission_id="a"))
+    assert waits(session) == ["a", "b"]
