@@ -369,6 +369,8 @@ async def ends(fixture: Fixture) -> None:
     await person.says(session)
     for _ in range(rng.choice((2, 3))):
         await asyncio.sleep(rng.choice((1.0, 3.0, 6.0)) * rng.uniform(0.5, 1.5))
+        if not fixture.nemesis.calm.is_set():
+            await fixture.nemesis._end_at()
         await person.cancels(session, rng.choice((1, 1, 2, 3)))
     await person.works(session, 1)
 
