@@ -24,16 +24,20 @@ from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
 from orchestrator.views.turns.fold import turns_of
 from orchestrator.views.turns.log import event_of, may_tell
-from orchestrator.views.turns.records import Turn
+from orchestrator.views.turns.open_turn import lasts
+from orchestrator.views.turns.records import CommandExecution, ItemId, ItemStatus, ThreadItem, Turn
 
 OPENING = 64
 """Entries of a forked session's log among which the fact stands that names its source."""
 MOST_LEGS = 100
 """Forks of forks that are followed back."""
+MOST_BEHIND = 20_000
+"""Entries behind a turn in which ends of its processes are looked for."""
 _REFERENCE = REFERENCE.encode()
 _BEGINS = b'"type":"task_started"'
 _SAID = b'"type":"user_message"'
 _ENDS = b'"kind":"task_ended"'
+_PROCESS_ENDS = b'"type":"exec_command_end"'
 _ROLLED_BACK = b'"type":"thread_rolled_back"'
 
 
@@ -156,7 +160,24 @@ class ThreadLog:
         if entries is None:
             read = self.found.log(leg.session, stretch.end, stretch.start - 1)
             entries = tuple([stored async for stored in read if may_tell(stored.payload)])
-        return next(iter(turns_of(self.thread, await self._events(leg, entries))), None)
+        turn = next(iter(turns_of(self.thread, await self._events(leg, entries))), None)
+        going = set() if turn is None else {item.id for item in turn.items if _goes_on(item)}
+        if not going:
+            return turn
+        ends = [stored async for stored in self._ends_behind(leg, stretch.end, going)]
+        return next(iter(turns_of(self.thread, await self._events(leg, (*entries, *ends)))), None)
+
+    async def _ends_behind(self, leg: Leg, last: int, calls: set[ItemId]) -> AsyncIterator[StoredEntry]:
+        """The ends of processes that go on behind their turn, looked for in the entries that follow it."""
+        async for stored in self.found.log(leg.session, min(leg.through, last + MOST_BEHIND), last):
+            if _PROCESS_ENDS not in stored.payload or _type_of(stored) != "exec_command_end":
+                continue
+            call = ItemId(str(decode_entry(stored.payload).payload.get("call_id")))
+            if call in calls:
+                yield stored
+                calls.remove(call)
+                if not calls:
+                    return
 
     async def _events(self, leg: Leg, entries: Sequence[StoredEntry]) -> list[Event]:
         logged = [event for event in map(event_of, entries) if event is not None]
@@ -207,6 +228,11 @@ def _type_of(stored: StoredEntry) -> str:
     # Decoded where the bytes fit only: what a tool was given may look like an event.
     entry = decode_entry(stored.payload)
     return str(entry.payload.get("type")) if entry.type == EVENT_MSG else ""
+
+
+def _goes_on(item: ThreadItem) -> bool:
+    """Whether the item is a process that has not ended with its turn."""
+    return isinstance(item, CommandExecution) and lasts(item) and item.status is ItemStatus.IN_PROGRESS
 
 
 def _taken_back(stored: StoredEntry) -> int:

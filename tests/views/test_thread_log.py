@@ -8,10 +8,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
+import pytest
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
+from orchestrator.views import thread_log
 from orchestrator.views.thread_log import ThreadLog
+from orchestrator.views.turns.records import CommandExecution, ItemStatus
 from tests.views.test_threads import CHILD, ROOT, head
 
 Line = dict[str, Any]
@@ -159,3 +162,52 @@ async def test_fork_of_a_session_that_was_put_back_shows_its_own_turns_alone() -
         opening = [fact("forked", parent=parent, content="[]")]
         logs.add(ROOT, [*opening, *turn("t3", "z")], meta={"forked_from": "x"})
         assert await newest_first(logs) == ["t3"]
+
+
+PROCESS = {"call_id": "p", "process_id": "7"}
+STARTED = event("exec_command_begin", "t0", **PROCESS, command=["sleep", "9"], cwd="/w", parsed_cmd=[])
+ENDED = event("exec_command_end", "t0", **PROCESS, exit_code=3, stdout="", stderr="", aggregated_output="bye")
+
+
+def with_process(*behind: Line) -> Logs:
+    """A turn that starts a process, and what follows it."""
+    began, rest = turn("t0", "go")[:3], turn("t0")[2:]
+    logs = Logs()
+    logs.add(ROOT, [*began, STARTED, *rest, *behind])
+    return logs
+
+
+async def processes(logs: Logs) -> list[tuple[ItemStatus, int | None]]:
+    """The state of each process as its turn alone shows it."""
+    log = await log_of(logs)
+    turns = [await log.turn(one) async for one in log.back()]
+    items = [item for one in turns if one is not None for item in one.items]
+    return [(item.status, item.exit_code) for item in items if isinstance(item, CommandExecution)]
+
+
+async def test_turn_shows_the_end_of_its_process_in_a_later_turn() -> None:
+    later = turn("t1", "on")
+    logs = with_process(*later[:3], ENDED, *later[3:], *turn("t2", "on"))
+    assert await processes(logs) == [(ItemStatus.FAILED, 3)]
+
+
+async def test_turn_whose_process_goes_on_shows_it_at_work() -> None:
+    other = event("exec_command_end", "t1", call_id="q", exit_code=0, stdout="", stderr="")
+    assert await processes(with_process(other, *turn("t1", "on"))) == [(ItemStatus.IN_PROGRESS, None)]
+
+
+async def test_end_of_a_process_is_looked_for_no_further_than_it_has_to_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(thread_log, "MOST_BEHIND", 50)
+    long = [line for n in range(1, 100) for line in turn(f"t{n}", "on")]
+    for logs in (
+        with_process(ENDED, *long),
+        with_process(*turn("t1", "on"), ENDED, *long),
+        with_process(*long),
+    ):
+        log = await log_of(logs)
+        stretch = [one async for one in log.back()][-1]
+        logs.read = 0
+        await log.turn(stretch)
+        assert logs.read <= 50
