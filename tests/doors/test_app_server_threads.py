@@ -248,7 +248,8 @@ async def test_client_of_another_namespace_finds_no_thread_by_any_method(
                 continue
             words = {"input": [{"type": "text", "text": "x"}], "clientUserMessageId": "c", "name": "n"}
             more = {"beforeTurnId": "t", "command": "true", "target": {"type": "uncommittedChanges"}}
-            code, text = await eve.refused(method, {"threadId": thread, **words, **more})
+            note = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}
+            code, text = await eve.refused(method, {"threadId": thread, **words, **more, "items": [note]})
             assert (code, thread in text) == (Code.REFUSED, True), method
             assert "not found" in text or "no rollout found" in text, method
         for method in ("thread/list", "thread/loaded/list"):
