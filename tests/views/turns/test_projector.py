@@ -467,3 +467,12 @@ def test_item_began_no_later_than_it_ended_where_its_pieces_were_timed_elsewhere
     events = [begun(), replace(piece, at_ms=1_059), replace(whole, at_ms=1_053), done()]
     (item,) = [change.item for change in changes(events) if isinstance(change, r.ItemCompleted)]
     assert (item.started_ms, item.completed_ms) == (1_053, 1_053)
+
+
+def test_clients_are_told_when_other_inputs_wait_than_before() -> None:
+    accepted = told("input_accepted", "b", turn_id="b", delivery="queued")
+    assert changes([accepted]) == [r.QueueChanged()]
+    assert changes([told("input_accepted", "b", turn_id="a", delivery="steered")]) == []
+    assert changes([told("queue_changed", "op", waiting=1)]) == [r.QueueChanged()]
+    begun = [accepted, told("task_started", "b"), told("task_complete", "b"), told("task_started", "c")]
+    assert sum(isinstance(change, r.QueueChanged) for change in changes(begun)) == 2
