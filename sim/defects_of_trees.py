@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import compaction, context
+from orchestrator.core.birth import session_fork
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.decide import agent_create, cancel, request, task, timer, transitions
 from orchestrator.core.decide.draft import Draft
@@ -199,6 +200,22 @@ DEFECTS = (
         "what people said before a fork is not kept by its compactions",
         swapped(agent_create, "newest_texts", lambda real: lambda state: ()),
         "forks",
+    ),
+    Mutant(
+        "heir forgets",
+        "a session that a person forks from another begins without the last thing that was said there",
+        swapped(
+            session_fork,
+            "inherited_history",
+            lambda real: lambda items, forks: real(_but_the_last(items), forks),
+        ),
+        "heirs",
+    ),
+    Mutant(
+        "heir forgets people",
+        "what people said before a person forked the session is not kept by its compactions",
+        swapped(session_fork, "newest_texts", lambda real: lambda state: ()),
+        "heirs",
     ),
     Mutant(
         "rescued for ever",

@@ -27,10 +27,12 @@ from orchestrator.broker.records import Submit
 from orchestrator.broker.texts import Texts
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.birth import Birth
+from orchestrator.core.birth.session_fork import ForkedFrom, taken_facts
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.fork import copy_texts, to_fork
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId
@@ -42,10 +44,12 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.runtime.restore import restore_session
+from orchestrator.views.errors import ViewError
 from orchestrator.views.event import Event
 from sim.answering import Answering
 from sim.double import EPOCH_S
 from sim.grammar_terms import BRINGS, BROUGHT, MEANT
+from sim.log_source import StoredLogs
 from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
@@ -129,9 +133,11 @@ class Person(Answering):
         """Where it attached."""
         storage = storage_on(site, name, Clock(site.loop, rng.uniform(0, 1e6), 1.0))
         self._broker = storage.broker
+        texts = Texts(storage.blobs)
+        self._source = StoredLogs(storage, texts)
         ports = ClientPorts(
             self._broker,
-            Texts(storage.blobs),
+            texts,
             rng.randbytes,
             asyncio.sleep,
             restore=lambda session: restore_session(storage, session),
@@ -147,7 +153,14 @@ class Person(Answering):
     # ── acting ────────────────────────────────────────────────────────────────────────────────
 
     async def creates(
-        self, policy: str, pool: str = POOL, *, kept: bool = False, mode: str = FREE, **facts: Any
+        self,
+        policy: str,
+        pool: str = POOL,
+        *,
+        kept: bool = False,
+        mode: str = FREE,
+        source: ForkedFrom | None = None,
+        **facts: Any,
     ) -> str:
         site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
         shard = self._rng.randrange(site.config.shards)
@@ -156,16 +169,31 @@ class Person(Answering):
             facts["rollout_path"] = str(rollout_path(FOLDER, session, now_ms))
         given = SessionFacts(session, TreeId(session), ROOT, pool, **facts)
         settings = TurnSettings("/sim", policy, {"mode": mode}, "gpt-5")
+        if source is not None:
+            given, settings = taken_facts(source.state.facts, given, ()), source.state.settings
+            await copy_texts(self._source, source, given.tree_id)
         self._policies[session] = policy, mode
         site.trace.note(self.name, "creates", session)
         while True:
             try:
-                await self._client.create(Birth(given, settings, "0", now_ms))
+                await self._client.create(Birth(given, settings, "0", now_ms, source=source))
                 break
             except OutOfMemory:
                 await asyncio.sleep(0.5)
         self._diary.created[session] = site.loop.time()
         return session
+
+    async def forks(self, session: str) -> str | None:
+        """Makes a session that goes on where another stands; None if that one cannot be forked just then."""
+        try:
+            source = await to_fork(self._source, session, None)
+            policy, mode = self._policies[session]
+            new = await self.creates(policy, mode=mode, source=source)
+        except (ViewError, ArchiveUnavailable, OutOfMemory, Unavailable) as error:
+            self._site.trace.note(self.name, "forks not", session[-4:], type(error).__name__)
+            return None
+        self._site.trace.note(self.name, "forks", session[-4:], new)
+        return new
 
     async def submits(self, session: str, op: Any, id: str = "") -> str:
         """Submits an op and writes down that it was acknowledged."""

@@ -394,7 +394,7 @@ class Watch(Rest, Branches, TreeLogs):
     def _inherited(self, session: str, fact: Mapping[str, Any]) -> None:
         """A fork names an entry of its parent, and begins with what was said there."""
         parent = self.sessions[fact["parent"]["session"]]
-        content = text_of(self._double, self.keys, parent.tree, fact["content"])
+        content = text_of(self._double, self.keys, self.sessions[session].tree, fact["content"])
         if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
             self.broken("forks", f"{session}: {wrong}")
 
@@ -411,7 +411,8 @@ class Watch(Rest, Branches, TreeLogs):
             self.reach.saw("told_truly")
         elif output.startswith("aborted"):
             self.reach.saw("outputs")
-        claims_end = output.startswith(("finished", "{'$blob", "Success"))
+        # A large output without a run is what a tool said of other agents.
+        claims_end = output.startswith(("finished", "Success")) or (runs and output.startswith("{'$blob"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
         unfinished = [run for run in runs if not (run.lasting and output.startswith("running"))]

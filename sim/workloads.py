@@ -21,6 +21,7 @@ from sim.fixture import ENOUGH, Fixture, new_session, perhaps_agents, used, visi
 from sim.held_messages import LateCopy, SlowCommit
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
+from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages
 from sim.workloads_queues import queues
 
@@ -443,6 +444,7 @@ LATER = (
     ((plans,), 0.03),
     ((folders,), 0.03),
     ((queues,), 0.02),
+    ((heirs,), 0.02),
     ((jobs,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
