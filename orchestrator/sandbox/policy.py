@@ -7,6 +7,7 @@ real paths. Knows nothing of how they are enforced.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,13 +211,20 @@ def _below(path: Path, folders: tuple[Path, ...]) -> bool:
 
 
 def _lacks(root: Path, name: str) -> bool:
-    """Whether the entry leads nowhere, or is an empty directory: what an interrupted guard leaves behind."""
+    """Whether the entry leads nowhere, or is an empty directory: what an interrupted guard leaves behind.
+
+    One look decides: guards of other commands come and go meanwhile, and an entry that went is one to guard.
+    """
     entry = root / name
     if not root.is_dir():
         return False
-    if not entry.exists():
-        return _real(entry).parent.is_dir()
-    return entry.is_dir() and not entry.is_symlink() and _is_empty(entry)
+    try:
+        mode = entry.lstat().st_mode
+    except FileNotFoundError:
+        return True
+    if stat.S_ISLNK(mode):
+        return not entry.exists() and _real(entry).parent.is_dir()
+    return stat.S_ISDIR(mode) and _is_empty(entry)
 
 
 def _is_empty(folder: Path) -> bool:
