@@ -98,8 +98,7 @@ def expected_of(messages: Iterable[Message]) -> Counter[str]:
 
 
 def _kind(message: Message) -> str:
-    item = (message.get("params") or {}).get("item") or {}
-    return f"{message['method']} {item.get('type', '')}".strip()
+    return f"{message['method']} {_item(message).get('type', '')}".strip()
 
 
 class AppServer:
@@ -208,7 +207,10 @@ def _ours(script: Message) -> list[Message]:
     numbers: dict[str, int] = {}
     for reply in script["replies"]:
         items = [_our_call(item, numbers) if "namespace" in item else item for item in reply["items"]]
-        steps.append({**reply, "items": items})
+        # A pause says what came first at the peer; here that is waited for.
+        held = {"hold_tail": "go"} if "tail_delay_ms" in reply else {}
+        kept = {name: value for name, value in reply.items() if name != "tail_delay_ms"}
+        steps.append({**kept, **held, "items": items})
     return steps
 
 
@@ -243,6 +245,17 @@ def normalised(messages: Sequence[Message], setup: Setup) -> list[Message]:
     return found
 
 
+def common_calls(recorded: Recorded, messages: Sequence[Message]) -> list[Message]:
+    """Messages without the calls of the peer's own tools: here an agent that was closed is over for good."""
+    own = {item["id"] for item in map(_item, recorded.server) if item.get("tool") == "resumeAgent"}
+    return [message for message in messages if _item(message).get("id") not in own]
+
+
+def _item(message: Message) -> Message:
+    item: Message = (message.get("params") or {}).get("item") or {}
+    return item
+
+
 @contextlib.asynccontextmanager
 async def app_server(root: Path, recorded: Recorded) -> AsyncIterator[tuple[AppServer, Setup, str]]:
     """A running server with the recording's model behind it."""
@@ -272,7 +285,7 @@ async def app_server(root: Path, recorded: Recorded) -> AsyncIterator[tuple[AppS
 async def hold(server: AppServer, recorded: Recorded, setup: Setup, stub: str) -> None:
     """Plays the client's part."""
     before: list[Message] = []
-    steered = 0
+    steered, slower = 0, "tail_delay_ms" in json.dumps(recorded.model)
     for line in recorded.lines:
         if "server" in line:
             before.append(line["server"])
@@ -280,12 +293,28 @@ async def hold(server: AppServer, recorded: Recorded, setup: Setup, stub: str) -
         if "client" not in line:
             continue
         message = json.loads(json.dumps(line["client"]).replace("@WORKSPACE@", str(setup.workspace)))
+        if slower and (waited := _to_the_first_wait(before)):
+            await server.until(waited)
+            await _release(stub)
+            slower = False
         await server.until(before)
         await server.say(message)
         steered += message.get("method") == "turn/steer"
         if steered == 2 and message.get("method") == "turn/steer":
             # The response ends when the client has done what it was held for.
             await server.until([*before, {"id": message["id"], "result": {}}])
-            async with httpx.AsyncClient(trust_env=False) as client:
-                await client.post(f"{stub}/release/go")
+            await _release(stub)
     await server.until(before)
+
+
+async def _release(stub: str) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        await client.post(f"{stub}/release/go")
+
+
+def _to_the_first_wait(recorded: Sequence[Message]) -> Sequence[Message]:
+    """The messages until an agent had been awaited for the first time: slower ones had not answered then."""
+    for place, message in enumerate(recorded):
+        if message.get("method") == "item/completed" and _item(message).get("tool") == "wait":
+            return recorded[: place + 1]
+    return ()

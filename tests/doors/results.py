@@ -70,7 +70,10 @@ _FACTS: Mapping[str, Callable[[Message], Any]] = {
     "thread/unarchive": lambda result: _thread(result["thread"]),
     "thread/list": lambda result: [_thread(thread) for thread in result["data"]],
     "thread/turns/list": lambda result: [_turn(turn) for turn in result["data"]],
-    "thread/items/list": lambda result: [_item(one["item"]) for one in result["data"]],
+    # An item that has not ended stands in our list, too; the peer tells it live alone.
+    "thread/items/list": lambda result: [
+        _item(one["item"]) for one in result["data"] if one["item"].get("status") != "inProgress"
+    ],
     "thread/unsubscribe": lambda result: result["status"],
     "thread/goal/get": lambda result: result["goal"],
 }

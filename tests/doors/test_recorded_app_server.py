@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.doors.comparator import compare, unsound
-from tests.doors.conversation import Recorded, app_server, hold, normalised
+from tests.doors.conversation import Recorded, app_server, common_calls, hold, normalised
 from tests.doors.results import compare_answers
 from tests.doors.schema import faults
 
 CONVERSATIONS = (
     "agents_approval",
+    "agents_v1",
     "compact_manual",
     "drop_retry",
     "ephemeral",
@@ -44,5 +45,6 @@ async def test_recorded_conversation_is_held_as_it_was(name: str, tmp_path: Path
     told = [message for message in got if "method" in message and "id" not in message]
     wrong = [fault for message in told for fault in faults("ServerNotification", message)]
     answers = compare_answers(recorded.lines, got)
-    different = [*compare(recorded.server, got), *answers, *unsound(got), *wrong]
+    both = [common_calls(recorded, messages) for messages in (recorded.server, got)]
+    different = [*compare(*both), *answers, *unsound(got), *wrong]
     assert not different, "\n".join(map(str, different))

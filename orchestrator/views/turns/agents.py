@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from orchestrator.core.frozen import replace
@@ -16,6 +16,7 @@ from orchestrator.views.turns.records import (
     DynamicToolCall,
     ItemId,
     ItemStatus,
+    ThreadItem,
 )
 
 NAMESPACE: Final = "dendro"
@@ -55,19 +56,48 @@ def call_of(item: JsonMapping, sender: str, at_ms: int | None) -> AgentCall:
     return CollabToolCall(id, tool, sender, prompt=prompt, model=model, started_ms=at_ms)
 
 
-def answered(call: AgentCall, item: JsonMapping, at_ms: int | None) -> AgentCall:
-    """The call with its output, by which a refusal is told from a result: results are JSON."""
+def answered(
+    call: AgentCall, item: JsonMapping, at_ms: int | None, before: Iterable[ThreadItem] = ()
+) -> AgentCall:
+    """The call with its output, by which a refusal is told from a result: results are JSON.
+
+    `before` are the items of the turn: they have the last words of agents that it has awaited.
+    """
     output = output_text(item.get("output"))
     result = parsed(output)
     status = ItemStatus.COMPLETED if isinstance(result, dict) else ItemStatus.FAILED
     if isinstance(call, DynamicToolCall):
         done = status is ItemStatus.COMPLETED
         return replace(call, status=status, output=output, success=done, completed_ms=at_ms)
-    states = states_of(call.tool, mapping(result))
+    states = _with_last_words(call.tool, states_of(call.tool, mapping(result)), before)
     model = optional(mapping(result).get("model")) or call.model
     return replace(
         call, status=status, receivers=tuple(states), states=states, model=model, completed_ms=at_ms
     )
+
+
+def _with_last_words(
+    tool: CollabTool, states: Mapping[str, CollabState], before: Iterable[ThreadItem]
+) -> dict[str, CollabState]:
+    """An agent that is told something or closed stands there as its answer left it."""
+    if tool not in (CollabTool.SEND_INPUT, CollabTool.INTERRUPT, CollabTool.CLOSE):
+        return dict(states)
+    earlier = [item for item in before if isinstance(item, CollabToolCall)]
+    found = dict(states)
+    for session, state in states.items():
+        answer = _awaited_last(earlier, session)
+        if answer is not None:
+            closed = replace(state, message=answer.message)
+            found[session] = closed if tool is CollabTool.CLOSE else answer
+    return found
+
+
+def _awaited_last(items: Sequence[CollabToolCall], session: str) -> CollabState | None:
+    """The answer of an agent that was awaited; None if it has been told something since."""
+    for item in reversed(items):
+        if session in item.states:
+            return item.states[session] if item.tool is CollabTool.WAIT else None
+    return None
 
 
 def output_text(output: JsonValue) -> str:

@@ -412,7 +412,7 @@ class Projector:
         elif item.get("type") == "function_call_output":
             found = self._running(ItemId(text(item.get("call_id"))))
             if isinstance(found, r.CollabToolCall | r.DynamicToolCall):
-                turn.completes(out, agents.answered(found, item, _at(event)))
+                turn.completes(out, agents.answered(found, item, _at(event), turn.items.values()))
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 

@@ -50,6 +50,24 @@ def test_await_shows_the_agents_that_answered_with_their_last_words() -> None:
     }
 
 
+def test_agent_that_is_told_more_or_closed_stands_there_with_its_answer_of_this_turn() -> None:
+    def after_waiting(*names: str) -> list[tuple[str, str | None]]:
+        ready = (
+            '{"ready":[{"session_id":"x","completion_status":"completed",'
+            '"completion":{"Completed":{"last_message":"fin"}}}]}'
+        )
+        log = [begun(), call("subagent_await", "{}", "w"), output(ready, "w")]
+        for id, name in enumerate(names):
+            told_now = output('{"session_id":"x","status":"running"}', str(id))
+            log += [call(name, '{"prompt":"more"}', str(id)), told_now]
+        found = items(log)[1:]
+        return [(each.states["x"].status, each.states["x"].message) for each in found]  # type: ignore[union-attr]
+
+    send, close = "subagent_send_message", "subagent_cancel"
+    assert after_waiting(send, send) == [("completed", "fin"), ("running", None)]
+    assert after_waiting(close) == [("running", "fin")]
+
+
 def test_refused_call_about_agents_is_failed_and_names_nobody() -> None:
     (item,) = items([begun(), call("subagent_cancel", "not json"), output("no such agent")])
     assert isinstance(item, r.CollabToolCall)
