@@ -64,6 +64,7 @@ class FolderGrammar(Reading):
         self.unsaved = None
 
     def _fact_workspace_rolled_back(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(self.facts.get("portable"), "a folder goes back that is not portable")
         kept = self.unsaved is not None and fact["to"] and fact["to"] == self._here
         check(kept or fact["to"] == self.snapshot, f"a folder goes back to {fact['to']}")
         check(self._made != epoch, "a folder that this very claim has made goes back")

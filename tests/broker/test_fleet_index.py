@@ -94,7 +94,11 @@ async def test_agents_are_in_no_list_and_have_their_root_s_namespace(broker: Bro
     assert head is not None
     assert head.labels == Labels("team-a", "agent", "ann")
     assert await broker.namespace(born.session) == "team-a"
-    assert await ids(broker, Listed(namespace="team-a", sources=("cli", "agent"))) == [root]
+    assert not await broker.enlist(born.session, shelve=False)
+    assert not await broker.enlist(born.session, shelve=True)
+    for shelved in (False, True):
+        listed = Listed(namespace="team-a", sources=("cli", "agent"), shelved=shelved)
+        assert await ids(broker, listed) == ([] if shelved else [root])
 
 
 async def test_session_that_was_put_away_is_in_a_list_of_its_own_until_it_is_put_back(broker: Broker) -> None:

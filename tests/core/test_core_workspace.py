@@ -319,6 +319,15 @@ def test_command_that_only_reads_rolls_nothing_back() -> None:
     assert "workspace_rolled_back" not in kinds(session)
 
 
+def test_folder_that_is_not_portable_is_never_rolled_back() -> None:
+    session = Session(rules=RULES)
+    session.say("go", "u1")
+    session.asks_for("c1")
+    session.runs("c1")
+    session.is_taken_over()
+    assert "workspace_rolled_back" not in kinds(session)
+
+
 def takes_over(session: Session, has: str | None) -> None:
     """The next claim looks what this machine has of the unsaved changes."""
     session.epoch += 1
