@@ -23,6 +23,7 @@ SETTINGS = tuple(f"tests/test_settings{part}.py" for part in ("", "_layers", "_p
 TESTS = (
     ("tests/core", "tests/protocol", "tests/gateways", "tests/workers", *SETTINGS),
     ("tests/rollouts", "tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
+    ("tests/telemetry", "tests/views", "tests/workspaces"),
 )
 """Measured side by side, for what runs in the tests' own process."""
 WITH_SERVER = (
