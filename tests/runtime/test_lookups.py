@@ -206,6 +206,44 @@ async def test_next_worker_answers_what_a_lost_one_was_asked(harness: Harness, s
     assert len(await harness.facts(session, "looked_up")) == 1
 
 
+class CancelGate(Gate):
+    """A gate that notes when who waits at it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled = asyncio.Event()
+
+    async def wait(self, _: object = None) -> None:
+        try:
+            await super().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+async def test_lost_claim_ends_a_lookup_while_its_command_is_still_dying(
+    harness: Harness, shelf: Shelf
+) -> None:
+    shelf.gate = gate = CancelGate()
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"], harness.tools.deaths["c1"] = Gate(), Gate()
+    await harness.say(session)
+    runner = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await harness.tools.began("c1").wait()
+    await harness.submit(session, ops.ListCustomPrompts(), "l1")
+    runner.notify()
+    await gate.reached.wait()
+    runner.lose()
+    async with asyncio.timeout(10):
+        await harness.tools.deaths["c1"].reached.wait()
+        await gate.cancelled.wait()
+    assert not running.done()
+    harness.tools.deaths["c1"].open()
+    assert await running is Ended.LOST
+
+
 async def test_draining_worker_leaves_a_lookup_to_the_next_one(harness: Harness, shelf: Shelf) -> None:
     shelf.gate = Gate()
     session = await harness.session()
