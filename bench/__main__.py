@@ -56,6 +56,8 @@ _PIPE_COLUMNS = 110
 def main(argv: list[str]) -> int:
     """Runs what was asked for; answers the exit code."""
     asked = _arguments().parse_args(argv)
+    if asked.part:
+        BENCHES["doors"] = partial(doors.run, parts=asked.part)
     if asked.turns is not None:
         BENCHES["long_session"] = partial(long_session.run, turns=asked.turns)
     console = _console()
@@ -92,6 +94,9 @@ def _arguments() -> argparse.ArgumentParser:
         "--only", action="append", choices=list(BENCHES), help="run this one; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="small numbers: to see that it works")
+    parser.add_argument(
+        "--part", action="append", choices=list(doors.PARTS), help="of doors this alone; may be repeated"
+    )
     parser.add_argument("--turns", type=int, metavar="N", help="the length of the session of long_session")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="rewrite the table of a document")

@@ -16,8 +16,9 @@ COMMANDS = 3
 SANDBOX = {"sandbox": "workspace-write", "approvalPolicy": "never"}
 
 
-async def turns(running: Fleet, served: Served, count: int) -> list[Figure]:
+async def turns(running: Fleet, served: Served, quick: bool) -> list[Figure]:
     """Turns of one thread, then first turns of new threads, each when the last one has ended."""
+    count = 20 if quick else 100
     async with caller(served) as client:
         thread = (await client.call("thread/start"))["thread"]["id"]
         sent = [await _turn(client, thread) for _ in range(count + WARM)]

@@ -6,12 +6,14 @@ import asyncio
 import subprocess
 import time
 from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 import orjson
 from websockets.asyncio.client import connect
 
-from bench.accounts import resident_mib
+from bench.accounts import cpu_of, resident_mib
 from bench.door_clients import INITIALIZE, MOST_LINE, Served, dendro, environ, gateway
 from bench.door_logs import logs
 from bench.door_turns import crowd, turns
@@ -26,28 +28,19 @@ from orchestrator.protocol.submission import Submission
 TURNS = 20
 
 
-async def run(lab: Lab, quick: bool) -> list[Figure]:
-    """Measures with one gateway, one worker, and all clients in this process."""
-    idle, listeners = (100, 20) if quick else (1_000, 100)
+async def run(lab: Lab, quick: bool, parts: Sequence[str] = ()) -> list[Figure]:
+    """Measures with one gateway, one worker, and all clients in this process; `parts` alone, if any."""
+    figures: list[Figure] = []
     async with fleet(lab, "echo") as running:
         running.hire(4)
         async with gateway(running) as served:
-            return [
-                *await _idle(served, idle),
-                await _heard(running, served, listeners),
-                *await turns(running, served, 20 if quick else 100),
-                *await logs(running, served, quick),
-                *await crowd(lab, quick),
-                spread(
-                    "start of `dendro app-server` to the answer of `initialize`",
-                    [_start(running) for _ in range(3 if quick else 10)],
-                    at_most(350),
-                    "a process with stdio, without a worker",
-                ),
-            ]
+            for name in parts or PARTS:
+                figures += await PARTS[name](running, served, quick)
+    return figures
 
 
-async def _idle(served: Served, count: int) -> list[Figure]:
+async def _idle(running: Fleet, served: Served, quick: bool) -> list[Figure]:
+    count = 100 if quick else 1_000
     before = resident_mib(served.process.pid)
     async with AsyncExitStack() as stack:
         for _ in range(count):
@@ -59,8 +52,9 @@ async def _idle(served: Served, count: int) -> list[Figure]:
     return [Figure(f"{count} idle connections", grown, "MiB", at_most(100), note=note)]
 
 
-async def _heard(running: Fleet, served: Served, count: int) -> Figure:
+async def _heard(running: Fleet, served: Served, quick: bool) -> list[Figure]:
     """Lateness of each connection behind a follower of Redis itself."""
+    count = 20 if quick else 100
     session = await running.session()
     readers = [await served.lines(session) for _ in range(count)]
     direct: dict[int, float] = {}
@@ -79,6 +73,7 @@ async def _heard(running: Fleet, served: Served, count: int) -> Figure:
             if event.type == "task_complete":
                 over.set()
 
+    before = cpu_of(served.process.pid).own_s
     listening = [asyncio.create_task(listen(*each)) for each in zip(readers, came, strict=True)]
     following = asyncio.create_task(follow())
     for turn in range(TURNS):
@@ -88,6 +83,7 @@ async def _heard(running: Fleet, served: Served, count: int) -> Figure:
         over.clear()
     # The last events are on their way to the connections.
     await asyncio.sleep(0.5)
+    own_s = cpu_of(served.process.pid).own_s - before
     for task in (*listening, following):
         task.cancel()
     heard = _heard_at(came)
@@ -95,7 +91,10 @@ async def _heard(running: Fleet, served: Served, count: int) -> Figure:
     missing = sum(count - len(heard[n]) for n in direct if n > 1)
     name = f"an event at each of {count} connections of its session"
     note = f"behind a follower of Redis; clients in the bench's process; {missing} missing of {len(late)}"
-    return spread(name, late, at_most(10, p99=10), note)
+    return [
+        spread(name, late, at_most(10, p99=10), note),
+        Figure("&emsp;CPU of the gateway for each of them", own_s / len(late) * 1e6, "µs"),
+    ]
 
 
 def _heard_at(came: list[list[tuple[float, bytes]]]) -> dict[int, list[float]]:
@@ -108,6 +107,16 @@ def _heard_at(came: list[list[tuple[float, bytes]]]) -> dict[int, list[float]]:
             for line in lines:
                 heard[orjson.loads(line)["seq"] // STEP].append(at)
     return heard
+
+
+async def _crowd(running: Fleet, _: Served, quick: bool) -> list[Figure]:
+    return await crowd(running.lab, quick)
+
+
+async def _starts(running: Fleet, _: Served, quick: bool) -> list[Figure]:
+    took = [_start(running) for _ in range(3 if quick else 10)]
+    name = "start of `dendro app-server` to the answer of `initialize`"
+    return [spread(name, took, at_most(350), "a process with stdio, without a worker")]
 
 
 def _start(running: Fleet) -> float:
@@ -127,3 +136,14 @@ def _start(running: Fleet) -> float:
         took = time.monotonic() - began
         process.stdin.close()
     return took
+
+
+PARTS: dict[str, Callable[[Fleet, Served, bool], Coroutine[Any, Any, list[Figure]]]] = {
+    "idle": _idle,
+    "events": _heard,
+    "turns": turns,
+    "logs": logs,
+    "crowd": _crowd,
+    "start": _starts,
+}
+"""The lines of the table by what they are of."""
