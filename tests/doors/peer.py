@@ -36,9 +36,10 @@ class MemoryWire:
     async def receive(self) -> bytes | None:
         return await self.incoming.get()
 
-    async def send(self, message: bytes) -> None:
+    async def send(self, *messages: bytes) -> None:
         await self.reads.wait()
-        self.outgoing.put_nowait(orjson.loads(message))
+        for message in messages:
+            self.outgoing.put_nowait(orjson.loads(message))
 
     async def close(self, code: CloseCode = CloseCode.DONE, reason: str = "") -> None:
         self.closed = self.closed or code

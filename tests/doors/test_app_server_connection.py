@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
 from orchestrator.gateways.app_server.connection import Connection
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.messages import notification
-from orchestrator.gateways.app_server.outbox import Outbox
+from orchestrator.gateways.app_server.outbox import BURST_BYTES, Outbox
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.wire import CloseCode
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
@@ -163,6 +163,23 @@ async def test_deltas_are_not_merged_across_another_message() -> None:
     outbox.put(notification("item/completed", {}, 2))
     delta(outbox, "a", "two")
     assert [message["params"].get("delta") for message in await sent(outbox)] == ["one", None, "two"]
+
+
+async def test_messages_that_wait_are_handed_over_together_and_only_so_many() -> None:
+    class Counting(MemoryWire):
+        calls: ClassVar[list[int]] = []
+
+        async def send(self, *messages: bytes) -> None:
+            self.calls.append(len(messages))
+            await super().send(*messages)
+
+    outbox, wire = Outbox(), Counting()
+    for n in range(40):
+        outbox.put(notification("n", {"n": n, "text": "x" * (BURST_BYTES // 16)}, n))
+    outbox.close()
+    await outbox.send_to(wire)
+    assert [wire.outgoing.get_nowait()["params"]["n"] for _ in range(40)] == list(range(40))
+    assert wire.calls == [16, 16, 8]
 
 
 async def test_merged_deltas_count_against_the_limit() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.gateways.app_server.greeting import Greeter, early_answer
+from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.wires.lines import LineWire, StandardStreams
 from tests.cli.machine import Machine, dendro
 from tests.doors.peer import GOLDEN, connected, served
 from tests.doors.ports import ports
@@ -74,9 +76,23 @@ async def test_answer_that_a_client_has_is_not_sent_again_and_early_input_is_rea
         b"ly",
         b"late",
     ]
-    await greeter.send(b"the answer")
-    await greeter.send(b"the next")
-    assert sent == [b"the next"]
+    await greeter.send(b"the answer\n")
+    await greeter.send(b"the next\n")
+    assert sent == [b"the next\n"]
+
+
+async def test_only_the_answer_that_a_client_has_is_kept_back_of_messages_that_are_sent_together() -> None:
+    sent: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        sent.append(data)
+
+    async def read(limit: int) -> bytes:
+        return b""
+
+    wire = LineWire(StandardStreams(read, Greeter(read, write, answered=True).send), Principal("ann"))
+    await wire.send(b"the answer", b"the next", b"the last")
+    assert b"".join(sent) == b"the next\nthe last\n"
 
 
 @pytest.mark.realredis

@@ -53,11 +53,12 @@ class Greeter:
         return await self.read(limit)
 
     async def send(self, data: bytes) -> None:
-        """Writes a message for the client, but for an answer that it has."""
+        """Writes messages for the client, but for an answer that it has."""
         if self.answered:
             self.answered = False
-            return
-        await self.write(data)
+            data = data.partition(b"\n")[2]
+        if data:
+            await self.write(data)
 
 
 def early_answer(early: bytes, version: str, home: Path) -> bytes | None:

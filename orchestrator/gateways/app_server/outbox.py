@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from orchestrator.gateways.app_server.messages import notification, versioned
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, Wire
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.tables.base import KIB
 
 
 @dataclass(slots=True)
@@ -20,6 +21,10 @@ class _Waiting:
     method: str = ""
     params: JsonObject | None = None
     at_ms: int = 0
+
+
+BURST_BYTES = 64 * KIB
+"""Bytes of messages that are handed to the wire at once; deltas that wait behind them may still grow."""
 
 
 class Outbox:
@@ -74,11 +79,19 @@ class Outbox:
         """Sends what is put until the outbox is closed and empty; raises `WireClosed`."""
         while True:
             while self._waiting:
-                await wire.send(self._take())
+                await wire.send(*self._burst())
             if self._closed:
                 return
             self._news.clear()
             await self._news.wait()
+
+    def _burst(self) -> list[bytes]:
+        taken = [self._take()]
+        size = len(taken[0])
+        while self._waiting and size < BURST_BYTES:
+            taken.append(self._take())
+            size += len(taken[-1])
+        return taken
 
     def _take(self) -> bytes:
         waiting = self._waiting.popleft()

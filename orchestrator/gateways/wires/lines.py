@@ -58,10 +58,10 @@ class LineWire:
             self._closed = self._closed or not data
         return self._ready.popleft() if self._ready else None
 
-    async def send(self, message: bytes) -> None:
-        """Writes a line; raises `WireClosed`."""
+    async def send(self, *messages: bytes) -> None:
+        """Writes a line for each; raises `WireClosed`."""
         async with self._writing:
-            await self._stream.write(message + b"\n")
+            await self._stream.write(b"\n".join((*messages, b"")))
 
     async def close(self, code: CloseCode = CloseCode.DONE, reason: str = "") -> None:
         """Ends the connection; lines have no place for a reason."""

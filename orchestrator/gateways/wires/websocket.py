@@ -55,6 +55,21 @@ class DoorConnection(ServerConnection):
 
     principal: Principal | None = None
 
+    async def send_texts(self, messages: Sequence[bytes]) -> None:
+        """Sends a text frame for each; raises `ConnectionClosed`."""
+        async with self.send_context():
+            for message in messages:
+                self.protocol.send_text(message)
+
+    def send_data(self) -> None:
+        """Hands the frames to the kernel in one call: the library makes one for each."""
+        frames = self.protocol.writes
+        # An empty one is the library's mark of the end.
+        if len(frames) > 1 and all(frames):
+            self.transport.write(b"".join(self.protocol.data_to_send()))
+        else:
+            super().send_data()
+
 
 class WebSocketWire:
     """A wire over an open WebSocket."""
@@ -74,11 +89,11 @@ class WebSocketWire:
             if isinstance(message, str):
                 return message.encode()
 
-    async def send(self, message: bytes) -> None:
-        """Sends a text frame; raises `WireClosed`, `TooSlow` for a client that reads nothing."""
+    async def send(self, *messages: bytes) -> None:
+        """Sends a text frame for each; raises `WireClosed`, `TooSlow` for a client that reads nothing."""
         transport = self._connection.transport
-        sending: Callable[[], Awaitable[None]] = lambda: self._connection.send(message, text=True)  # noqa: E731
-        waiting = transport.get_write_buffer_size() + len(message)
+        sending: Callable[[], Awaitable[None]] = lambda: self._connection.send_texts(messages)  # noqa: E731
+        waiting = transport.get_write_buffer_size() + sum(map(len, messages))
         while True:
             try:
                 async with asyncio.timeout(STALL_S):
@@ -88,7 +103,7 @@ class WebSocketWire:
                 raise WireClosed("the client has left") from error
             except TimeoutError:
                 if transport.get_write_buffer_size() < waiting:
-                    # The frame is in the buffer already, and the client takes some of it.
+                    # The frames are in the buffer already, and the client takes some of them.
                     waiting, sending = transport.get_write_buffer_size(), self._connection.drain
                     continue
             await self.close(CloseCode.TOO_SLOW, "nothing was read; come back, and go on where you were")

@@ -54,8 +54,8 @@ class Wire(Protocol):
     async def receive(self) -> bytes | None:
         """The next message; None when there will be none any more."""
 
-    async def send(self, message: bytes) -> None:
-        """Sends a whole message, in the order of the calls; waits while the client reads too slowly.
+    async def send(self, *messages: bytes) -> None:
+        """Sends whole messages, in the order of the calls; waits while the client reads too slowly.
 
         Raises `WireClosed`, and `TooSlow` for a client that has not read for `STALL_S`.
         """

@@ -112,6 +112,48 @@ async def test_binary_frames_are_passed_over() -> None:
         assert await client.recv() == "ben:text"
 
 
+async def test_messages_that_are_sent_together_are_a_frame_each_and_one_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writes: list[int] = []
+    sent = websocket.DoorConnection.send_data
+
+    def counted(connection: websocket.DoorConnection) -> None:
+        frames = connection.protocol.writes
+        with monkeypatch.context() as patched:
+            spied = _Writes(connection.transport)
+            patched.setattr(connection, "transport", spied)
+            sent(connection)
+        if len(frames) > 1 and all(frames):
+            writes.append(spied.count)
+
+    monkeypatch.setattr(websocket.DoorConnection, "send_data", counted)
+
+    async def several(wire: Wire) -> None:
+        while (message := await wire.receive()) is not None:
+            await wire.send(message, b"", "größer".encode(), b"x" * 70_000)
+
+    async with gateway(doors=Doors(several)) as address, connect(str(address), **TOKEN) as client:
+        await client.send("first")
+        assert [await client.recv() for _ in range(4)] == ["first", "", "größer", "x" * 70_000]
+    assert writes == [1]
+
+
+class _Writes:
+    """A transport that counts what it is given to write."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.count = 0
+
+    def write(self, data: bytes) -> None:
+        self.count += 1
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 async def test_message_over_the_limit_ends_its_connection_with_1009_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
