@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from redis import exceptions as foreign
@@ -182,10 +182,46 @@ class Connection:
         self._answered(args)
         return reply
 
+    async def wait_if(
+        self, read: Sequence[Argument], holds: Callable[[Any], bool], wait: Sequence[Argument]
+    ) -> tuple[bool, Any]:
+        """Runs a read and, if its answer `holds`, a command that may block; whether it did, and the answer.
+
+        To one server they go together, on one connection: a server that came back as another one meets both.
+        """
+        if not isinstance(self._waiting, Redis):
+            held = holds(await self.command(*read))
+            return held, await self.wait(*wait) if held else None
+        try:
+            found = await _both(self._waiting, read, holds, wait)
+        except Exception as error:
+            raise self._failed(error, wait) from error
+        self._answered(wait)
+        return found
+
     async def aclose(self) -> None:
         await self._client.aclose()
         if self._waiting is not self._client:
             await self._waiting.aclose()
+
+
+async def _both(
+    client: Redis, read: Sequence[Argument], holds: Callable[[Any], bool], wait: Sequence[Argument]
+) -> tuple[bool, Any]:
+    connection = await client.connection_pool.get_connection()
+    ended = False
+    try:
+        await connection.send_packed_command(connection.pack_commands([read, wait]))
+        if not holds(await client.parse_response(connection, str(read[0]))):
+            return False, None
+        reply = await client.parse_response(connection, str(wait[0]))
+        ended = True
+        return True, reply
+    finally:
+        if not ended:
+            # The second command waits there, and its answer would be taken for another's.
+            await connection.disconnect(nowait=True)
+        await client.connection_pool.release(connection)
 
 
 def connect(redis: RedisSettings) -> Connection:

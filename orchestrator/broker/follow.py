@@ -48,6 +48,10 @@ class EqCursor:
         """The end: only what comes from now on."""
         return cls(head.eq_n, head.seq, hash8_of(head.head))
 
+    def names(self, event: StoredEvent) -> bool:
+        """Whether the event is the very one."""
+        return (event.n, event.seq, event.hash8) == (self.n, self.seq, self.hash8)
+
     def __str__(self) -> str:
         return f"{self.n}.{self.seq}.{self.hash8}"
 
@@ -105,6 +109,9 @@ class EventReader(Protocol):
     async def wait_eq(
         self, session: SessionId, after_n: int, timeout_s: float
     ) -> tuple[StoredEvent, ...]: ...
+    async def wait_behind(
+        self, session: SessionId, at: EqCursor, timeout_s: float
+    ) -> tuple[StoredEvent, ...] | None: ...
     async def read_rollout(
         self, session: SessionId, after_seq: int = 0, count: int = 1_000
     ) -> tuple[StoredEntry, ...]: ...
@@ -117,30 +124,33 @@ async def follow(
 
     Come back with the last cursor then. Every `idle_s` without an event the place is checked again.
     """
-    at = cursor
+    at, seen = cursor, False
     while True:
-        gap = await _gap_at(reader, session, at)
-        if gap is not None:
-            yield gap
-            head = await _head(reader, session)
-            async for entry in _log(reader, session, gap.after_seq, head.seq):
-                yield Replayed(entry)
-            at = EqCursor.at(head)
-            yield CaughtUp(at)
-        events = await reader.wait_eq(session, at.n, idle_s)
+        # Behind an event that was read here, the check and the wait are one request.
+        events = await reader.wait_behind(session, at, idle_s) if seen else None
+        if events is None:
+            gap = await _gap_at(reader, session, at)
+            if gap is not None:
+                yield gap
+                head = await _head(reader, session)
+                async for entry in _log(reader, session, gap.after_seq, head.seq):
+                    yield Replayed(entry)
+                at = EqCursor.at(head)
+                yield CaughtUp(at)
+            events, seen = await reader.wait_eq(session, at.n, idle_s), False
         for event in events:
             if event.n != at.n + 1:
                 # Trimmed while we were away; the check above finds the gap.
                 break
-            at = EqCursor(event.n, event.seq, event.hash8)
+            at, seen = EqCursor(event.n, event.seq, event.hash8), True
             yield Followed(at, event.payload, event.at_ms)
 
 
 async def _gap_at(reader: EventReader, session: SessionId, at: EqCursor) -> Gap | None:
     """None if the events after `at` are all there and belong to the log that `at` saw.
 
-    Asked before every wait: a client library reconnects silently, and the server behind the new
-    connection may have been put back to an earlier moment.
+    Asked before every wait that does not look by itself: a client library reconnects silently, and the
+    server behind the new connection may have been put back to an earlier moment.
     """
     at_place = await reader.read_eq(session, max(0, at.n - 1), 1)
     if _same(at_place, at):
@@ -159,7 +169,7 @@ async def _gap_at(reader: EventReader, session: SessionId, at: EqCursor) -> Gap 
 
 def _same(kept: tuple[StoredEvent, ...], at: EqCursor) -> bool:
     """The very event is still there; the queue has no holes, so all after it are, too."""
-    return any((event.n, event.seq, event.hash8) == (at.n, at.seq, at.hash8) for event in kept)
+    return any(map(at.names, kept))
 
 
 async def _in_log(reader: EventReader, session: SessionId, at: EqCursor, head: SessionHead) -> bool:

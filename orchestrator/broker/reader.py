@@ -11,6 +11,7 @@ from typing import TypeVar
 from orchestrator.broker.arguments import Argument
 from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import Corrupt, DamagedEntry, UnknownSession
+from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.pool_service import Serving, serving
 from orchestrator.broker.records import (
@@ -232,9 +233,22 @@ class Reader:
         found = await self._wait(self.keys.eq(session), f"{after_n}-0", timeout_s)
         return _decoded(self.keys.eq(session), found, stored_event)
 
-    async def _wait(self, key: str, after: str, timeout_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        block_ms = max(1, int(timeout_s * 1000))
-        reply = await self._connection.wait("XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after)
+    async def wait_behind(
+        self, session: SessionId, at: EqCursor, timeout_s: float
+    ) -> tuple[StoredEvent, ...] | None:
+        """The same behind an event that has to be there as the cursor names it; None if it is not."""
+        key = self.keys.eq(session)
+
+        def there(found: list[Fielded]) -> bool:
+            return bool(found) and at.names(_decoded(key, found, stored_event)[0])
+
+        read = ("XRANGE", key, f"{at.n}-0", f"{at.n}-0", "COUNT", 1)
+        wait = _blocking(key, f"{at.n}-0", timeout_s)
+        held, reply = await self._connection.wait_if(read, there, wait)
+        return _decoded(key, reply[0][1] if reply else (), stored_event) if held else None
+
+    async def _wait(self, key: str, after: str, timeout_s: float) -> list[Fielded]:
+        reply = await self._connection.wait(*_blocking(key, after, timeout_s))
         return list(reply[0][1]) if reply else []
 
     async def snapshot_of(self, session: SessionId) -> bytes | None:
@@ -310,6 +324,11 @@ class Reader:
 
     async def aclose(self) -> None:
         await self._connection.aclose()
+
+
+def _blocking(key: str, after: str, timeout_s: float) -> tuple[Argument, ...]:
+    block_ms = max(1, int(timeout_s * 1000))
+    return "XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after
 
 
 def _decoded(

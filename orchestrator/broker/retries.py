@@ -48,6 +48,11 @@ class RetryingConnection(Connection):
     async def wait(self, *args: Argument) -> Any:
         return await self._inner.wait(*args)
 
+    async def wait_if(
+        self, read: Sequence[Argument], holds: Callable[[Any], bool], wait: Sequence[Argument]
+    ) -> tuple[bool, Any]:
+        return await self._inner.wait_if(read, holds, wait)
+
     async def aclose(self) -> None:
         await self._inner.aclose()
 

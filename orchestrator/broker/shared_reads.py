@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
+from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
 from orchestrator.core.ids import SessionId
@@ -29,6 +30,13 @@ class SharedReads:
         """Events after `after_n`, waiting for the first of them as long as the first who asked would."""
         key = ("wait", session, after_n)
         return await self._shared(key, lambda: self._reader.wait_eq(session, after_n, timeout_s))
+
+    async def wait_behind(
+        self, session: SessionId, at: EqCursor, timeout_s: float
+    ) -> tuple[StoredEvent, ...] | None:
+        """The same behind an event that has to be there as the cursor names it; None if it is not."""
+        key = ("behind", session, at)
+        return await self._shared(key, lambda: self._reader.wait_behind(session, at, timeout_s))
 
     async def read_eq(
         self, session: SessionId, after_n: int = 0, count: int = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
@@ -25,6 +26,7 @@ from orchestrator.broker.follow import (
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claimed, Committed, Emitted, StoredEvent
 from orchestrator.core.commit_parts import NewEvent
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import entries_after, step, working
 
@@ -41,9 +43,12 @@ async def take(broker: Broker, session: SessionId, cursor: EqCursor, count: int)
 
 
 async def commits(broker: Broker, held: Claimed, count: int) -> Committed:
-    at: Claimed | Committed = held
-    for number in range(count):
-        done = await broker.commit(step(at, held.claim, f"k{number}", [f"entry {at.seq + 1}".encode()]))
+    return await commits_after(broker, held, held, count)
+
+
+async def commits_after(broker: Broker, held: Claimed, at: Claimed | Committed, count: int) -> Committed:
+    for _ in range(count):
+        done = await broker.commit(step(at, held.claim, f"k{at.seq}", [f"entry {at.seq + 1}".encode()]))
         assert isinstance(done, Committed)
         at = done
     assert isinstance(at, Committed)
@@ -149,6 +154,7 @@ async def test_follower_sees_each_event_once_wherever_commits_fall_between_its_r
             for name in ("read_eq", "head", "read_rollout"):
                 between.setattr(broker, name, interrupted(getattr(broker, name)))
             between.setattr(broker, "wait_eq", partial(_some, broker, works))
+            between.setattr(broker, "wait_behind", partial(_some_behind, broker, works))
             items = await take(broker, session, EqCursor.at(head), 6)
         numbers = [item.cursor.n for item in items if isinstance(item, Followed)]
         assert numbers == list(range(head.eq_n + 1, head.eq_n + 7)), items
@@ -163,6 +169,52 @@ async def _some(
         await works(2)
         found = tuple(await Reader.read_eq(broker, session, after_n, 2))
     return found
+
+
+async def _some_behind(
+    broker: Broker,
+    works: Callable[[int], Awaitable[None]],
+    session: SessionId,
+    at: EqCursor,
+    timeout_s: float,
+) -> tuple[StoredEvent, ...] | None:
+    await works(1)
+    if not any(map(at.names, await Reader.read_eq(broker, session, at.n - 1, 1))):
+        return None
+    return await _some(broker, works, session, at.n, timeout_s)
+
+
+async def test_follower_waits_only_behind_the_event_that_it_has_seen(broker: Broker) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 2)
+    session = held.claim.session
+    first, last = [EqCursor(e.n, e.seq, e.hash8) for e in await broker.read_eq(session)]
+    found = await broker.wait_behind(session, first, 5.0)
+    assert found is not None
+    assert [event.n for event in found] == [2]
+    assert await broker.wait_behind(session, last, 0.001) == ()
+    for other in (replace(last, hash8="deadbeef"), replace(last, seq=7), replace(last, n=7)):
+        # At once: it would wait for an hour.
+        assert await broker.wait_behind(session, other, 3_600.0) is None
+    waits = asyncio.create_task(broker.wait_behind(session, last, 3_600.0))
+    await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+    found = await waits
+    assert found is not None
+    assert [event.payload for event in found] == [b"delta"]
+
+
+async def test_follower_hears_of_a_gap_though_it_has_seen_events(broker: Broker) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 2)
+    session = held.claim.session
+    following = follow(broker, session, BEGINNING)
+    async with aclosing(following):
+        assert [type(await anext(following)) for _ in range(2)] == [Followed] * 2
+        await commits_after(broker, held, done, 3)
+        await broker.command("XTRIM", broker.keys.eq(session), "MINID", "5-0")
+        assert await anext(following) == Gap("trimmed", 2, 0)
+        replayed = [await anext(following) for _ in range(3)]
+    assert [item.entry.seq for item in replayed if isinstance(item, Replayed)] == [3, 4, 5]
 
 
 async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(broker: Broker) -> None:
