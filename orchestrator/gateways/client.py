@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.follow import (
@@ -42,6 +40,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
+from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
@@ -50,7 +49,7 @@ from orchestrator.protocol.ops import AddToHistory, ConfigureSession, Op, UserIn
 from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import written
-from orchestrator.views.event import Event
+from orchestrator.views.event import Event, Message
 from orchestrator.views.turns.log import told_by
 
 _REFERENCE = REFERENCE.encode()
@@ -79,6 +78,8 @@ class ClientPorts:
     """Whether prompts are handed on to the history that the person's sessions share."""
     events: EventReader | None = None
     """The reads of followed sessions, where several clients share them; else the broker's own."""
+    messages: Messages | None = None
+    """The messages that were read last, where several clients share them."""
     insists: bool = True
     """Whether a request is sent until Redis answers; without it the first `Unavailable` is raised."""
 
@@ -237,11 +238,12 @@ class Client:
     async def _events(self, session: SessionId, item: Item) -> list[Event]:
         match item:
             case Followed(cursor, payload, at_ms):
-                value = orjson.loads(payload)
+                messages = self._ports.messages
+                read = messages.of(payload) if messages is not None else Message(payload)
                 # Looked for in the bytes: to walk through a message takes longer than to read it.
-                refers = _REFERENCE in payload
-                message = await self._whole(session, value["msg"]) if refers else value["msg"]
-                return [Event(value["id"], message, cursor, at_ms, cursor.seq)]
+                if _REFERENCE in payload:
+                    return [Event(read.id, await self._whole(session, read.msg), cursor, at_ms, cursor.seq)]
+                return [Event(read.id, read.msg, cursor, at_ms, cursor.seq, read)]
             case Gap(reason):
                 return [Event("", written(WarningEvent(message=GAP_TEXTS[reason])))]
             case Replayed(stored):

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import orjson
 
@@ -127,28 +126,31 @@ class NdjsonConnection:
         async for event in self._client.follow(self._session, cursor):
             if self._options.numbers is not None:
                 self._number = self._options.numbers(event, self._number)
-            if event.type not in NOT_ON_A_LINE:
-                await self._write({"id": event.id, "msg": event.msg})
-            self._note(event)
-            if event.type == "shutdown_complete":
+            kind = event.type
+            if kind not in NOT_ON_A_LINE:
+                await self._write(event.line())
+            self._note(event, kind)
+            if kind == "shutdown_complete":
                 self._end(Ending.SHUT_DOWN)
             elif self._eof:
                 await self._leave_if_at_rest()
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: Event, kind: str) -> None:
         """Records the last event that was sent, and the requests that this connection may have to answer."""
         self._published = event.cursor.n if event.cursor else self._published
         self._published_at = asyncio.get_running_loop().time()
         self._asking.receive(event)
-        if event.type == "exec_command_begin" and event.msg.get("process_id"):
+        if kind == "exec_command_begin" and event.msg.get("process_id"):
             self._processes.add(event.msg["call_id"])
-        elif event.type == "exec_command_end":
+        elif kind == "exec_command_end":
             self._processes.discard(event.msg["call_id"])
 
-    async def _write(self, value: dict[str, Any]) -> None:
-        if self._options.numbers is not None:
-            value["seq"] = self._number
-        self._unsent += orjson.dumps(value) + b"\n"
+    async def _write(self, line: bytes) -> None:
+        """Adds an object to the lines to send, with its number where the connection has numbers."""
+        if self._options.numbers is None:
+            self._unsent += line + b"\n"
+        else:
+            self._unsent += b'%b,"seq":%d}\n' % (line[:-1], self._number)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send())
             self._sending.add_done_callback(self._watched)
@@ -168,7 +170,7 @@ class NdjsonConnection:
         await self._publish(id, ev.Error(message=message, codex_error_info=UNSET))
 
     async def _publish(self, id: str, message: EventModel) -> None:
-        await self._write({"id": id, "msg": written(message)})
+        await self._write(orjson.dumps({"id": id, "msg": written(message)}))
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,8 +5,27 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
+import orjson
+
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.frozen import record
+
+
+class Message:
+    """A payload of an event queue, read; several readers share it, and none may change it."""
+
+    __slots__ = ("_line", "id", "msg")
+
+    def __init__(self, payload: bytes) -> None:
+        value = orjson.loads(payload)
+        self.id: str = value["id"]
+        self.msg: dict[str, Any] = value["msg"]
+        self._line = b""
+
+    def line(self) -> bytes:
+        """The message as a JSON object, written at the first call."""
+        self._line = self._line or orjson.dumps({"id": self.id, "msg": self.msg})
+        return self._line
 
 
 @record
@@ -21,6 +40,15 @@ class Event:
     """When it happened: the same live and in the log; 0 for a warning of the client's own."""
     seq: int = field(default=0, compare=False)
     """The entry of the log that it is, or that was the last one when it came up; 0 as for `at_ms`."""
+
+    shared: Message | None = field(default=None, compare=False)
+    """The message that it is of, where other readers get the same one."""
+
+    def line(self) -> bytes:
+        """The event as a JSON object, as clients of lines read it."""
+        if self.shared is not None:
+            return self.shared.line()
+        return orjson.dumps({"id": self.id, "msg": self.msg})
 
     @property
     def type(self) -> str:

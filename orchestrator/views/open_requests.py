@@ -51,14 +51,17 @@ class OpenRequests:
 
     def receive(self, event: Event) -> None:
         """Opens or closes the requests that the event is about."""
-        if event.type in ASKS:
+        kind = event.type
+        if kind in ASKS:
             self.add(event.msg)
-        elif event.type in BEGINS or event.type == "request_resolved":
+        elif not self._open:
+            return
+        elif kind in BEGINS or kind == "request_resolved":
             self._open.pop(self._key(event.msg), None)
-        elif event.type in REST:
+        elif kind in REST:
             # The end of a session's task withdraws its own requests, not those of its agents.
             self._close_own(asked_only=False)
-        elif event.type == "token_count":
+        elif kind == "token_count":
             # A turn whose calls have ended: no event tells of an answer by the client that gave the task.
             self._close_own(asked_only=True)
 

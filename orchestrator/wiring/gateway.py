@@ -15,6 +15,7 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.shared_reads import SharedReads
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.issuer_tokens import IssuerTokens
+from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.sq_eq.door import SqEqDoor
 from orchestrator.gateways.tokens import PrincipalLookUp
 from orchestrator.gateways.wires.addresses import Address
@@ -123,7 +124,8 @@ async def serving(
 ) -> AsyncIterator[tuple[Address, ...]]:
     """All doors of a deployment on these addresses."""
     raise_descriptor_limit()
-    ports = door_ports(replace(found, events=SharedReads(found.broker)), sources)
+    shared = replace(found, events=SharedReads(found.broker), messages=Messages())
+    ports = door_ports(shared, sources)
     server = AppServer(ports)
     line_limit = found.settings.wire.line_limit_bytes
 

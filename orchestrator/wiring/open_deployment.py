@@ -22,6 +22,7 @@ from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.folders.records import Bounds
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.permissions import Permits
 from orchestrator.gateways.principals import user_name
 from orchestrator.gateways.workspace import look_at
@@ -53,6 +54,8 @@ class Opened:
     """Whether submissions are sent again until Redis answers, however long that takes."""
     events: EventReader | None = None
     """The reads of followed sessions, where the clients of many connections share them."""
+    messages: Messages | None = None
+    """The messages that were read last, where they share these, too."""
 
     @property
     def broker(self) -> Broker:
@@ -118,6 +121,7 @@ class Opened:
             keeps_history=self.settings.session_defaults.history != "none",
             insists=self.insists,
             events=self.events,
+            messages=self.messages,
         )
         return Client(ports, str(uuid.uuid4()), who or user_name(), namespace, permits)
 
