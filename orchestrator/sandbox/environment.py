@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from orchestrator.sandbox.policy import Confinement
@@ -73,6 +74,11 @@ def _looks_secret(name: str, value: str) -> bool:
 
 
 def _matches(name: str, globs: Iterable[str]) -> bool:
+    return _matched(name, tuple(globs))
+
+
+@lru_cache(maxsize=2_048)  # the same variables for each command of a worker
+def _matched(name: str, globs: tuple[str, ...]) -> bool:
     upper = name.upper()
     return any(fnmatchcase(upper, glob.upper()) for glob in globs)
 

@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -89,9 +90,9 @@ def resolve(
     real_cwd = cwd.resolve()
     if mode == "danger-full-access":
         return Confinement(mode=mode, cwd=real_cwd, network=True, place=place)
-    guarded, roots = ((), ()) if mode == "read-only" else _roots(policy, cwd, tmpdir, place)
+    guarded, roots = ((), ()) if mode == "read-only" else _roots(policy, (cwd, real_cwd), tmpdir, place)
     own = tuple(hidden)
-    found = _existing([*map(Path, _control_sockets()), *own])
+    found = _existing([*_control_sockets(os.getuid()), *own])
     concealed = _outermost(found)
     # Dendro's own folder as a workspace: an agent would write what decides over agents.
     guarded, roots = (tuple(path for path in paths if path not in found) for paths in (guarded, roots))
@@ -121,12 +122,16 @@ def resolve(
 
 
 def _roots(
-    policy: Mapping[str, Any], cwd: Path, tmpdir: str | None, place: Place | None
+    policy: Mapping[str, Any], cwds: tuple[Path, Path], tmpdir: str | None, place: Place | None
 ) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
-    """The folders whose repositories are guarded, and all that may be written."""
+    """The folders whose repositories are guarded, and all that may be written.
+
+    `cwds` is the folder as it was named, and where that leads.
+    """
     if place is not None:
         return _portable_roots(policy, place)
-    declared = [cwd.absolute(), *_declared_roots(policy, cwd.resolve())]
+    cwd, real_cwd = cwds
+    declared = [cwd.absolute(), *_declared_roots(policy, real_cwd)]
     temporary = _temporary_roots(policy, tmpdir)
     named = [Path(os.path.normpath(path)) for path in (*declared, *temporary)]
     guarded = _existing(path for path in declared if _is_steady(path, named))
@@ -152,9 +157,9 @@ def _is_steady(path: Path, roots: Sequence[Path]) -> bool:
     Else a command puts a link to any folder in the place of a root, and the next one may write there.
     """
     place = Path(os.path.normpath(path))
-    others = [_real(root) for root in roots if root != place]
-    links = (step for step in (place, *place.parents) if step.is_symlink())
-    return not any(_below(_real(link.parent) / link.name, tuple(others)) for link in links)
+    links = [step for step in (place, *place.parents) if step.is_symlink()]
+    others = tuple(_real(root) for root in roots if root != place) if links else ()
+    return not any(_below(_real(link.parent) / link.name, others) for link in links)
 
 
 def _mode(policy: Mapping[str, Any]) -> Mode:
@@ -196,7 +201,7 @@ def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
 def _outermost(paths: tuple[Path, ...]) -> tuple[Path, ...]:
     """Without those inside another: a hidden folder hides what is in it, and has no place to mount on."""
     return tuple(
-        path for path in paths if not any(path != other and path.is_relative_to(other) for other in paths)
+        path for path in paths if not any(path != other and _below(path, (other,)) for other in paths)
     )
 
 
@@ -207,7 +212,9 @@ def _reachable(files: Iterable[Path], roots: tuple[Path, ...], concealed: tuple[
 
 
 def _below(path: Path, folders: tuple[Path, ...]) -> bool:
-    return any(path.is_relative_to(folder) for folder in folders)
+    """`Path.is_relative_to` for each of the folders, which makes three paths to compare two."""
+    parts = path.parts
+    return any(parts[: len(folder.parts)] == folder.parts for folder in folders)
 
 
 def _lacks(root: Path, name: str) -> bool:
@@ -271,5 +278,6 @@ def _linked_directories(git_file: Path) -> list[Path]:
     return [gitdir, gitdir / common.read_text("utf-8", "surrogateescape").strip()]
 
 
-def _control_sockets() -> list[str]:
-    return [path.format(uid=os.getuid()) for path in CONTROL_SOCKETS]
+@lru_cache(maxsize=1)
+def _control_sockets(uid: int) -> tuple[Path, ...]:
+    return tuple(Path(path.format(uid=uid)) for path in CONTROL_SOCKETS)

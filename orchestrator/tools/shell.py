@@ -33,7 +33,7 @@ from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
-from orchestrator.tools.confinement import confinement_of, writable_roots
+from orchestrator.tools.confinement import confinement_of, roots_of
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.output import formatted_output, model_output
 from orchestrator.tools.exec.shown import ShownOutput
@@ -163,6 +163,8 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
             return Immediate(message)
     cwd = str(Path(task.settings.cwd, request.workdir or "."))
     rules = config.rules.of(Path(task.settings.cwd)).rules
+    # Looked up once: it is a hundred looks at the file system.
+    confinement = confinement_of(state, config, sandboxed=True)
     return Exec(
         command=request.command,
         cwd=cwd,
@@ -172,31 +174,31 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         dangerous=is_dangerous(request.command),
         escalated=request.escalated,
         justification=request.justification,
-        confinable=is_confinable(state, config),
+        confinable=_can_confine(confinement, config),
         timeout_ms=request.timeout_ms,
         env=request.env,
-        segments=_segments(request, rules, state, config),
+        segments=_segments(request, rules, confinement, config),
         strict_rule=strict_rule(request.command, rules),
     )
 
 
 def _segments(
-    request: ShellRequest, rules: Sequence[PrefixRule], state: State, config: ToolConfig
+    request: ShellRequest, rules: Sequence[PrefixRule], confinement: Confinement, config: ToolConfig
 ) -> tuple[Segment, ...]:
     """The commands that rules can allow; none where a variable may make them run something else."""
     if not are_known_safe(request.env):
         return ()
-    return segments(request.command, rules, lambda program: _is_out_of_reach(program, state, config))
+    return segments(request.command, rules, lambda program: _is_out_of_reach(program, confinement, config))
 
 
-def _is_out_of_reach(program: str, state: State, config: ToolConfig) -> bool:
+def _is_out_of_reach(program: str, confinement: Confinement, config: ToolConfig) -> bool:
     """Whether a program's name means no file that a confined command could have written."""
     if not _finds_programs_of_the_system(config) or ("/" in program and not program.startswith("/")):
         return False
     if "\0" in program:
         return False
     path = shutil.which(program, path=search_path(config))
-    roots = writable_roots(state, config)
+    roots = roots_of(confinement)
     if path is None or roots is None:
         # A shell's own command; or nothing is confined anyway.
         return True
@@ -257,8 +259,12 @@ def _inside_place(cwd: str, place: Place) -> bool:
 
 
 def is_confinable(state: State, config: ToolConfig) -> bool:
+    return _can_confine(confinement_of(state, config, sandboxed=True), config)
+
+
+def _can_confine(confinement: Confinement, config: ToolConfig) -> bool:
     try:
-        choose(config.support, confinement_of(state, config, sandboxed=True), config.sandbox.mechanism)
+        choose(config.support, confinement, config.sandbox.mechanism)
     except NoConfinement:
         return False
     return True
