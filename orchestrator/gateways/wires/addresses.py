@@ -66,7 +66,12 @@ def parse_address(text: str, usual_socket: Path | None = None) -> Address:
 
 
 def _unix(text: str, rest: str) -> Address:
-    path = Path(rest).expanduser()
+    try:
+        path = Path(rest).expanduser()
+    except (RuntimeError, ValueError):
+        raise BadAddress(
+            f"{text!r} begins with a user that this machine has not: name the whole path"
+        ) from None
     if not rest or not path.name:
         raise BadAddress(f"{text!r} names no file: unix:///run/user/1000/dendro.sock, for instance")
     path = path.absolute()

@@ -51,6 +51,12 @@ def test_text_that_is_no_address_is_refused_with_a_reason(text: str) -> None:
         parse_address(text)
 
 
+@pytest.mark.parametrize("text", ["unix://~0", "unix://~nobody-here/s", "unix://~\0"])
+def test_socket_in_the_home_of_nobody_is_refused_with_the_remedy(text: str) -> None:
+    with pytest.raises(BadAddress, match="name the whole path"):
+        parse_address(text)
+
+
 @given(st.text(max_size=60), st.sampled_from(("tcp", "ws", "wss", "unix", "")))
 def test_any_text_is_an_address_or_a_bad_one(text: str, scheme: str) -> None:
     with suppress(BadAddress):
