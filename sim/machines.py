@@ -20,6 +20,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.broker.texts import Texts
+from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
@@ -89,10 +90,13 @@ class Clock:
         return (reading_s - self.offset_s) / self.rate
 
 
-def broker_on(site: Site, machine: str, clock: Clock, core: int = CORE_VERSION) -> tuple[Broker, Connection]:
-    """A connection of one process, which is of some version."""
+def broker_on(
+    site: Site, machine: str, clock: Clock, core: int = CORE_VERSION, host: str = ""
+) -> tuple[Broker, Connection]:
+    """A connection of one process, which is of some version; `host` has its copies of folders."""
     connection = Connection(Line(site.network, machine), Line(site.network, machine))
-    return Broker(connection, replace(site.config, core_version=core), clock), connection
+    config = replace(site.config, core_version=core, machine=host)
+    return Broker(connection, config, clock), connection
 
 
 def archive_of(site: Site) -> Archive:
@@ -232,7 +236,8 @@ class Machine(Process):
         self.settings = WorkerSettings()
         self.renewing = Lane(f"{name}/renew")
         self.supervisor = SimSupervisor(site.loop, site.ledger, name, self.clock.simulated)
-        self._broker, connection = broker_on(site, name, self.clock, core)
+        host = site.folders.host_of(name)
+        self._broker, connection = broker_on(site, name, self.clock, core, host)
         broker = self._broker
         tools = SimTools(
             site.model, site.ledger, self.supervisor, name, site.watch.rights.starting, site.folders
@@ -272,7 +277,8 @@ class Machine(Process):
             ),
         )
         bench = SimBench(site.watch.jobs, site.model, site.ledger, self.supervisor, name)
-        config = WorkerConfig(name, pools, runner, bench=bench if site.benches else None)
+        facts = MachineFacts(machine_id=host, core=core)
+        config = WorkerConfig(name, pools, runner, bench=bench if site.benches else None, facts=lambda: facts)
         self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
         self.task = site.loop.start(self.main, self.worker.run(), "worker")
 

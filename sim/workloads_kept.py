@@ -92,7 +92,6 @@ async def _speaks_again(fixture: Fixture, person: Person, session: str) -> None:
 async def folders(fixture: Fixture) -> None:
     """Sessions whose folders go along with them from machine to machine, and whose store is away at times."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
-    fixture.site.folders.hosts = rng.choice((1, 1, 2))
     fixture.nemesis.weights |= {"archive_away": 12, "kill": 14, "kill_at": 14, "drain": 6, "pause": 14}
     odds.calls, odds.asks, odds.patches, odds.denied = 0.9, rng.choice((0.0, 0.3)), 0.25, 0.2
     odds.processes = rng.choice((0.0, 0.0, 0.4))

@@ -21,6 +21,7 @@ from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
 from orchestrator.wiring import guide
 from orchestrator.wiring import worker as wired
+from orchestrator.wiring.deployment import broker_config
 from orchestrator.wiring.gateway import http_rules, listener_config
 from orchestrator.wiring.new_threads import door_ports
 from orchestrator.wiring.sign_in import credential_store
@@ -219,6 +220,7 @@ EFFECTS: Mapping[str, Effect] = {
     "workspace.seconds": Effect("7", lambda s: bounds(s).seconds, 7),
     "workspace.store_s": Effect("3", lambda s: machine_folders(s)._config.settings.store_s, 3),
     "workspace.hold_s": Effect("3", lambda s: at_work.runner_config(s).hold_s, 3),
+    "workspace.leave_s": Effect("3", lambda s: broker_config(s).leave_s, 3),
     "workspace.min_free": Effect("9000000000000000", lacks_room, True),
     "workspace.git_protocols": Effect('["file"]', clones_a_folder, True),
     "workspace.clone_s": Effect("3", lambda s: machine_folders(s)._config.settings.clone_s, 3),

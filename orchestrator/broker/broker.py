@@ -32,6 +32,7 @@ from orchestrator.broker.errors import (
 from orchestrator.broker.fleet_index import FleetIndex
 from orchestrator.broker.history import History
 from orchestrator.broker.jobs import Jobs
+from orchestrator.broker.machines import LOOK_AGAIN_S, MOST_PASSED, Left, Machines
 from orchestrator.broker.notes import Notes
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import (
@@ -42,6 +43,7 @@ from orchestrator.broker.records import (
     Committed,
     Emitted,
     Fenced,
+    Heard,
     LogPlace,
     NewTree,
     Notices,
@@ -71,6 +73,8 @@ from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId, TreeId
 
 _CANDIDATES = 8
+_NAME_NEXT = (b"NONE", b"LEFT")
+"""Answers to a claim whose last word is the session that could be claimed next."""
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
@@ -80,6 +84,8 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         super().__init__(connection, config, monotonic)
         self._listener = Listener(connection, self.keys)
+        self._machines = Machines(self._heartbeats, monotonic)
+        self._left = Left(monotonic)
 
     def request_feed(self, namespace: str | None = None) -> RequestFeed:
         """A feed of the requests to people in a namespace; of all of them if it is None."""
@@ -147,7 +153,8 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
-        `guess` is who that may be: a good one saves a poll, a bad one changes nothing.
+        `guess` is who that may be: a good one saves a poll, a bad one changes nothing. What is left to
+        another machine is passed over, see `returns_in`.
         Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
         who = (pool, worker, claim_id)
@@ -157,15 +164,21 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
                 return found
         return await self._claim_first(shard, who)
 
+    def returns_in(self, pool: str, shard: int) -> float | None:
+        """Seconds until a session that is left to another machine is asked for again; None if none is."""
+        return self._left.returns_in(pool, shard)
+
     async def _claim_next(self, guess: SessionId, who: tuple[str, str, str]) -> tuple[Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
         for _ in range(_CANDIDATES):
-            reply = await self._connection.run(self._claim_call(guess, who, "next"))
+            if guess in self._passed(guess, who):
+                break
             try:
+                reply = await self._ask(guess, who, "next")
                 found = self._claimed(reply, guess, who)
             except (UnknownSession, SessionArchived, Corrupt):
                 break
-            named = reply[1].decode() if reply[0] == b"NONE" and len(reply) > 1 else guess
+            named = reply[-1].decode() if reply[0] in _NAME_NEXT and len(reply) > 1 else guess
             if found is not None or not named:
                 return found, True
             if named == guess:
@@ -185,6 +198,8 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
             self._note_time(shard, now)
             for member in (*expired, *due):
                 session = SessionId(member.decode())
+                if session in self._passed(session, who):
+                    continue
                 found = await self._try_claim(session, who, damaged)
                 if found is not None:
                     return found
@@ -215,9 +230,35 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
         return await self._claim(session, (place.pool, worker, claim_id), "parked" if parked else "")
 
     async def _claim(self, session: SessionId, who: tuple[str, str, str], whom: str = "") -> Claimed | None:
-        return self._claimed(await self._connection.run(self._claim_call(session, who, whom)), session, who)
+        return self._claimed(await self._ask(session, who, whom), session, who)
 
-    def _claim_call(self, session: SessionId, who: tuple[str, str, str], whom: str) -> ScriptCall:
+    def _passed(self, session: SessionId, who: tuple[str, str, str]) -> tuple[SessionId, ...]:
+        return self._left.sessions(who[0], self.keys.shard_of(session))
+
+    async def _ask(self, session: SessionId, who: tuple[str, str, str], whom: str) -> list[Any]:
+        """The answer to a claim; what is left to a machine is claimed again if that is gone, or full."""
+        reply = await self._connection.run(self._claim_call(session, who, whom))
+        if reply[0] != b"LEFT":
+            return reply
+        _, machine, unsaved, wait_ms, _ = reply
+        if on := machine.decode():
+            there = await self._machines.state(who[0], on)
+            if there.gone or (there.full and not unsaved):
+                spare = (on if there.gone else "", on if there.full else "")
+                again = await self._connection.run(self._claim_call(session, who, whom, spare))
+                if again[0] != b"LEFT":
+                    return again
+        seconds = LOOK_AGAIN_S if unsaved else wait_ms / 1000
+        self._left.leave(who[0], self.keys.shard_of(session), session, seconds)
+        return reply
+
+    async def _heartbeats(self) -> tuple[Sequence[Heard], int]:
+        return await self.workers(), await self.server_ms()
+
+    def _claim_call(
+        self, session: SessionId, who: tuple[str, str, str], whom: str, spare: tuple[str, str] = ("", "")
+    ) -> ScriptCall:
+        """A claim; `spare` are a machine that is gone, and one that is full."""
         pool, worker, claim_id = who
         config, shard = self.config, self.keys.shard_of(session)
         due, leases, _, clock = self.keys.pool(shard, pool)
@@ -236,6 +277,11 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
             max_tries=config.max_tries,
             event=config.quarantine_event,
             **requests.eq_limits(config),
+            machine=config.machine,
+            gone=spare[0],
+            full=spare[1],
+            leave_ms=int(config.leave_s * 1000),
+            passing=self._passed(session, who)[:MOST_PASSED],
         )
 
     def _claimed(self, reply: list[Any], session: SessionId, who: tuple[str, str, str]) -> Claimed | None:
@@ -246,7 +292,7 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
                 tree = TreeId(reply[2].decode())
                 self._keep(Place(session, tree, pool))
                 return claimed(reply, Claim(session, tree, worker, claim_id, reply[1], pool))
-            case "NONE" | "OLD" | "QUARANTINED" | "MOVED":
+            case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
                 return None
             case code:
                 raise unexpected("claim", code)

@@ -169,6 +169,12 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
         yield "name", request.name
     if request.min_core is not None:
         yield "min_core", request.min_core
+    if (folder := request.folder) is not None:
+        yield "copy_on", folder.machine
+        yield "unsaved", "1" if folder.unsaved else ""
+        yield "failed_on", folder.failed_on
+        if folder.settled:
+            yield "abandoned", ""
 
 
 def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> dict[str, Any]:

@@ -20,13 +20,13 @@ from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, NewSess
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import CORE_VERSION
-from orchestrator.tables import RedisSettings, WorkerSettings
+from orchestrator.tables import RedisSettings, WorkerSettings, WorkspaceSettings
 
 Release = Literal["keep", "park", "yield"]
 START = "0-0"
 """The cursor before the first entry."""
 NO_TREE_PART, NO_BUDGET_PART = TreePart(), BudgetPart()
-_REDIS, _WORKER = RedisSettings(), WorkerSettings()
+_REDIS, _WORKER, _WORKSPACE = RedisSettings(), WorkerSettings(), WorkspaceSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,10 @@ class BrokerConfig:
     seen_keep_s: float = 86_400.0
     page: int = 32
     """Queue entries that a claim's answer carries."""
+    machine: str = ""
+    """The machine of this process's copies of portable folders; empty if it has none."""
+    leave_s: float = _WORKSPACE.leave_s
+    """Seconds for which a portable session is left to the machine that has its copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class Claimed:
     """The session of the shard that could be claimed next; None if there is none."""
     last_commit: str = ""
     """The id of the session's last commit; empty before the first."""
+    abandoned: str = ""
+    """The person who gave the unsaved changes of its folder up; empty if nobody has."""
 
 
 Source = Literal["cli", "exec", "agent"]
@@ -173,6 +179,20 @@ class OpenApproval:
 
 
 @record
+class FolderPlace:
+    """The machine of a portable session's copy, by which workers of others leave the session to it."""
+
+    machine: str = ""
+    """Empty where no copy is known."""
+    unsaved: bool = False
+    """The copy has changes that the store has not got: no other machine may take the session."""
+    failed_on: str = ""
+    """The machine that could not make the folder just now; it lets others try."""
+    settled: bool = True
+    """Nothing that a person gave up before concerns what is unsaved now."""
+
+
+@record
 class CommitRequest:
     """Everything that one step of a session does. Equal requests are equal commits: see `commit_id`."""
 
@@ -195,6 +215,8 @@ class CommitRequest:
     name: str | None = None
     """The session's new name for people; lists show it at once."""
     min_core: int | None = None
+    folder: FolderPlace | None = None
+    """The place of the session's folder from here on; None if it stays, or the session has none."""
     tree: TreePart = NO_TREE_PART
     budget: BudgetPart = NO_BUDGET_PART
     release: Release = "keep"

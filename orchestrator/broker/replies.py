@@ -94,7 +94,8 @@ def refused(reply: Sequence[Any]) -> Refused:
 
 
 def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
-    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page, after, commit = reply
+    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page, after, *last = reply
+    commit, abandoned = last
     return Claimed(
         claim=claim,
         seq=seq,
@@ -109,6 +110,7 @@ def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
         first=tuple(sq_entry(entry_id, pairs(flat)) for entry_id, flat in page),
         after=SessionId(after.decode()) if after else None,
         last_commit=commit.decode(),
+        abandoned=abandoned.decode(),
     )
 
 

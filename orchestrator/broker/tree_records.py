@@ -187,10 +187,10 @@ class ClaimState:
 
     `free`: nobody held it. `held`: its holder was heard from too lately, and goes on. `revoked`: the
     claim is over; the session is due, or will be when its holder has stopped. `gone`: there is no such
-    session.
+    session. `saved`: unsaved changes were to be given up, and there are none.
     """
 
     session: SessionId
-    state: Literal["free", "held", "revoked", "gone"]
+    state: Literal["free", "held", "revoked", "gone", "saved"]
     epoch: int
     worker: str | None

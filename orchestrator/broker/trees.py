@@ -20,6 +20,8 @@ from orchestrator.broker.tree_records import BUDGET_KINDS, ClaimState, LimitChan
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 WARN_PERCENT = 80
+MOST_WHO = 200
+"""Characters of the name of the person who gives unsaved changes up."""
 _SESSIONS_A_CALL = 250
 """Sessions of one script call. A script holds Redis for as long as it runs: about a millisecond for this
 many."""
@@ -81,6 +83,17 @@ class Trees(Timers):
             raise UnknownSession(session)
         return state[0].epoch
 
+    async def abandon_unsaved(self, session: SessionId, who: str) -> ClaimState:
+        """Takes the claim, and gives up what no store has of the folder; the log will say `who` did it.
+
+        The state is `saved`, and nothing is taken, if the store has all of it.
+        """
+        place = await self.place(session)
+        state = (await self._revoke(place.tree, [session], "", who[:MOST_WHO]))[0]
+        if state.state == "gone":
+            raise UnknownSession(session)
+        return state
+
     async def revoke_tree(
         self, tree: TreeId, sessions: Sequence[SessionId], silent_s: float | None = None
     ) -> tuple[ClaimState, ...]:
@@ -95,11 +108,13 @@ class Trees(Timers):
             found += await self._revoke(tree, sessions[start : start + _SESSIONS_A_CALL], silent)
         return tuple(found)
 
-    async def _revoke(self, tree: TreeId, sessions: Sequence[SessionId], silent: str) -> list[ClaimState]:
+    async def _revoke(
+        self, tree: TreeId, sessions: Sequence[SessionId], silent: str, abandons: str = ""
+    ) -> list[ClaimState]:
         known, gone = await self._split(tree, sessions)
         states = {session: ClaimState(session, "gone", 0, None) for session in gone}
         while known:
-            reply = await self._connection.run(self._revoke_call(known, tree, silent))
+            reply = await self._connection.run(self._revoke_call(known, tree, silent, abandons))
             match code_of(reply, tree):
                 case "OK":
                     self._note_time(self.keys.shard_of(tree), reply[1])
@@ -128,7 +143,7 @@ class Trees(Timers):
             known.append(place)
         return known, gone
 
-    def _revoke_call(self, places: Sequence[Place], tree: TreeId, silent: str) -> ScriptCall:
+    def _revoke_call(self, places: Sequence[Place], tree: TreeId, silent: str, abandons: str) -> ScriptCall:
         shard = self.keys.shard_of(tree)
         pools = list(dict.fromkeys(place.pool for place in places))
         keys = [self.keys.agents(tree)]
@@ -138,7 +153,14 @@ class Trees(Timers):
         listed = [(place.session, pools.index(place.pool) + 1) for place in places]
         certain = self._witnesses[shard].certain_ms()
         return call(
-            "revoke", keys, tree=tree, silent=silent, certain_ms=certain, pools=pools, sessions=listed
+            "revoke",
+            keys,
+            tree=tree,
+            silent=silent,
+            certain_ms=certain,
+            pools=pools,
+            sessions=listed,
+            abandons=abandons,
         )
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import orjson
 
+SILENT_MS = 15_000
+"""Heartbeats come every 5 s: a worker that missed three of them is stuck, cut off or dead."""
+
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
@@ -26,6 +29,8 @@ class MachineFacts:
     """Processes of its machine that want to run, by core, over the last minute."""
     workspaces: str = ""
     """The folder below which it has copies of portable folders; of an older worker, none."""
+    machine_id: str = ""
+    """The stable name under which logs know its machine's copies; of an older worker, none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -378,6 +378,8 @@ class TookOver:
     judgements: Mapping[str, str] = field(default_factory=dict)
     folder: SnapshotId | None = None
     """For a portable session with unsaved changes: their snapshot, if this machine can make it."""
+    abandoned: str = ""
+    """The person who gave these changes up; empty if nobody has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from orchestrator.broker.errors import OutOfMemory, Unavailable
-from orchestrator.broker.records import Claim, CommitRequest, Committed, Fenced, Refused, Release
+from orchestrator.broker.records import (
+    Claim,
+    CommitRequest,
+    Committed,
+    Fenced,
+    FolderPlace,
+    Refused,
+    Release,
+)
 from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core.commit_parts import TreePart
 from orchestrator.rollouts.position import Position
@@ -94,6 +102,7 @@ class Writing:
             name=_new_name(step),
             # With the claim's first entries: from here on an older worker might fold another state.
             min_core=self._ports.broker.config.core_version if self._cursor is None else None,
+            folder=_folder_place(step, self._ports.folders.machine, first=self._cursor is None),
             release=release,
         )
 
@@ -138,6 +147,18 @@ class Writing:
                 log.warning(
                     "session %s: %d deltas were not shown: %s", self._claim.session, len(events), error
                 )
+
+
+def _folder_place(step: Step, machine: str, *, first: bool) -> FolderPlace | None:
+    """The place of a portable session's folder, if the step changes it, or is the first of this claim."""
+    before, now = step.base.state.workspace, step.position.state.workspace
+    if step.position.state.facts.portable is None or (now is before and not first):
+        return None
+    if now.unsaved is not None:
+        return FolderPlace(now.unsaved.machine, unsaved=True, settled=before.unsaved is None)
+    # A copy that fell back, or could not be made, is no reason to wait for its machine.
+    there = now.machine if now.epoch and not now.failures else ""
+    return FolderPlace(there, failed_on=machine if now.failures > before.failures else "")
 
 
 def _new_name(step: Step) -> str | None:

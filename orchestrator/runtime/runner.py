@@ -178,7 +178,7 @@ class Runner:
         judgements = await judged_running(self._ports, state, self.claim, self._workspace)
         if judgements is not None:
             unsaved = await self._ports.folders.has(state) if state.workspace.unsaved is not None else None
-            self._arrivals.push(c.TookOver(judgements, unsaved))
+            self._arrivals.push(c.TookOver(judgements, unsaved, self._claimed.abandoned))
         if self._ports.observer is not None:
             took_over = judgements is not None
             self._ports.observer.began(self.claim, state, took_over=took_over)

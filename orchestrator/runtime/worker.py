@@ -62,6 +62,8 @@ class Worker:
         self._draining = asyncio.Event()
         self._to_poll: dict[tuple[str, int], SessionId | None] = {}
         """(pool, shard) pairs to poll, in the order of their notices, and who may be next there."""
+        self._returning: dict[tuple[str, int], asyncio.Task[None]] = {}
+        """Polls to come, of shards in which a session was left to another machine."""
         self._backlog = False
         self._broken: BaseException | None = None
         self._reaper = Reaper(ports.broker, self.adopt, config.reap_grace_ms)
@@ -97,6 +99,7 @@ class Worker:
             await self._claim_until_drained()
             await self._emptied()
         finally:
+            chores += self._returning.values()
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
@@ -168,8 +171,22 @@ class Worker:
             # Taken off first: a notice that arrives meanwhile may be about something that the poll missed.
             del self._to_poll[pool, shard]
             after = await self._claim_one(pool, shard, guess)
+            self._return_to(pool, shard)
             if after is not None:
                 self._to_poll[pool, shard] = after
+
+    def _return_to(self, pool: str, shard: int) -> None:
+        """Polls the shard again as soon as what was left there to another machine may be taken."""
+        seconds = self._ports.broker.returns_in(pool, shard)
+        if seconds is not None and (pool, shard) not in self._returning:
+            task = self._ports.spawn(self._poll_in(seconds, pool, shard), f"return:{pool}:{shard}")
+            self._returning[pool, shard] = task
+
+    async def _poll_in(self, seconds: float, pool: str, shard: int) -> None:
+        await self._ports.sleep(seconds)
+        del self._returning[pool, shard]
+        self._to_poll.setdefault((pool, shard))
+        self._poll_due.set()
 
     def _room(self) -> bool:
         return self._has_turn() and len(self._runners) < self._config.runner.worker.concurrency * MOST_KEPT

@@ -48,8 +48,12 @@ class WorkspaceSettings(Table):
 
     hold_s: float = setting(86_400.0, "workspace.hold_s", at_least=0)
     """Seconds for which a worker keeps a session whose folder the store does not take, and tries again. Then
-    it gives the session back: a worker of another machine that takes it goes on without the changes, and says
-    so."""
+    it gives the session back, and its machine tries again now and then. Another machine takes the session,
+    and goes on without the changes, when that one's workers are gone, or a person gives the changes up."""
+
+    leave_s: float = setting(1.0, "workspace.leave_s", at_least=0, at_most=60)
+    """Seconds for which workers of other machines leave a portable session to the machine that has its copy,
+    where it need not be made anew. A machine whose workers are gone or full is not waited for."""
 
     min_free: int = setting(1 * GIB, "workspace.min_free", at_least=0)
     """Bytes that have to be free on the disk of `workspace.root`: with less, this machine makes no folder,

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Heard
-from orchestrator.broker.worker_state import WorkerState, decoded
+from orchestrator.broker.worker_state import SILENT_MS, WorkerState, decoded
 from orchestrator.core.counts import age
 from orchestrator.views.errors import ViewError
 
-SILENT_MS = 15_000
-"""Heartbeats come every 5 s: a worker that missed three of them is stuck, cut off or dead."""
 CLOCK_MS = 1_000
 """Times in logs do not agree beyond it. Claims do not need the clocks of machines to agree."""
 

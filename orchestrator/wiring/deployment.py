@@ -85,6 +85,8 @@ def broker_config(settings: Settings) -> BrokerConfig:
         lease_s=settings.worker.lease_s,
         watch_s=settings.worker.lease_s,
         quarantine_event=encode_event(event("", error)),
+        machine=settings.host.machine_id,
+        leave_s=settings.workspace.leave_s,
     )
 
 

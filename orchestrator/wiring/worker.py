@@ -159,7 +159,7 @@ def _worker_config(
     return WorkerConfig(
         name=worker_name(),
         pools=pools,
-        facts=partial(_facts, time.time_ns() // 1_000_000, str(settings.workspace.root)),
+        facts=partial(_facts, settings, time.time_ns() // 1_000_000),
         runner=RunnerConfig(
             rules=Rules(
                 auto_compact_limit=settings.model.auto_compact_token_limit,
@@ -181,14 +181,15 @@ def _worker_config(
     )
 
 
-def _facts(started_ms: int, workspaces: str) -> MachineFacts:
+def _facts(settings: Settings, started_ms: int) -> MachineFacts:
     return MachineFacts(
         machine=socket.gethostname(),
         pid=os.getpid(),
         version=VERSION,
         core=CORE_VERSION,
         started_ms=started_ms,
-        workspaces=workspaces,
+        workspaces=str(settings.workspace.root),
+        machine_id=settings.host.machine_id,
         clock_ms=time.time_ns() // 1_000_000,
         load=round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
     )

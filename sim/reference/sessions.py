@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
@@ -146,12 +147,38 @@ def fire(sight: Sight, keys: Keys, given: Given) -> Reply:
 # ── holding ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclass(frozen=True)
+class Affinity:
+    """What a claimer says of machines: its own, one that is gone, one that is full, and its patience."""
+
+    machine: bytes
+    gone: bytes
+    full: bytes
+    leave_ms: int
+
+    def waits_ms(self, session: Fields, now: int) -> int:
+        """How long the session is left to others; a first look at one that is saved is noted."""
+        on, failed_on = session.get(b"copy_on", b""), session.get(b"failed_on", b"")
+        copy_elsewhere = on not in (b"", self.machine, self.gone)
+        if session.get(b"unsaved") == b"1":
+            return max(self.leave_ms, 1) if copy_elsewhere and not session.get(b"abandoned") else 0
+        if (not copy_elsewhere or on == self.full) and failed_on != (self.machine or None):
+            return 0
+        since = number(session, b"left_ms")
+        if not 0 < since <= now:
+            since = now
+            session[b"left_ms"] = written(now)
+        return max(0, since + self.leave_ms - now)
+
+
 def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     key, sq, eq, due_key, leases_key, clock = keys
     name, pool, worker, identity = given.words(4)
     core, lease_ms, certain_ms = given.number(), given.number(), given.number()
     whom, page, most_tries, event = given.word(), given.number(), given.number(), given.word()
     keep, ttl_ms = given.number(), given.number()
+    affinity = Affinity(given.word(), given.word(), given.word(), given.number())
+    passing = {row[0] for row in given.rows(1)}
     session, due, leases = sight.hash(key), sight.zset(due_key), sight.zset(leases_key)
     if b"tree" not in session:
         due.pop(name, None)
@@ -166,7 +193,8 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     certain = min(sight.now, certain_ms)
 
     def comes_next() -> bytes:
-        return next(iter([*first_by_score(leases, certain), *first_by_score(due)]), b"")
+        in_turn = [*first_by_score(leases, certain), *first_by_score(due)]
+        return next((one for one in in_turn if one not in passing), b"")
 
     def answer() -> Reply:
         cursor = number(session, b"cursor")
@@ -175,7 +203,7 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         epoch, agent_id, seq, tip, snapshot_seq, eq_n = found
         told = [b"OK", epoch, session[b"tree"], agent_id, seq, session[b"head"], cursor, tip, snapshot_seq]
         told += [number(session, b"tries"), sight.now, eq_n, queue, comes_next(), session.get(b"commit", b"")]
-        return told
+        return [*told, session.get(b"abandoned", b"")]
 
     if (session.get(b"claim"), session.get(b"owner")) == (identity, worker):
         return answer()
@@ -188,6 +216,10 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         due.pop(name, None)
         leases.pop(name, None)
         return [b"ARCHIVED"]
+    if whom != b"parked" and (wait_ms := affinity.waits_ms(session, sight.now)):
+        passing.add(name)
+        unsaved = int(session.get(b"unsaved") == b"1")
+        return [b"LEFT", session.get(b"copy_on", b""), unsaved, wait_ms, comes_next()]
     epoch, tries = number(session, b"epoch") + 1, number(session, b"tries") + (not parked)
     session.pop(b"revoked", None)
     session[b"epoch"] = written(epoch)
@@ -200,6 +232,7 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         append_events(sight, eq, [row], n - 1, keep, ttl_ms)
         return [b"QUARANTINED"]
     session |= {b"owner": worker, b"claim": identity, b"tries": written(tries)}
+    session.pop(b"left_ms", None)
     leases[name] = sight.now + lease_ms
     if order is not None and order > int(sight.text(clock) or 0):
         sight.set(clock, written(order))
@@ -240,7 +273,7 @@ def revoke(sight: Sight, keys: Keys, given: Given) -> Reply:
     tree, silent, certain_ms = given.word(), given.word(), given.number()
     names = [row[0] for row in given.rows(1)]
     pools = [Pool.at(pool, keys, 1 + 4 * at) for at, pool in enumerate(names)]
-    rows = given.rows(2)
+    rows, abandons = given.rows(2), given.word()
     certain, found = min(sight.now, certain_ms), []
     hashes = [sight.hash(key) for key in keys[1 + 4 * len(pools) :]]
     for (name, at), session in zip(rows, hashes, strict=True):
@@ -248,7 +281,15 @@ def revoke(sight: Sight, keys: Keys, given: Given) -> Reply:
         if b"tree" in session and where != (tree, pools[int(at) - 1].name):
             return [b"MOVED", *where, name]
     for (name, at), session in zip(rows, hashes, strict=True):
-        found += _taken(sight, pools[int(at) - 1], name, session, agents, silent, certain)
+        pool = pools[int(at) - 1]
+        if abandons and session.get(b"unsaved") == b"1":
+            session[b"abandoned"] = abandons
+        elif abandons and b"tree" in session:
+            found += [b"saved", number(session, b"epoch"), session.get(b"owner", b"")]
+            continue
+        found += _taken(sight, pool, name, session, agents, silent, certain)
+        if abandons and name not in sight.zset(pool.due) and name not in sight.zset(pool.leases):
+            becomes_due(sight, pool, name, agents)
     return [b"OK", sight.now, found]
 
 

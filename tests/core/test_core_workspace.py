@@ -328,10 +328,10 @@ def test_folder_that_is_not_portable_is_never_rolled_back() -> None:
     assert "workspace_rolled_back" not in kinds(session)
 
 
-def takes_over(session: Session, has: str | None) -> None:
-    """The next claim looks what this machine has of the unsaved changes."""
+def takes_over(session: Session, has: str | None, abandoned: str = "") -> None:
+    """The next claim looks what this machine has of the unsaved changes, and who has given them up."""
     session.epoch += 1
-    session.happens(c.TookOver({}, SnapshotId(has) if has else None))
+    session.happens(c.TookOver({}, SnapshotId(has) if has else None, abandoned))
 
 
 def test_changes_that_no_store_had_are_lost_with_their_machine_and_everybody_is_told() -> None:
@@ -356,6 +356,26 @@ def test_machine_that_has_the_unsaved_changes_goes_on_with_them() -> None:
     assert session.owes() == (MakeFolder(), OweRequest())
     session.happens(made(session))
     assert session.owes() == (SaveFolder(), OweRequest())
+
+
+def test_changes_that_a_person_gave_up_are_gone_on_their_own_machine_too_and_the_log_says_who() -> None:
+    session = running("c1")
+    session.happens(unsaved("c1", snapshot="u1", trying=False))
+    session.finishes("c1")
+    takes_over(session, "u1", "ada")
+    rolled = session.seen[-1].entries[0].payload
+    assert rolled == {"kind": "workspace_rolled_back", "to": "s0", "lost": ["c1"], "by": "ada"}
+    assert "ada has given it up: c1" in session.seen[-1].one("warning")["message"]
+    assert session.state.workspace.unsaved is None
+    assert session.owes() == (MakeFolder(), OweRequest())
+
+
+def test_nothing_is_given_up_of_a_folder_that_is_stored() -> None:
+    session = running("c1")
+    session.happens(changed(1, "c1"))
+    session.finishes("c1")
+    takes_over(session, None, "ada")
+    assert "workspace_rolled_back" not in kinds(session)
 
 
 def test_changes_without_a_snapshot_are_lost_with_their_claim() -> None:

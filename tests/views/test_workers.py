@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.broker.records import Heard
-from orchestrator.broker.worker_state import MachineFacts, Pace, WorkerState, decoded, encoded
+from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, Pace, WorkerState, decoded, encoded
 from orchestrator.views.errors import ViewError
-from orchestrator.views.workers import SILENT_MS, SeenWorker, named_worker, seen_workers
+from orchestrator.views.workers import SeenWorker, named_worker, seen_workers
 
 NOW = 1_800_000_000_000
 FACTS = MachineFacts("build-3", 4711, "0.1.0", 7, NOW - 60_000, NOW, 0.5)

@@ -1,8 +1,10 @@
 -- uses: base
 -- takes: session pool worker claim core# lease_ms# certain_ms# whom page# max_tries# event eq_keep~ eq_ttl_ms~
+-- takes: machine gone full leave_ms# passing(session)
 -- claim(…)
---   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|'' commit|''
---      | NONE [next|''] | OLD min_core | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED | CORRUPT key why
+--   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|'' commit|'' abandoned|''
+--      | NONE [next|''] | LEFT machine unsaved wait_ms next|'' | OLD min_core | QUARANTINED | UNKNOWN
+--      | MOVED tree pool | ARCHIVED | CORRUPT key why
 --
 -- Gives the session to the worker if it is due, if its lease had run out by certain_ms, up to which the worker's
 -- own clock bears this server's out (which may have been set while the lease ran), or (whom = parked: upkeep)
@@ -12,6 +14,12 @@
 -- progress quarantines the session instead: what kills every worker that touches it must not be handed
 -- to the next one; `event` is the error event of that.
 --
+-- A portable session has a copy of its folder on one machine. Workers of another `machine` pass over it: for
+-- leave_ms behind the first look, and as long as its changes are on that machine alone. Not where that machine is
+-- `gone`, or a person has given those changes up; nor, if they are saved, where it is `full`. The machine that
+-- failed to make the folder leaves it to others for as long. `passing`: sessions that the caller leaves, and that
+-- are named as next to nobody.
+--
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool
 
@@ -20,7 +28,8 @@ local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
 if bad then return bad end
 local s = fields_of(KEYS[1], {'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq', 'snapshot_seq',
-  'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit'})
+  'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit', 'copy_on', 'unsaved', 'failed_on',
+  'left_ms', 'abandoned'})
 if not s.tree then
   -- Its hash is gone, so nobody can ever hold it: it must not be offered for ever.
   redis.call('ZREM', KEYS[4], session)
@@ -33,15 +42,40 @@ if num(s.min_core) > core then return {'OLD', num(s.min_core)} end
 local now = now_ms()
 local certain = math.min(now, certain_ms)
 
+local passed = {}
+for _, one in ipairs(passing) do passed[one] = true end
+
+local function first_of(members)
+  for _, member in ipairs(members) do
+    if not passed[member] then return member end
+  end
+end
+
 local function next_claimable()
-  return redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(certain), 'LIMIT', 0, 1)[1]
-    or redis.call('ZRANGE', KEYS[4], 0, 0)[1] or ''
+  return first_of(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(certain), 'LIMIT', 0, #passing + 1))
+    or first_of(redis.call('ZRANGE', KEYS[4], 0, #passing)) or ''
+end
+
+-- For how many milliseconds more this machine leaves the session to others; nothing if it may take it.
+local function left_for()
+  local on = s.copy_on or ''
+  local elsewhere = on ~= '' and on ~= machine and on ~= gone
+  if s.unsaved == '1' then return elsewhere and (s.abandoned or '') == '' and math.max(leave_ms, 1) or nil end
+  local failed = machine ~= '' and s.failed_on == machine
+  if not failed and (not elsewhere or on == full) then return end
+  local since = num(s.left_ms)
+  if since == 0 or since > now then
+    since = now
+    redis.call('HSET', KEYS[1], 'left_ms', text(now))
+  end
+  return since + leave_ms > now and since + leave_ms - now or nil
 end
 
 local function answer(epoch, tries)
   local cursor = num(s.cursor)
-  return {'OK', epoch, s.tree, num(s.agent_id), num(s.seq), s.head, cursor, num(s.sq), num(s.snapshot_seq), tries, now, num(s.eq),
-    redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page), next_claimable(), s.commit or ''}
+  local queued = redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page)
+  return {'OK', epoch, s.tree, num(s.agent_id), num(s.seq), s.head, cursor, num(s.sq), num(s.snapshot_seq), tries, now,
+    num(s.eq), queued, next_claimable(), s.commit or '', s.abandoned or ''}
 end
 
 if s.claim == claim and s.owner == worker then return answer(num(s.epoch), num(s.tries)) end
@@ -59,6 +93,11 @@ if s.archived == '1' then
   redis.call('ZREM', KEYS[4], session)
   redis.call('ZREM', KEYS[5], session)
   return {'ARCHIVED'}
+end
+local wait_ms = whom ~= 'parked' and left_for()
+if wait_ms then
+  passed[session], passing[#passing + 1] = true, session
+  return {'LEFT', s.copy_on or '', s.unsaved == '1' and 1 or 0, wait_ms, next_claimable()}
 end
 
 local epoch = num(s.epoch) + 1
@@ -79,6 +118,7 @@ end
 
 redis.call('HSET', KEYS[1], 'epoch', text(epoch), 'owner', worker, 'claim', claim, 'tries', text(tries))
 if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
+if s.left_ms then redis.call('HDEL', KEYS[1], 'left_ms') end
 redis.call('ZADD', KEYS[5], text(now + lease_ms), session)
 if order then
   redis.call('ZREM', KEYS[4], session)

@@ -1,5 +1,5 @@
 -- uses: base wake
--- takes: tree silent certain_ms# pools(name) sessions(session pool#)
+-- takes: tree silent certain_ms# pools(name) sessions(session pool#) abandons
 -- revoke(…) -> OK now {state epoch worker, …} | MOVED tree pool session
 --                                                       | CORRUPT key why
 --
@@ -8,6 +8,8 @@
 -- name: what the holder started may run until then, and the next holder must not run beside it; `release` cuts it short.
 -- With `silent` (milliseconds, else empty) only claims whose lease ran out that long ago, and nothing else is touched; without,
 -- also nobody's, and the quarantined are readmitted. All of one tree, at one moment.
+-- `abandons` names a person who gives up changes of the sessions' folders that no store has: other machines may claim
+-- them, and the next holder goes on without. A session whose folder is stored is `saved`, and left as it is.
 --
 -- KEYS  1 agents hash   2… four keys (due, leases, ready, clock) for each pool, then the session hashes
 
@@ -33,20 +35,24 @@ local certain = math.min(now, certain_ms)
 for _, row in ipairs(sessions) do
   bad = misfit(row.key, 'hash')
   if bad then return bad end
-  local s = fields_of(row.key, {'tree', 'pool', 'epoch', 'quarantined', 'owner', 'claim'})
+  local s = fields_of(row.key, {'tree', 'pool', 'epoch', 'quarantined', 'owner', 'claim', 'unsaved'})
   if s.tree and (s.tree ~= tree or s.pool ~= row.pool.name) then return {'MOVED', s.tree, s.pool, row.session} end
   local expiry = tonumber(redis.call('ZSCORE', row.pool.leases, row.session) or '')
   row.epoch, row.worker, row.state = num(s.epoch), s.owner or '', 'free'
   if expiry then row.state = (not silent_ms or expiry + silent_ms <= certain) and 'revoked' or 'held' end
   if not s.tree then row.state = 'gone' end
+  if s.tree and abandons ~= '' and s.unsaved ~= '1' then row.state = 'saved' end
+  row.abandoned = abandons ~= '' and s.tree and s.unsaved == '1'
   row.takes = row.state == 'revoked' or row.state == 'free' and not silent_ms
   row.claim = expiry and expiry > certain and (s.claim or '')
   if row.takes and row.claim == '' then row.takes = false end  -- revoked before: nothing is left to take
   row.owed = expiry or s.quarantined == '1'
+    or row.abandoned and not redis.call('ZSCORE', row.pool.due, row.session)
 end
 
 local found = {}
 for _, row in ipairs(sessions) do
+  if row.abandoned then redis.call('HSET', row.key, 'abandoned', abandons) end
   if row.takes then
     row.epoch = row.epoch + 1
     redis.call('HSET', row.key, 'epoch', text(row.epoch), 'claim', '', 'quarantined', '', 'tries', '0')

@@ -52,7 +52,7 @@ def took_over(draft: Draft, command: TookOver) -> None:
     task = draft.state.task
     if draft.state.facts.portable is not None:
         running = [call for call in task.running if call.epoch != draft.moment.epoch] if task else []
-        fall_back(draft, running, [one.call_id for one in processes], command.folder)
+        fall_back(draft, running, [one.call_id for one in processes], command)
     if task is None:
         return
     if task.ending:

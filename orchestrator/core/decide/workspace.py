@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.commands import TookOver
 from orchestrator.core.context import FOLDER_CHANGED
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.process import say_to_model
@@ -138,12 +139,10 @@ def folder_timer_fired(draft: Draft) -> None:
         draft.add(f.WorkspaceTried())
 
 
-def fall_back(
-    draft: Draft, lost: Sequence[Call], processes: Sequence[CallId], has: SnapshotId | None
-) -> None:
+def fall_back(draft: Draft, lost: Sequence[Call], processes: Sequence[CallId], command: TookOver) -> None:
     """The folder goes on from its last snapshot; `lost` ran when the last holder was lost.
 
-    `has` is the unsaved snapshot that this machine can make; None if it has none.
+    Unsaved changes stay if this machine has them, and nobody has given them up.
     """
     known, task = draft.state.workspace, draft.state.task
     settings = draft.state.settings if task is None else task.settings
@@ -151,8 +150,9 @@ def fall_back(
     calls = [call_id for call_id in calls if call_id not in known.recorded]
     calls += [call_id for call_id in processes if call_id not in calls]
     unsaved = known.unsaved
-    if unsaved is not None and (unsaved.snapshot is None or has != unsaved.snapshot):
-        _roll_back(draft, known.snapshot, (*unsaved.call_ids, *calls))
+    here = unsaved is not None and unsaved.snapshot is not None and command.folder == unsaved.snapshot
+    if unsaved is not None and (command.abandoned or not here):
+        _roll_back(draft, known.snapshot, (*unsaved.call_ids, *calls), command.abandoned)
         return
     if calls:
         draft.add(f.WorkspaceRolledBack(known.standing, tuple(calls)))
@@ -160,16 +160,17 @@ def fall_back(
         draft.add(f.WorkspaceTried())
 
 
-def _roll_back(draft: Draft, to: SnapshotId | None, lost: Sequence[CallId]) -> None:
-    """Changes that no store had are lost, with calls whose outputs the model has read."""
+def _roll_back(draft: Draft, to: SnapshotId | None, lost: Sequence[CallId], by: str = "") -> None:
+    """Changes that no store had are lost, with calls whose outputs the model has read; `by` gave them up."""
     unsaved = draft.state.workspace.unsaved
     machine = unsaved.machine if unsaved is not None else ""
-    draft.add(f.WorkspaceRolledBack(to, tuple(dict.fromkeys(lost))))
+    draft.add(f.WorkspaceRolledBack(to, tuple(dict.fromkeys(lost)), by))
     draft.clear_timer(FOLDER_TIMER)
     named = ", ".join(lost[:MOST_TOLD]) + (f" and {len(lost) - MOST_TOLD} more" if lost[MOST_TOLD:] else "")
+    given_up = f", and {by} has given it up" if by else ", and is lost"
     message = (
         f"The folder is as it was recorded last: what these calls changed in it was stored nowhere but on "
-        f"machine {machine}, and is lost: {named or 'none of this log'}. What they did elsewhere has happened"
+        f"machine {machine}{given_up}: {named or 'none of this log'}. What they did elsewhere has happened"
     )
     _warn(draft, message)
     _say(draft, "lost", f"{message}.")

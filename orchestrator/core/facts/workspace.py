@@ -120,6 +120,8 @@ class WorkspaceRolledBack:
     of: ClassVar[Literal["workspace"]] = "workspace"
     to: SnapshotId | None = field(metadata=EMPTY)
     lost: tuple[CallId, ...] = field(metadata=LIST)
+    by: str = ""
+    """The person who gave unsaved changes up; empty if they were lost."""
 
 
 @record
