@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from orchestrator.broker import commit_requests, machines
 from orchestrator.core import outstanding
 from orchestrator.core.decide import workspace
 from orchestrator.runtime.folder_work import FolderWork
+from orchestrator.runtime.runner import Runner
 from orchestrator.runtime.side_work import SideWork
 from sim.folders import SimFolders
-from sim.mutant import Mutant, text
+from sim.mutant import Mutant, lua, text
 
 DEFECTS = (
     Mutant(
@@ -68,6 +70,52 @@ DEFECTS = (
         "packs come after their entries",
         "an entry names a pack that the store has not got yet",
         text(SimFolders, "_put", "self._folders.store.put(name, data)", "pass"),
+        "folders",
+    ),
+    Mutant(
+        "any machine takes what is unsaved",
+        "a session whose changes are on one machine alone is left to that machine no longer than others are",
+        lua("claim", "if s.unsaved == '1' then return", "if s.unsaved == '2' then return"),
+        "folders",
+    ),
+    Mutant(
+        "machines are never gone",
+        "a session whose changes were on a machine that is gone is left to that one for ever",
+        text(machines, "machine_state", "gone=not there", "gone=False"),
+        "folders",
+    ),
+    Mutant(
+        "saves leave the session unsaved",
+        "a commit that stores a folder's changes leaves its hash saying that they are on one machine alone",
+        text(
+            commit_requests,
+            "_changed_fields",
+            'yield "unsaved", "1" if folder.unsaved else ""',
+            'yield ("unsaved", "1") if folder.unsaved else ("failed_on", "")',
+        ),
+        "folders",
+    ),
+    Mutant(
+        "every look is the first",
+        "the time for which a session is left to its machine begins anew with each look of another one",
+        lua("claim", "redis.call('HSET', KEYS[1], 'left_ms', text(now))", "s.left_ms = nil"),
+        "folders",
+    ),
+    Mutant(
+        "what is given up comes back",
+        "the next holder is not told that a person gave the unsaved changes up, and saves them",
+        text(
+            Runner,
+            "_begin",
+            "c.TookOver(judgements, unsaved, self._claimed.abandoned)",
+            "c.TookOver(judgements, unsaved)",
+        ),
+        "folders",
+    ),
+    Mutant(
+        "giving up changes nothing",
+        "a session whose unsaved changes a person gave up is left to its machine all the same",
+        lua("claim", "elsewhere and (s.abandoned or '') == '' and", "elsewhere and"),
         "folders",
     ),
 )

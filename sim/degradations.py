@@ -13,7 +13,7 @@ from redis import exceptions as foreign
 from sim.double import Double
 from sim.held_messages import HeldMessage, LateAnswer
 from sim.loop import Lane
-from sim.machines import Machine, Site
+from sim.machines import Machine, Operator, Site
 
 REFUSALS: tuple[Callable[[], foreign.RedisError], ...] = (
     lambda: foreign.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
@@ -33,6 +33,9 @@ class Degradations:
     _rng: Random
 
     def _draw_machine(self) -> Machine | None:
+        raise NotImplementedError
+
+    def _called(self) -> Operator:
         raise NotImplementedError
 
     def lie_in_wait(self, kind: type[HeldMessage]) -> None:
@@ -88,3 +91,11 @@ class Degradations:
             self.site.ledger.freeze(machine.supervisor)
             thaw = self.site.ledger.thaw
             self.site.loop.on(self.lane, thaw, machine.supervisor, after=self._rng.uniform(1.0, 12.0))
+
+    async def takes(self, session: str) -> None:
+        """Takes a session from its holder."""
+        await self._called().revokes(session)
+
+    async def gives_up(self, session: str) -> None:
+        """Somebody gives up what is on one machine alone (`dendro revoke --abandon-unsaved`)."""
+        await self._called().gives_up(session)

@@ -10,6 +10,7 @@ from orchestrator.core.workspace import Workspace
 from sim.folders import Copy, Folders
 from sim.ledger import Ledger, Run
 from sim.observer import Observer
+from sim.placement import Placement
 from sim.rights import Rights
 from sim.seen import Seen
 
@@ -25,8 +26,9 @@ class FolderObserver(Observer, Protocol):
 class FolderRules:
     """Rules of what calls meet in their folders, and of what is recorded of their writes."""
 
-    def __init__(self, watch: FolderObserver, ledger: Ledger, folders: Folders) -> None:
+    def __init__(self, watch: FolderObserver, ledger: Ledger, folders: Folders, placement: Placement) -> None:
         self._watch, self._ledger, self._folders = watch, ledger, folders
+        self.placement = placement
         folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
         folders.cleaned = self._cleaned
 
@@ -74,6 +76,10 @@ class FolderRules:
         known = seen.state.workspace
         if fact["kind"] == "workspace_merged":
             self._is_merged(session, known, fact)
+        if fact["kind"] == "workspace_rolled_back":
+            self.placement.told(session, fact.get("by", ""))
+        if fact["kind"] in ("workspace", "workspace_settled"):
+            self.placement.saved(session)
         if fact["kind"] not in ("workspace", "workspace_base"):
             return
         try:

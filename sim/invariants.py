@@ -8,23 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """The case in which a rule might not hold: without it, that the rule held says little."""
-
-    text: str
-    sources: tuple[str, ...] = ()
-    """The counts that it is told by (`sim/reach.py`); without any, one that bears the rule's name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule, and the case that tests it."""
-
-    sentence: str
-    case: Case
-
+from sim.invariants_of_folders import FOLDER_RULES
+from sim.rule import Case, Rule
 
 RULES = {
     "gapless": Rule(
@@ -400,32 +385,7 @@ RULES = {
         ),
         Case("a session was deleted", ("reply delete OK",)),
     ),
-    "folder": Rule(
-        (
-            "The portable folder that a call meets is the fold of the log's snapshots, made under the call's"
-            " own claim."
-        ),
-        Case("a call began in a folder that was written under an earlier claim"),
-    ),
-    "one_writer": Rule(
-        "Nobody but the holder of a session's claim writes to its portable folder.",
-        Case("a portable folder was made, or found clean, under a claim", ("fact workspace_made",)),
-    ),
-    "packed": Rule(
-        "An entry that names a snapshot comes after its packs are in the store, and they make that snapshot.",
-        Case("a snapshot was recorded", ("fact workspace",)),
-    ),
-    "recorded": Rule(
-        (
-            "When a call has its output, what it wrote to a portable folder is in the log's snapshot, or the"
-            " log says that it is not stored."
-        ),
-        Case("a call had its output that was killed while it wrote"),
-    ),
-    "rolled_back": Rule(
-        "A call of a lost holder that says that the folder is as before it has left nothing there.",
-        Case("a call that may have written was in doubt"),
-    ),
+    **FOLDER_RULES,
     "rest": Rule(
         (
             "When faults are over and people answer, every session comes to rest, and every closed one is"

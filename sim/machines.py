@@ -161,6 +161,11 @@ class Operator:
         with suppress(BrokerError):
             await self._broker.revoke(SessionId(session))
 
+    async def gives_up(self, session: str) -> None:
+        """Gives up what is unsaved of its folder, and asks once."""
+        with suppress(BrokerError):
+            await self._broker.abandon_unsaved(SessionId(session), "operator")
+
     async def sends_home(self, worker: str) -> bool:
         """Whether Redis has taken it, and knows the worker."""
         with suppress(BrokerError):

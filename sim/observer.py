@@ -17,6 +17,7 @@ class Observer(Protocol):
     reach: Reach
     reads_anew: bool
     forgot_s: float
+    peace_s: float
     parted: Callable[[str], bool] | None
 
     @property

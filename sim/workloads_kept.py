@@ -12,6 +12,7 @@ from sim.fixture import Fixture, new_session, perhaps_agents, used, visits
 from sim.folders import PORTABLE
 from sim.held_messages import LateWord
 from sim.people import FREE, Person
+from sim.stranding import strands
 
 LOOKS_AT_S = 10.0
 """Upkeep looks for what is to be moved some seconds before that, each minute."""
@@ -106,6 +107,9 @@ async def folders(fixture: Fixture) -> None:
     odds.verbs |= {"subagent_spawn": 10, "subagent_await": 10, "subagent_merge": 12}
     odds.agents = 0.6 if "agents" in facts else 0.0
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
+    if rng.random() < 0.6:
+        stranding = strands(fixture.nemesis, Random(rng.getrandbits(64)))
+        fixture.site.loop.start(fixture.nemesis.lane, stranding, "strands")
     await used(fixture, person, session, rng.choice((2, 4)))
     await fixture.nemesis.calm.wait()
     await person.works(session, 1)

@@ -38,6 +38,7 @@ from sim.nemesis import Nemesis, Plan
 from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
 from sim.people import Diary, Person
+from sim.placement import Placement
 from sim.read_back import ReadBack
 from sim.replicas import Replicas
 from sim.trace import Trace
@@ -118,7 +119,7 @@ class World:
         self.read_back = ReadBack(watch, double, self.knobs.secret)
         self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
         folders = Folders(objects, hosts=Random(f"dendro:{seed}:hosts").choice((1, 2, 2)))
-        watch.folders = FolderRules(watch, ledger, folders)
+        watch.folders = FolderRules(watch, ledger, folders, Placement(watch, double, watch.keys, folders))
         self.site = Site(
             self.loop,
             network,

@@ -366,8 +366,7 @@ def test_changes_that_a_person_gave_up_are_gone_on_their_own_machine_too_and_the
     rolled = session.seen[-1].entries[0].payload
     assert rolled == {"kind": "workspace_rolled_back", "to": "s0", "lost": ["c1"], "by": "ada"}
     assert "ada has given it up: c1" in session.seen[-1].one("warning")["message"]
-    assert session.state.workspace.unsaved is None
-    assert session.owes() == (MakeFolder(), OweRequest())
+    assert (session.state.workspace.unsaved, session.state.workspace.epoch) == (None, 0)
 
 
 def test_nothing_is_given_up_of_a_folder_that_is_stored() -> None:

@@ -1,0 +1,52 @@
+"""Rules of portable folders, and of the machines that have them."""
+
+from __future__ import annotations
+
+from sim.rule import Case, Rule
+
+FOLDER_RULES = {
+    "folder": Rule(
+        (
+            "The portable folder that a call meets is the fold of the log's snapshots, made under the call's"
+            " own claim."
+        ),
+        Case("a call began in a folder that was written under an earlier claim"),
+    ),
+    "one_writer": Rule(
+        "Nobody but the holder of a session's claim writes to its portable folder.",
+        Case("a portable folder was made, or found clean, under a claim", ("fact workspace_made",)),
+    ),
+    "packed": Rule(
+        "An entry that names a snapshot comes after its packs are in the store, and they make that snapshot.",
+        Case("a snapshot was recorded", ("fact workspace",)),
+    ),
+    "recorded": Rule(
+        (
+            "When a call has its output, what it wrote to a portable folder is in the log's snapshot, or the"
+            " log says that it is not stored."
+        ),
+        Case("a call had its output that was killed while it wrote"),
+    ),
+    "rolled_back": Rule(
+        "A call of a lost holder that says that the folder is as before it has left nothing there.",
+        Case("a call that may have written was in doubt"),
+    ),
+    "placed": Rule(
+        (
+            "A session whose folder's changes are on one machine alone is claimed there, or that machine's"
+            " heartbeat is gone, or a person gave them up; its hash says of the folder what its log says."
+        ),
+        Case("a session was left to the machine that has its unsaved changes"),
+    ),
+    "taken": Rule(
+        (
+            "A session that is due is left to a machine for a moment only, and no longer than that machine is"
+            " there; and what a person has given up is not waited for."
+        ),
+        Case("a session was claimed that its worker had passed over before"),
+    ),
+    "given_up": Rule(
+        "What a person gives up of a folder is gone, and the log says who did it, and of nobody else.",
+        Case("unsaved changes were given up"),
+    ),
+}
