@@ -67,6 +67,10 @@ class Folders:
     contents: dict[str | None, Content] = field(default_factory=lambda: {None: ()})
     """The content of every snapshot that was ever taken."""
     hosts: int = 2
+    hosts_of: dict[str, str] = field(default_factory=dict)
+    """By worker."""
+    lost: set[str] = field(default_factory=set)
+    """Hosts that never come back."""
     faulty: bool = True
     """Whether machines may fail to make a folder, and disks be full."""
     stops: Callable[[str], None] = lambda worker: None
@@ -82,8 +86,12 @@ class Folders:
     runs: int = 0
 
     def host_of(self, worker: str) -> str:
-        """The host that a worker runs on."""
-        return f"h{int(worker[1:]) % self.hosts + 1}"
+        """The host that a worker runs on; a new one is none of those that are lost."""
+        if worker not in self.hosts_of:
+            hosts = [f"h{number + 1}" for number in range(self.hosts)]
+            there = [host for host in hosts if host not in self.lost] or hosts
+            self.hosts_of[worker] = there[int(worker[1:]) % len(there)]
+        return self.hosts_of[worker]
 
     def meets(self, run: Run, call: Call, site: CallSite) -> None:
         """Gives a run the folder that it meets, to mark its writes there if it may write."""

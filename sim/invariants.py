@@ -435,6 +435,9 @@ CASES = {
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
     "merged": Case("an agent's folder was merged into its parent's", ("fact workspace_merged",)),
     "unsaved": Case("a store was away, or a disk full, as a call ended", ("fact workspace_unsaved",)),
+    "moved_on": Case(
+        "a session was claimed elsewhere, whose unsaved changes were on a machine that was gone"
+    ),
     "approval_expired": Case("a request for approval was ended by its timer"),
 }
 """Cases that belong to no single rule, and that a campaign is to reach as well."""

@@ -112,6 +112,8 @@ class Placement:
             return
         there, host = known.unsaved.machine, self._folders.host_of(worker)
         was_gone = self._is_gone(there) or self._gone_s.get(there, -inf) > now_s - LATE_S
+        if host != there and session not in self._given_up:
+            self._watch.reach.saw("moved_on")
         if host != there and not was_gone and session not in self._given_up:
             self._watch.broken("placed", f"{session}: {worker} on {host} takes what is unsaved on {there}")
 

@@ -18,6 +18,7 @@ async def strands(nemesis: Nemesis, rng: Random) -> None:
     """Takes the store away, and then the workers of a machine that has unsaved changes; until peace."""
     while not nemesis.calm.is_set():
         await asyncio.sleep(rng.uniform(0.5, 4.0))
+        _man(nemesis)
         nemesis.site.objects.away = True
         nemesis.site.loop.on(nemesis.lane, _archive_back, nemesis, after=rng.uniform(4.0, 30.0))
         found = _unsaved(nemesis)
@@ -29,6 +30,13 @@ async def strands(nemesis: Nemesis, rng: Random) -> None:
         await asyncio.sleep(rng.choice((0.0, 0.5, 3.0)) * rng.random())
         if found and not nemesis.calm.is_set():
             await _strikes(nemesis, rng, *rng.choice(found))
+
+
+def _man(nemesis: Nemesis) -> None:
+    """Another machine is there, to which a session could go."""
+    hosts = {nemesis.site.folders.host_of(machine.name) for machine in nemesis.living}
+    if len(hosts) < 2 <= nemesis.site.folders.hosts - len(nemesis.site.folders.lost):
+        nemesis.start_worker()
 
 
 def _archive_back(nemesis: Nemesis) -> None:
@@ -44,7 +52,9 @@ def _unsaved(nemesis: Nemesis) -> list[tuple[str, str]]:
 
 async def _strikes(nemesis: Nemesis, rng: Random, session: str, host: str) -> None:
     there = [one for one in nemesis.living if nemesis.site.folders.host_of(one.name) == host]
-    what = rng.choice(("holder dies", "host dies", "host vanishes", "holder leaves", "taken", "given up"))
+    what = rng.choice(
+        ("holder dies", "host dies", "host dies", "host vanishes", "holder leaves", "taken", "given up")
+    )
     nemesis.site.trace.note("nemesis", "strands", session, what)
     nemesis.site.watch.reach.met("fault", what.replace(" ", "_"))
     holders = [one for one in there if any(each.claim.session == session for each in one.runners)]
@@ -52,6 +62,7 @@ async def _strikes(nemesis: Nemesis, rng: Random, session: str, host: str) -> No
         case "holder dies":
             _die(holders)
         case "host dies":
+            nemesis.site.folders.lost.add(host)
             _die(there)
         case "host vanishes":
             # For longer than a lease, and sometimes for longer than its heartbeats are waited for.

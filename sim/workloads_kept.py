@@ -107,7 +107,7 @@ async def folders(fixture: Fixture) -> None:
     odds.verbs |= {"subagent_spawn": 10, "subagent_await": 10, "subagent_merge": 12}
     odds.agents = 0.6 if "agents" in facts else 0.0
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
-    if rng.random() < 0.6:
+    if rng.random() < 0.8:
         stranding = strands(fixture.nemesis, Random(rng.getrandbits(64)))
         fixture.site.loop.start(fixture.nemesis.lane, stranding, "strands")
     await used(fixture, person, session, rng.choice((2, 4)))

@@ -374,6 +374,8 @@ class SessionHead:
     """Whether people have put it away from their lists."""
     git_note: bytes = b""
     """The repository as a client has told of it: JSON over what its log says."""
+    unsaved_on: str = ""
+    """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,17 @@ HEAD_FIELDS = (
     "recency",
     "shelved",
     "note:git",
+    "copy_on",
+    "unsaved",
+    "abandoned",
 )
 
 
-_TEXTS = frozenset({"tree", "pool", "parent", "owner", "status", "name", "namespace", "source", "who"})
-_FLAGS = frozenset({"quarantined", "archived", "ephemeral", "shelved"})
-_OTHERS = _FLAGS | {"head", "meta", "manifest", "note:git"}
+_TEXTS = frozenset(
+    {"tree", "pool", "parent", "owner", "status", "name", "namespace", "source", "who", "copy_on"}
+)
+_FLAGS = frozenset({"quarantined", "archived", "ephemeral", "shelved", "unsaved"})
+_OTHERS = _FLAGS | {"head", "meta", "manifest", "note:git", "abandoned"}
 
 
 def code_of(reply: Sequence[Any], session: SessionId | str) -> str:
@@ -230,6 +235,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         recency_ms=count["recency"],
         shelved=field["shelved"] == b"1",
         git_note=field["note:git"],
+        unsaved_on=text["copy_on"] if field["unsaved"] == b"1" and not field["abandoned"] else "",
     )
 
 

@@ -84,18 +84,47 @@ async def _cancel(
 def revoke(
     ctx: typer.Context,
     session: Annotated[str, typer.Argument(metavar="ID", help="A session id, or a part of one.")],
+    abandon_unsaved: Annotated[
+        bool,
+        typer.Option(
+            "--abandon-unsaved",
+            help="Give up changes of its portable folder that are on one machine alone.",
+        ),
+    ] = False,
 ) -> None:
     """Takes a session away from its worker, or readmits a quarantined one.
 
     The worker that held it can write no more; another may claim it as soon as what
     that one had started is stopped, at the latest when its lease is over (6 s).
+    With --abandon-unsaved any machine may: its folder goes on from what the store
+    has, and its log says who gave the rest up, and of which calls that was.
 
     \b
     dendro revoke 0199a2b4
+    dendro revoke 0199a2b4 --abandon-unsaved
     """
     import asyncio
 
-    asyncio.run(_revoke(Invocation.of(ctx), session))
+    invocation = Invocation.of(ctx)
+    asyncio.run(_abandon(invocation, session) if abandon_unsaved else _revoke(invocation, session))
+
+
+async def _abandon(invocation: Invocation, text: str) -> None:
+    from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.principals import machine_user
+
+    async with opened(invocation.settings()) as found:
+        head = await found.find_one(text)
+        state = await found.broker.abandon_unsaved(head.session, machine_user().name)
+    if state.state == "saved":
+        raise Fault(
+            f"{head.session} has no unsaved changes: nothing was given up, and nothing taken from its worker"
+        )
+    machine = head.unsaved_on or "its machine"
+    typer.echo(
+        f"{head.session}: the changes that only machine {machine} has are given up; the session goes on from "
+        f"what is stored, under epoch {state.epoch}"
+    )
 
 
 async def _revoke(invocation: Invocation, text: str) -> None:

@@ -212,12 +212,25 @@ def _remarks(listing: Listing) -> Iterator[str]:
     unserved = [tree.root["pool"] for tree in listing.trees if tree.root["nobody_serves"]]
     for pool in sorted(set(unserved)):
         yield nobody_serves(pool)
+    for tree in listing.trees:
+        if tree.root["nobody_serves"] and tree.root["unsaved_on"]:
+            yield unsaved_there(tree.root["session_id"], tree.root["unsaved_on"])
     if not listing.whole:
         shown = counted(len(listing.trees), "tree")
         yield (
             f"{shown}; looked at {listing.looked:,} of {counted(listing.total, 'session')}, the newest: "
             "the others with --all or a filter (TEXT, --status, --folder)"
         )
+
+
+def unsaved_there(session: str, machine: str) -> str:
+    """The remedy for a session whose folder's last changes are on one machine alone."""
+    from orchestrator.terminal.text import plain
+
+    return plain(
+        f"{session} waits for a worker on machine {machine}: the last changes of its folder are there alone. "
+        f"Start `dendro worker` there; or give them up: dendro revoke {session} --abandon-unsaved"
+    )
 
 
 def nobody_serves(pool: str) -> str:

@@ -14,6 +14,8 @@ from orchestrator.views.workers import SeenWorker, workers_of
 
 AT_WORK = frozenset({"running", "due", "lost"})
 """Statuses of sessions that are counted by their pool's sets."""
+UNSAVED = "unsaved"
+"""Sessions that are due, and left to the machine that alone has the last changes of their folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class PoolStats:
     slots: int
     pace: Pace
     parked: Mapping[str, int] = field(default_factory=dict)
-    """Sessions that no worker has to go on with, by their status."""
+    """Sessions that no worker has to go on with, by their status; and those that wait for their machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ async def fleet_stats(broker: Broker) -> FleetStats:
         of_pool = parked.setdefault(head.pool, Counter())
         if row["status"] not in AT_WORK:
             of_pool[row["status"]] += 1
+        elif row["nobody_serves"] and head.unsaved_on:
+            of_pool[UNSAVED] += 1
     named = {pool for worker in workers for pool in worker.state.pools}
     pools = [await _pool(broker, pool, workers, parked.get(pool, {})) for pool in sorted(named | set(parked))]
     return FleetStats(

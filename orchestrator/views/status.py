@@ -51,7 +51,8 @@ def wants_worker(head: SessionHead, serving: Serving) -> str:
     if status not in (DUE, LOST):
         return ""
     since = f", since {head.holder} is lost" if status == LOST else ""
-    return f"a worker of pool {head.pool}{since}"
+    where = f" on machine {head.unsaved_on}, which alone has its unsaved changes" if head.unsaved_on else ""
+    return f"a worker of pool {head.pool}{where}{since}"
 
 
 def no_worker(pool: str) -> str:
