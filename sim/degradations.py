@@ -97,5 +97,5 @@ class Degradations:
         await self._called().revokes(session)
 
     async def gives_up(self, session: str) -> None:
-        """Somebody gives up what is on one machine alone (`dendro revoke --abandon-unsaved`)."""
+        """Gives up what is on one machine alone (`dendro revoke --abandon-unsaved`)."""
         await self._called().gives_up(session)

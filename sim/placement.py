@@ -45,7 +45,7 @@ class Placement:
         self._forsaken_s: dict[str, float] = {}
         """The same, since its machine is gone or its changes were given up."""
         self._given_up: dict[str, tuple[str, float]] = {}
-        """Who gave a session's unsaved changes up, and when, until its log says so."""
+        """The person who gave a session's unsaved changes up, and when, until its log says so."""
 
     def wrote(self, name: str, words: Sequence[Any], reply: Any, session: str) -> None:
         """Holds what a script has done against the rules."""

@@ -117,8 +117,8 @@ if tries >= max_tries then
 end
 
 redis.call('HSET', KEYS[1], 'epoch', text(epoch), 'owner', worker, 'claim', claim, 'tries', text(tries))
-if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
 if s.left_ms then redis.call('HDEL', KEYS[1], 'left_ms') end
+if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
 redis.call('ZADD', KEYS[5], text(now + lease_ms), session)
 if order then
   redis.call('ZREM', KEYS[4], session)
