@@ -149,7 +149,7 @@ def fire(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 @dataclass(frozen=True)
 class Affinity:
-    """What a claimer says of machines: its own, one that is gone, one that is full, and its patience."""
+    """The machines that a claimer names: its own, one that is gone, one that is full; and its patience."""
 
     machine: bytes
     gone: bytes
