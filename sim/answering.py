@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, cast
 
 from orchestrator.protocol import ops
+from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.plans import (
     QuestionsAnswered,
@@ -17,7 +18,7 @@ from orchestrator.protocol.plans import (
     RequestUserInputResponse,
 )
 from orchestrator.views.event import Event
-from orchestrator.views.questions import PLAN, QUESTIONS, call_id_of, is_secret, name_of
+from orchestrator.views.questions import CLIENT_TOOL, PLAN, QUESTIONS, call_id_of, is_secret, name_of
 from sim.machines import Site
 from sim.secrets import SECRET
 
@@ -49,6 +50,9 @@ class Answering(ABC):
         if event.type == "elicitation_request":
             await self._answers_server(session, event)
             return
+        if event.type == CLIENT_TOOL:
+            await self._answers_call(session, event)
+            return
         if event.type == PLAN:
             await self._answers_plan(session, event)
             return
@@ -75,6 +79,23 @@ class Answering(ABC):
                 await self.decides(session, "exec", meant, "approved", agent_id=agent)
             else:
                 await self.replies(session, request["type"], meant, self._words_for(request), agent)
+
+    async def _answers_call(self, session: str, event: Event) -> None:
+        """Answers a call of a client's tool: late, twice, by another op, with nonsense, or not at all."""
+        rng, request = self._rng, event.msg
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
+            meant = event.id if rng.random() < 0.25 else call_id_of(request)
+            if rng.random() < 0.1:
+                await self.decides(session, "exec", meant, "approved")
+            else:
+                parts = [{"type": rng.choice((*["inputText"] * 5, "inputImage")), "text": meant}]
+                await self.does_call(session, meant, success=rng.random() < 0.7, content_items=tuple(parts))
+
+    async def does_call(self, session: str, id: str, **response: Any) -> None:
+        """Answers a call of the client's own tool."""
+        given = DynamicToolResponse(**response)
+        await self.submits(session, ops.DynamicToolResponse(id=id, response=given))
 
     async def _answers_plan(self, session: str, event: Event) -> None:
         """Decides on a plan, late, twice, by another op or without words, or not at all."""
@@ -130,6 +151,8 @@ class Answering(ABC):
             await self.tells_server(session, call_id, "decline")
         elif kind == "plan":
             await self.plans(session, call_id, "rejected")
+        elif kind == "client_tool":
+            await self.does_call(session, call_id, success=False, output="ended")
         elif kind in ("question", "user_input"):
             types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
             await self.replies(session, types[kind], call_id, None)

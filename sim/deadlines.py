@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.broker.keys import Keys
-from orchestrator.core.calls import AwaitWork, timer_of
+from orchestrator.core.calls import AwaitWork, ClientToolWork, timer_of
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.core.state import State
 from orchestrator.core.timers import (
@@ -60,7 +60,9 @@ def wanted(state: State) -> Iterator[Wanted]:
     if task.waiting is not None and isinstance(wait := task.waiting.work, AwaitWork):
         yield Wanted(wait_timer(task.waiting.call_id), wait.timer, wait.until_ms)
     for call in task.requests:
-        if timer := timer_of(call.work):
+        timer = timer_of(call.work)
+        # People may be waited for without an end, a client that brings a tool never.
+        if timer or isinstance(call.work, ClientToolWork):
             yield Wanted(approval_timer(call.call_id), timer)
     for asked in task.open_elicitations:
         if asked.timer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import evolve, input_items, outstanding, settings
-from orchestrator.core.calls import Exec, Mcp, UserInputWork
+from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork
 from orchestrator.core.decide import (
     agent_status,
     answer,
@@ -196,6 +196,23 @@ DEFECTS = (
             "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))",
             "pass",
         ),
+        "asks",
+    ),
+    Mutant(
+        "clients that are gone hold turns for ever",
+        "a call of a client's tool waits as long as people are waited for",
+        text(
+            ask,
+            "ask_out",
+            "work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms",
+            "facts.approval_timeout_ms",
+        ),
+        "asks",
+    ),
+    Mutant(
+        "failed calls of clients' tools are told as done",
+        "clients are told that a client's tool has answered, whatever it said",
+        text(ClientToolWork, "ended", "end.decision == ANSWERED", "True"),
         "asks",
     ),
     Mutant(

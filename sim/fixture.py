@@ -9,8 +9,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from orchestrator.core.calls import ClientToolWork
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from sim.machines import Site
 from sim.nemesis import Nemesis
 from sim.people import Diary, Person
@@ -41,12 +43,12 @@ class Fixture:
         watch = self.site.watch
         found: list[tuple[str, str, str]] = []
         for session, seen in watch.sessions.items():
-            if (seen.state.facts.approval_timeout_ms or SOON_MS) < SOON_MS:
-                # Nobody answers in its timer's place.
-                continue
-            task = seen.state.task
-            asked = task.requests if task else ()
+            task, limit_ms = seen.state.task, seen.state.facts.approval_timeout_ms or SOON_MS
+            # Nobody answers in its timer's place.
+            asked = [call for call in task.requests if _limit(call, limit_ms) >= SOON_MS] if task else []
             found += [(session, call.call_id, call.work.kind if call.work else "") for call in asked]
+            if limit_ms < SOON_MS:
+                continue
             found += [(session, one.id, "elicitation") for one in (task.open_elicitations if task else ())]
         return found
 
@@ -81,6 +83,11 @@ async def visits(fixture: Fixture, person: Person, session: str) -> None:
     if fixture.rng.random() < 0.4:
         await person.shuts(session)
         await person.works(session, fixture.rng.choice((0, 1)))
+
+
+def _limit(call: Call, limit_ms: int) -> int:
+    """The milliseconds after which a request ends by itself; `limit_ms` is that of requests to people."""
+    return call.work.limit_ms if isinstance(call.work, ClientToolWork) else limit_ms
 
 
 async def new_session(fixture: Fixture, person: Person, policy: str, **facts: Any) -> str:

@@ -132,10 +132,29 @@ class CallGrammar(Reading):
             if before == "asking":
                 # Told once, settled once: a second answer finds no call that asks.
                 check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
+                self._ended_at_client(fact["call_id"], call)
             if before == "running" and call["kind"] in AFTER_RUNNING and not call.get("kept"):
                 wanted = AFTER_RUNNING[call["kind"]], fact["call_id"]
                 shown = self._shown_end.get("type"), self._shown_end.get("call_id")
                 check(shown == wanted, f"{wanted} is not shown")
+
+    def _event_dynamic_tool_call_request(self, message: Mapping[str, Any], entry: Entry) -> None:
+        asked = self.asked[message["callId"]]
+        given = orjson.loads(asked["arguments"])
+        check(message["arguments"] == given, f"{message['callId']} is asked for as {message['arguments']}")
+        check(asked["name"] == f"{message['namespace']}__{message['tool']}", "another tool is asked for")
+
+    def _event_dynamic_tool_call_response(self, message: Mapping[str, Any], entry: Entry) -> None:
+        self._task["calls"][message["call_id"]]["told"] = message["success"], message["output"]
+
+    def _ended_at_client(self, call_id: str, call: Mapping[str, Any]) -> None:
+        """A call of a client's tool has ended as it was answered, and clients are told so."""
+        if call["kind"] != "client_tool":
+            return
+        wanted = self._task["answers"][call_id] == "answered"
+        shown = next(one["output"] for one in reversed(self.conversation) if one.get("call_id") == call_id)
+        told = call.get("told")
+        check(told == (wanted, shown), f"{call_id}: {told} is told, and {wanted} holds")
 
     def _began(self, fact: Mapping[str, Any], kind: str, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"{fact['call_id']} is begun by epoch {fact['epoch']} in {epoch}")

@@ -439,6 +439,7 @@ CASES = {
         "a session was claimed elsewhere, whose unsaved changes were on a machine that was gone"
     ),
     "approval_expired": Case("a request for approval was ended by its timer"),
+    "client_tools": Case("somebody answered a call of a tool of its client", ("op dynamic_tool_response",)),
 }
 """Cases that belong to no single rule, and that a campaign is to reach as well."""
 

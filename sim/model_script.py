@@ -40,6 +40,8 @@ BEYOND = ("escalated", "dangerous")
 """Kinds of a command, beside safe or not."""
 TOOL = "mcp__sim__touch"
 ASKS = ("ask_user_question", "request_user_input")
+CLIENT_TOOL = "brought__lookup"
+"""A tool that the root's client brings along."""
 _TASK = "task "
 """The beginning of every task that an agent gives another one."""
 MOST_TURNS = 8
@@ -83,6 +85,8 @@ class Odds:
     """Plans put to people, and drafts of helpers for them, in the place of commands."""
     questions: float = 0.0
     """Questions to people, in the place of commands."""
+    brought: float = 0.0
+    """Calls of a tool of the root's client, in the place of commands."""
     processes: float = 0.0
     """Calls of `exec_command` and `write_stdin`, in the place of commands."""
     tools: float = 0.0
@@ -172,6 +176,8 @@ class ModelScript:
         elif odds.questions and self.rng.random() < odds.questions:
             name = self.rng.choice(ASKS)
             arguments.clear()
+        elif odds.brought and self.rng.random() < odds.brought:
+            name, arguments = CLIENT_TOOL, {"key": self._calls}
         elif odds.processes and self.rng.random() < odds.processes:
             name, arguments = self._of_processes()
         elif odds.tools and self.rng.random() < odds.tools:

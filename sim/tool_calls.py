@@ -10,6 +10,7 @@ import orjson
 
 from orchestrator.core.calls import (
     ApplyPatch,
+    ClientToolWork,
     Exec,
     ExecWork,
     Mcp,
@@ -47,7 +48,7 @@ from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
 from orchestrator.tools.view_image import ViewImage
 from sim.folders import Folders
 from sim.ledger import Ledger, Run, SimSupervisor
-from sim.model_script import ASKS, BEYOND, TOOL, ModelScript
+from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript
 from sim.processes import SimProcesses
 
 READING = frozenset(ViewImage.names)
@@ -62,6 +63,16 @@ RULES = Rules(
 def _in_a_review(state: State) -> bool:
     """Whether the running task is a review, whose model looks at files and does nothing else."""
     return state.task is not None and state.task.kind == "review"
+
+
+def _of_client(call: Call, state: State) -> Assessment:
+    """A call of a tool that the root's client has brought; agents have none."""
+    brought = state.facts.client_tools
+    tool = brought.named(call.name) if brought is not None else None
+    if brought is None or tool is None or _in_a_review(state):
+        return Immediate(f"unsupported call: {call.name}")
+    given = call.item["arguments"]
+    return ClientToolWork(tool.tool, brought.client, brought.limit_ms, tool.namespace, given)
 
 
 class SimTools:
@@ -139,6 +150,8 @@ class SimTools:
                 token = {**shown, "id": "token", "isSecret": True}
                 asked = [{"id": "place", **shown}, token][: self._model.rng.choice((1, 2, 2))]
                 return UserInputWork(tuple(asked))
+            case name if name == CLIENT_TOOL:
+                return _of_client(call, site.state)
             case "exec_command":
                 parsed = (UnknownCommand(cmd="serve"),)
                 lasting = Lasting(bool(arguments["tty"]), arguments["yield_ms"], 100)

@@ -13,12 +13,14 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from orchestrator.core.client_tools import ClientTools, client_tool, client_tools
 from orchestrator.core.settings import TreeRules
 from orchestrator.tables import ProviderSettings
 from sim.abandoned import abandoned
 from sim.askers import jobs
 from sim.fixture import ENOUGH, Fixture, new_session, perhaps_agents, used, visits
 from sim.held_messages import LateCopy, SlowCommit
+from sim.model_script import CLIENT_TOOL
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
 from sim.workloads_forks import heirs
@@ -79,12 +81,21 @@ async def servers(fixture: Fixture) -> None:
     await used(fixture, person, session, rng.choice((2, 4)))
 
 
+def brought(limit_ms: int) -> ClientTools | None:
+    """The tool that the client of a root brings along."""
+    namespace, _, name = CLIENT_TOOL.partition("__")
+    return client_tools("sim", limit_ms, [client_tool(namespace, name, "looks up", {})])
+
+
 async def asks(fixture: Fixture) -> None:
-    """A session that asks people for words; two answer: late, twice, with nonsense, or not at all."""
+    """A session that asks people for words, and its client to do something; two answer: late, twice, with
+    nonsense, or not at all."""
     rng, person, other, odds = fixture.rng, fixture.person(), fixture.person(), fixture.site.model.odds
     odds.questions, odds.asks, odds.calls, odds.patches = 0.7, 0.3, 0.9, 0.1
     person.habits |= {"interrupt": 5}
+    odds.brought, tools = 0.6, brought(rng.choice((2_000, 5_000, 3_600_000)))
     facts: dict[str, Any] = {
+        "client_tools": tools if rng.random() < 0.7 else None,
         "approval_timeout_ms": rng.choice((None, None, 2_000, 5_000, 3_600_000)),
         "on_user_input": rng.choice(("replace", "steer")),
         **perhaps_agents(rng, 0.5),

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from orchestrator.core import facts as f
+from orchestrator.core.client_tools import client_tool
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
@@ -81,6 +82,15 @@ def folder_of_a_thread(settings: Settings) -> Path:
     repositories = Repositories(NOWHERE.environ)
     made, _ = NewThreads(opening(settings), NOWHERE, repositories)._settings(NewThread())
     return made.session_defaults.cwd
+
+
+def limit_of_client_tools(settings: Settings) -> int:
+    """The milliseconds that a client has to answer a call of its tool."""
+    tool = client_tool(None, "lookup", "Looks.", {})
+    wish = NewThread(tools=(tool,), client="mine")
+    brought = NewThreads(opening(settings), NOWHERE, Repositories(NOWHERE.environ))._brought(wish)
+    assert brought is not None
+    return brought.limit_ms
 
 
 def rules(settings: Settings) -> object:

@@ -39,6 +39,7 @@ from tests.parts_of_settings import (
     issuer_of_sign_in,
     issuer_tokens,
     lacks_room,
+    limit_of_client_tools,
     loopback_is_refused,
     machine_folders,
     mcp_program,
@@ -319,6 +320,7 @@ EFFECTS: Mapping[str, Effect] = {
         "5", lambda s: listener_config(s, Authentication()).most_connections, 5
     ),
     "gateway.cwd": Effect('"/var"', folder_of_a_thread, Path("/var")),
+    "gateway.client_tool_timeout_s": Effect("5", limit_of_client_tools, 5_000),
     "gateway.auto_review": Effect('"ask"', lambda s: door_ports(opening(s), NOWHERE).asks_auto_review, True),
     "gateway.tls_certificate": Effect('"/c.pem"', refuses_certificate, True, KEY_FILE, costly=True),
     "gateway.tls_key": Effect('"/k.pem"', refuses_certificate, True, CERTIFICATE, costly=True),

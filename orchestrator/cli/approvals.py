@@ -156,6 +156,8 @@ def _check(asked: Asked, decision: Decision) -> None:
     from orchestrator.protocol.policy import ReviewDecision
 
     lasts = decision is ReviewDecision.APPROVED_FOR_SESSION
+    if asked.for_client and decision is not ReviewDecision.DENIED:
+        raise Fault(f"{asked.call} waits for a program, not for people: --deny {asked.call} ends it")
     if asked.asks:
         raise Fault(f"{asked.call} asks for words: --answer {_example(asked)}")
     if asked.elicits and lasts:
@@ -247,7 +249,9 @@ class Words:
         found = []
         for call, answers in self.by_call.items():
             # A server's question may be cancelled, too, and has no words for an answer.
-            asking = [one for one in asked if one.asks or (one.elicits and answers is None)]
+            asking = [
+                one for one in asked if one.asks or ((one.elicits or one.for_client) and answers is None)
+            ]
             found.append((_named(call, asking, "open questions"), answers))
         return found
 
@@ -361,6 +365,8 @@ def _wish(one: Needed) -> str:
         return f"approve the plan {one.asked.subject}"
     if one.asked.elicits:
         return f"answer the MCP server {one.asked.subject}"
+    if one.asked.for_client:
+        return f"wait, or end it: {one.asked.subject}"
     verb = "run" if request["type"] == "exec_approval_request" else "change"
     variables = variables_text(request) if verb == "run" else ""
     parts = (f"{verb} {one.asked.subject}", f"with {variables}" if variables else "")

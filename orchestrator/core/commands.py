@@ -18,6 +18,7 @@ from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.ops import (
+    DynamicToolResponse,
     ExecApproval,
     Op,
     PatchApproval,
@@ -35,8 +36,9 @@ AnswerOp: TypeAlias = (
     | UserInputAnswer
     | ResolvePlanApproval
     | ResolveElicitation
+    | DynamicToolResponse
 )
-"""Ops that answer a request to people."""
+"""Ops that answer a request to people, or to a client."""
 
 
 @record

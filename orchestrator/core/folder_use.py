@@ -8,6 +8,7 @@ from typing import assert_never
 from orchestrator.core.calls import (
     AwaitWork,
     CallWork,
+    ClientToolWork,
     CustomWork,
     ExecWork,
     HelperWork,
@@ -44,7 +45,7 @@ def may_write(work: CallWork | None, settings: TurnSettings) -> bool:
             return True
         case None | StdinWork() | AwaitWork() | HelperWork() | VariantsWork():
             return False
-        case QuestionWork() | UserInputWork() | PlanWork():
+        case QuestionWork() | UserInputWork() | PlanWork() | ClientToolWork():
             return False
         case _:
             assert_never(work)

@@ -184,7 +184,7 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
         return () if state.processes.stopping else (StopAll(task.stopping),)
     work: list[Work] = [RunCall(call.call_id, call.epoch) for call in task.running]
     work += [AnswerServer(asked.id, asked.decision) for asked in task.elicitations if asked.decision]
-    work += [AssessCall(call.call_id) for call in _startable(task, rules)]
+    work += [AssessCall(call.call_id) for call in _startable(state, task, rules)]
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))
     elif not task.calls.any_open and not task.wait and not state.tree.paused:
@@ -193,11 +193,12 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
     return tuple(work)
 
 
-def _startable(task: Task, rules: Rules) -> list[Call]:
+def _startable(state: State, task: Task, rules: Rules) -> list[Call]:
     """Calls whose turn it is: in order, one at a time, but for runs of parallel-safe ones."""
     startable: list[Call] = []
+    brought = state.facts.client_tools
     for place, call in enumerate(islice(task.calls.open, MOST_AT_ONCE)):
-        safe = call.name in rules.parallel_safe
+        safe = call.name in rules.parallel_safe or (brought and brought.named(call.name) is not None)
         if place and not safe:
             break
         if call.phase is Phase.PROPOSED:

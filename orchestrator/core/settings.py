@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
+from orchestrator.core.client_tools import ClientTools
 from orchestrator.core.forms import LIST, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -250,6 +251,8 @@ class SessionFacts:
     """Whether `exec_command` and `write_stdin` are offered in the place of `shell`."""
     portable: PortableFolder | None = None
     """The folder that any worker makes; None: the session works in a folder that is there."""
+    client_tools: ClientTools | None = None
+    """The tools that the client of a root brings along."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> SessionFacts:
@@ -261,12 +264,15 @@ class SessionFacts:
             given["workspace"] = WorkspaceMark(**given["workspace"])
         if given.get("portable"):
             given["portable"] = _read_portable(given["portable"])
+        if given.get("client_tools"):
+            given["client_tools"] = ClientTools.of(given["client_tools"])
         return cls(**{**given, **{name: given[name] or None for name in FACTS_EMPTY if name in given}})
 
     def wire(self) -> JsonObject:
         plain = {spec.name: getattr(self, spec.name) for spec in fields(self)}
         plain["workspace"] = asdict(self.workspace) if self.workspace else None
         plain["portable"] = portable_wire(self.portable)
+        plain["client_tools"] = self.client_tools.wire() if self.client_tools else None
         plain["tree_rules"] = self.tree_rules.wire()
         plain |= {name: "" for name in FACTS_EMPTY if plain[name] is None}
         return {name: value for name, value in plain.items() if value != USUAL_FACTS.get(name, _STATED)}
@@ -292,6 +298,7 @@ USUAL_FACTS: Mapping[str, bool | None] = {
     "patch_freeform": False,
     "unified_exec": False,
     "portable": None,
+    "client_tools": None,
 }
 """Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
 _STATED = object()

@@ -16,6 +16,7 @@ import orjson
 from orchestrator.broker.request_feed import Opened, Settled
 from orchestrator.core import facts as f
 from orchestrator.core.calls import PlanWork, QuestionWork, UserInputWork
+from orchestrator.core.calls.client_tool import FAILED
 from orchestrator.core.decide.answer import decision_word
 from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.entries import DENDRO
@@ -24,6 +25,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.plans import (
     PlanApprovalResponse,
@@ -45,9 +47,18 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided, asked_of
-from orchestrator.views.questions import QUESTION, Answers, call_id_of, is_elicitation, is_plan, is_question
+from orchestrator.views.questions import (
+    QUESTION,
+    Answers,
+    call_id_of,
+    is_client_tool,
+    is_elicitation,
+    is_plan,
+    is_question,
+)
 
 PATIENCE_S = 10.0
+ENDED_BY_PERSON = "not done: a person has ended the call while it waited for the program that brings the tool"
 POLL_S = 0.05
 
 
@@ -75,6 +86,8 @@ def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
         raise ValueError(f"{call} asks for words, and a decision is none: answer with questions_op")
     if is_plan(request):
         return plan_op(request, None if decision is ReviewDecision.APPROVED else "")
+    if is_client_tool(request):
+        return _ended_tool(call, decision)
     if is_elicitation(request):
         action = _ACTIONS.get(decision) if isinstance(decision, ReviewDecision) else None
         if action is None:
@@ -86,6 +99,14 @@ def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
     if request["type"] == "exec_approval_request":
         return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
     return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
+
+
+def _ended_tool(call: str, decision: Decision) -> ops.Op:
+    """A person's end of a call that waits for the client which brings its tool."""
+    if decision not in (ReviewDecision.DENIED, ReviewDecision.ABORT):
+        raise ValueError(f"{call} waits for the program that brings its tool: a person can only end it")
+    response = DynamicToolResponse(success=False, output=ENDED_BY_PERSON)
+    return ops.DynamicToolResponse(id=call, response=response)
 
 
 def questions_op(request: Mapping[str, Any], answers: Answers | None) -> ops.Op:
@@ -154,6 +175,8 @@ async def decide(client: Client, found: LogSource, asked: Asked, decision: Decis
             word = op.response.type
         case ops.ResolveElicitation():
             word = op.decision.value
+        case ops.DynamicToolResponse():
+            word = FAILED
     return await _hand_in(client, found, asked, op, word)
 
 
@@ -165,7 +188,7 @@ async def revise(client: Client, found: LogSource, asked: Asked, feedback: str) 
 
 async def reply(client: Client, found: LogSource, asked: Asked, answers: Answers | None) -> Decided:
     """Answers questions (None: will not), and waits until that is decided; raises `DoesNotAnswer`."""
-    if asked.elicits:
+    if asked.elicits or asked.for_client:
         return await decide(client, found, asked, ReviewDecision.ABORT)
     op = questions_op({**asked.request, "agent_id": None}, answers)
     return await _hand_in(client, found, asked, op, "answered" if answers else "cancelled")

@@ -31,7 +31,7 @@ from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.errors import SetAside
 from orchestrator.views.find import find
 from orchestrator.views.open_requests import ASKS
-from orchestrator.views.questions import call_id_of
+from orchestrator.views.questions import CLIENT_TOOL, call_id_of
 from orchestrator.views.thread_settings import settings_of
 
 READ_S = 15.0
@@ -154,7 +154,7 @@ async def cursor_before(found: LogSource, head: SessionHead, calls: set[str]) ->
 
 def _asks(event: StoredEvent, calls: set[str]) -> bool:
     message = orjson.loads(event.payload)["msg"]
-    return message["type"] in ASKS and call_id_of(message) in calls
+    return message["type"] in (*ASKS, CLIENT_TOOL) and call_id_of(message) in calls
 
 
 async def until_read(found: LogSource, head: SessionHead) -> bool:

@@ -189,6 +189,7 @@ class DynamicToolResponse(OpModel):
     type: Literal["dynamic_tool_response"] = "dynamic_tool_response"
     id: str
     response: DynamicToolResponseBody
+    agent_id: Maybe[Uint] = None
 
 
 class ResolveAskUserQuestion(OpModel):

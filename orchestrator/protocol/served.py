@@ -13,6 +13,7 @@ SERVED_OPS: Final = frozenset(
         "cancel_agent",
         "compact",
         "configure_session",
+        "dynamic_tool_response",
         "exec_approval",
         "get_history_entry_request",
         "get_path",
@@ -60,6 +61,8 @@ SENT_EVENTS: Final = frozenset(
         "context_compacted",
         "context_compaction",
         "conversation_path",
+        "dynamic_tool_call_request",
+        "dynamic_tool_call_response",
         "elicitation_request",
         "entered_plan_mode",
         "entered_review_mode",
@@ -122,7 +125,7 @@ SENT_EVENTS: Final = frozenset(
 NOT_ON_A_LINE: Final = frozenset({"context_compaction", "raw_response_item"})
 """Events for doors that draw items: recorded clients of the SQ and EQ are served without them."""
 
-NEVER_SERVED: Final = frozenset({"dynamic_tool_response", "refresh_mcp_servers", "undo"})
+NEVER_SERVED: Final = frozenset({"refresh_mcp_servers", "undo"})
 """Operations of other programs that no version is to carry out: they are read, and answered by an `error`."""
 
 NEVER_SENT: Final = frozenset(
@@ -136,7 +139,6 @@ NEVER_SENT: Final = frozenset(
         "collab_waiting_begin",
         "collab_waiting_end",
         "deprecation_notice",
-        "dynamic_tool_call_request",
         "undo_completed",
         "undo_started",
     }

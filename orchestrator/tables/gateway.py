@@ -51,6 +51,12 @@ class GatewaySettings(Table):
     (`approvalsReviewer: auto_review`, the default of Codex's Python SDK, whose handler accepts anything): it
     waits for people (`dendro approvals`), or that client is asked."""
 
+    client_tool_timeout_s: float = setting(
+        600.0, "gateway.client_tool_timeout_s", at_least=1, at_most=7 * 86_400
+    )
+    """Seconds that a call of a tool which a client brings along (`dynamicTools`) waits for that client,
+    connected or not. Then it has failed, and its turn goes on."""
+
     metrics_port: int | None = setting(
         None, "gateway.metrics_port", at_least=0, at_most=65_535, shown_default="none are served"
     )

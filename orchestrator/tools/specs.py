@@ -21,6 +21,18 @@ def function(name: str, description: str, properties: JsonObject, required: list
     }
 
 
+def function_of_schema(name: str, description: str, schema: JsonObject) -> JsonObject:
+    """A function tool with a whole schema for its arguments, which are an object whatever it leaves out."""
+    parameters = {"type": "object", **schema}
+    return {
+        "type": "function",
+        "name": name,
+        "description": description,
+        "strict": False,
+        "parameters": parameters,
+    }
+
+
 def string(description: str) -> JsonObject:
     """The schema of a text."""
     return {"type": "string", "description": description}

@@ -11,6 +11,7 @@ from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
+from orchestrator.tools import client_tools
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
 from orchestrator.tools.apply_patch import ApplyPatchTool
@@ -103,6 +104,7 @@ class Toolbox:
         """The tools that the model is offered."""
         offers = (tool.offered(state) for tool in self._tools if _serves(tool, state))
         offered = [offer for offer in offers if offer is not None]
+        offered += client_tools.offered(state, self._by_name.keys())
         # Last, so that a new server leaves the beginning of every request as it was.
         return [*offered, *self._mcp.specs(state)] if self._mcp is not None else offered
 
@@ -119,6 +121,8 @@ class Toolbox:
             return _not_here(call, task_of(site.state))
         if tool is not None:
             return await tool.assess(call, site)
+        if (brought := client_tools.called(site.state, call)) is not None:
+            return client_tools.assessed(site.state, call, brought)
         if self._mcp is not None and is_mcp(call.name) and call.item["type"] == "function_call":
             return await self._mcp.assess(call, site.state)
         return unsupported(call)

@@ -25,7 +25,14 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import command_text, variables_text
 from orchestrator.views.patterns import denies, names_call, why_not_allowed
-from orchestrator.views.questions import ASKED, is_elicitation, is_plan, is_question, subject_of
+from orchestrator.views.questions import (
+    LISTED,
+    is_client_tool,
+    is_elicitation,
+    is_plan,
+    is_question,
+    subject_of,
+)
 from orchestrator.views.short_ids import short_ids
 from orchestrator.views.status import no_worker
 
@@ -39,6 +46,7 @@ WORDS: Mapping[str, str] = {
     "accept": "accepted",
     "decline": "declined",
     "cancel": "left without an answer",
+    "failed": "ended, and its agent told that it failed",
 }
 
 
@@ -69,7 +77,7 @@ class Asked:
     @property
     def subject(self) -> str:
         """The text that a person reads: the command line, the paths, the questions, or the plan's title."""
-        if self.request["type"] in ASKED:
+        if self.request["type"] in LISTED:
             return subject_of(self.request)
         if self.request["type"] == "exec_approval_request":
             return f"{variables_text(self.request)}{command_text(self.request['command'])}"
@@ -89,6 +97,11 @@ class Asked:
     def elicits(self) -> bool:
         """Whether an MCP server asks."""
         return is_elicitation(self.request)
+
+    @property
+    def for_client(self) -> bool:
+        """Whether it waits for a client that brings a tool."""
+        return is_client_tool(self.request)
 
     @property
     def call(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
 from orchestrator.views.event_text import command_text
-from orchestrator.views.questions import ASKED, is_elicitation, is_plan, is_question
+from orchestrator.views.questions import LISTED, is_client_tool, is_elicitation, is_plan, is_question
 
 Request = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def why_not_allowed(pattern: str, request: Request) -> str:
     """Why the pattern does not allow the whole request; the empty string if it does."""
     if is_question(request):
         return BY_WORDS
-    if is_plan(request) or is_elicitation(request):
+    if is_plan(request) or is_elicitation(request) or is_client_tool(request):
         return BY_CALL
     if request["type"] != "exec_approval_request":
         if request.get("changes_left_out"):
@@ -80,7 +80,7 @@ def denies(pattern: str, request: Request) -> bool:
 
 
 def _parts(request: Request) -> list[str]:
-    if request["type"] in ASKED:
+    if request["type"] in LISTED:
         return []
     if request["type"] != "exec_approval_request":
         return list(request["changes"])

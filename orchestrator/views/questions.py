@@ -16,9 +16,12 @@ QUESTION = "ask_user_question_request"
 INPUT = "request_user_input"
 PLAN = "plan_approval_request"
 ELICITATION = "elicitation_request"
+CLIENT_TOOL = "dynamic_tool_call_request"
 QUESTIONS = frozenset({QUESTION, INPUT})
 ASKED = QUESTIONS | {PLAN, ELICITATION}
-"""Requests that are no approvals of a command or a patch."""
+"""Requests to people that are no approvals of a command or a patch."""
+LISTED = ASKED | {CLIENT_TOOL}
+"""These, and what waits for a client, in the fleet's queue."""
 
 
 def is_plan(request: Request) -> bool:
@@ -34,6 +37,11 @@ def is_question(request: Request) -> bool:
 def is_elicitation(request: Request) -> bool:
     """Whether an MCP server asks for yes or no in the middle of a call."""
     return bool(request["type"] == ELICITATION)
+
+
+def is_client_tool(request: Request) -> bool:
+    """Whether a client is to carry out a call of a tool that it brings: people can end it, and no more."""
+    return bool(request["type"] == CLIENT_TOOL)
 
 
 def call_id_of(message: Request) -> str:
@@ -60,6 +68,8 @@ def subject_of(request: Request) -> str:
         return f"{request['server_name']}: {request['message']}"
     if is_plan(request):
         return str(request["proposal"]["title"])
+    if is_client_tool(request):
+        return f"{request.get('client') or 'its client'} is to do {request['tool']}"
     return " · ".join(f"{each['header']}: {each['question']}" for each in request["questions"])
 
 

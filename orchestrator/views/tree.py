@@ -25,7 +25,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.turn_calls import Phase
 from orchestrator.views.event_text import command_text, mcp_call_text
-from orchestrator.views.questions import ASKED, subject_of
+from orchestrator.views.questions import LISTED, subject_of
 from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
@@ -246,7 +246,7 @@ def message_summary(message: Mapping[str, Any]) -> str:
             return f"? {_first_line(command_text(message['command']))}"
         case "apply_patch_approval_request" | "patch_apply_begin":
             return f"± {', '.join(message['changes'])}" if isinstance(message["changes"], dict) else ""
-        case kind if kind in ASKED:
+        case kind if kind in LISTED:
             return f"? {_first_line(subject_of(message))}"
         case "error":
             text = f"error: {message['message']}"

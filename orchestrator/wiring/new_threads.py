@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.ids import InvalidSessionId, TreeId, parse_session_id
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
@@ -73,10 +74,18 @@ class NewThreads:
         settings, warnings = await asyncio.to_thread(self._settings, wish)
         await self._check(principal, settings, wish)
         birth = await self._born(client, principal, wish, settings)
-        birth = replace(birth, history=await client.history())
+        facts = replace(birth.facts, client_tools=self._brought(wish))
+        birth = replace(birth, facts=facts, history=await client.history())
         session = await client.create(birth, ephemeral=wish.ephemeral)
         head, path = await head_of(self.found.broker, session), birth.facts.rollout_path or ""
         return Born(head, birth.settings, warnings, path)
+
+    def _brought(self, wish: NewThread) -> ClientTools | None:
+        limit_ms = round(self.found.settings.gateway.client_tool_timeout_s * 1000)
+        try:
+            return client_tools(wish.client, limit_ms, wish.tools)
+        except BadTool as error:
+            raise BadSetting(f"dynamicTools: {error}") from None
 
     async def _born(self, client: Client, principal: Principal, wish: NewThread, settings: Settings) -> Birth:
         if (source := wish.workspace) is None:

@@ -50,6 +50,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "user_input_answer": {"id": "u1", "response": {"answers": {}}},
     "resolve_elicitation": {"server_name": "s", "request_id": "1", "decision": "accept"},
     "thread_rollback": {"num_turns": 1},
+    "dynamic_tool_response": {"id": "d", "response": {"output": "", "success": True}},
     "remove_queued": {"submission_id": "u1"},
     "reorder_queue": {"submission_ids": ["u1"]},
     "inject_items": {
@@ -58,7 +59,6 @@ SERVED: dict[str, dict[str, Any]] = {
     "shutdown": {},
 }
 NEVER: dict[str, dict[str, Any]] = {
-    "dynamic_tool_response": {"id": "d", "response": {"call_id": "c", "output": "", "success": True}},
     "undo": {},
     "refresh_mcp_servers": {"config": {"mcp_servers": {}, "mcp_oauth_credentials_store_mode": "auto"}},
 }

@@ -11,18 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gateways.app_server.write_notifications import notifications
-from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.wiring.embedded_worker import run_worker
-from orchestrator.wiring.new_threads import door_ports
-from orchestrator.wiring.open_deployment import opened
-from tests.acceptance.conversation import Setup, Stuck, environment, scene
+from tests.acceptance.conversation import Setup, Stuck
 from tests.doors.comparator import Message, compare, unsound
 from tests.doors.conversation import NOT_IN_TMP, Held, bind, expected_of, normalised
-from tests.doors.peer import Peer, connected, served
+from tests.doors.peer import Peer, connected
 from tests.doors.results import compare_answers
 from tests.doors.schema import faults
 from tests.doors.sittings import SITTINGS, Connection, Sitting, connections, model_of
+from tests.doors.whole import whole
 from tests.servers import RedisServer, start_redis
 
 OWN = frozenset({"account/bedrock/checkGovCloudRequirements", "thread/readState/update"})
@@ -108,24 +104,14 @@ def _own(line: Message) -> bool:
 async def test_client_of_several_connections_is_told_what_the_peer_told_it(
     sitting: Sitting, tmp_path: Path, redis: RedisServer
 ) -> None:
-    with redis.client() as client:
-        client.flushall()
     bound: dict[str, str] = {}
     model = model_of(sitting, str(tmp_path / "outside"))
-    async with scene(tmp_path, NOT_IN_TMP, model) as place:
-        environ = {**environment(place.setup, place.base_url), "DENDRO_REDIS_URL": redis.url}
-        sources = SettingsSources(place.setup.workspace, environ)
-        settings = load_settings(sources)
+    async with whole(tmp_path, redis, NOT_IN_TMP, model) as (server, place):
         player = Player(place.setup, bound)
-        async with (
-            opened(settings) as found,
-            run_worker(settings),
-            served(door_ports(found, sources), notifications) as server,
-        ):
-            if len(sitting.before) > 1:
-                player.end_commands()
-            for connection in connections(sitting, bound):
-                async with connected(server) as peer:
-                    await player.play(peer, connection)
+        if len(sitting.before) > 1:
+            player.end_commands()
+        for connection in connections(sitting, bound):
+            async with connected(server) as peer:
+                await player.play(peer, connection)
     different = player.judged()
     assert not different, "\n".join(map(str, different))

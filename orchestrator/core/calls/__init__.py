@@ -6,6 +6,7 @@
     merge    what an agent has made of its folder
     mcp      a tool of an MCP server    stdin   words to a process, or a look at it
     question, user_input, plan   questions to a person, and plans; `ask` has what they share
+    client_tool   a tool that the client brings along: its answer is waited for as a person's is
 
 The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
 ways. A new kind is a module here, a case of `CallWork`, and a reader and a writer below.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, TypeAlias, assert_never
 
+from orchestrator.core.calls.client_tool import ClientToolWork
 from orchestrator.core.calls.custom import Custom, CustomWork
 from orchestrator.core.calls.exec import Exec, ExecWork
 from orchestrator.core.calls.helper import HelperWork
@@ -38,6 +40,7 @@ __all__ = [
     "Await",
     "AwaitWork",
     "CallWork",
+    "ClientToolWork",
     "Custom",
     "CustomWork",
     "Exec",
@@ -77,8 +80,8 @@ Runnable: TypeAlias = Exec | ApplyPatch | Custom | Mcp | Merge
 """Assessments of calls that have to be run, and perhaps to be approved."""
 RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork | MergeWork
 Waiting: TypeAlias = AwaitWork | HelperWork | VariantsWork
-AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork
-"""Calls that wait for a person's words. An assessment of such a call is its work."""
+AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork | ClientToolWork
+"""Calls that wait for words of a person, or of a client. An assessment of such a call is its work."""
 CallWork: TypeAlias = RunnableWork | StdinWork | Waiting | AskWork | UnknownWork
 
 _EXEC = writer_of(ExecWork, ExecWork.kind)
@@ -93,6 +96,7 @@ _STDIN = writer_of(StdinWork, StdinWork.kind)
 _QUESTION = writer_of(QuestionWork, QuestionWork.kind)
 _USER_INPUT = writer_of(UserInputWork, UserInputWork.kind)
 _PLAN = writer_of(PlanWork, PlanWork.kind)
+_CLIENT_TOOL = writer_of(ClientToolWork, ClientToolWork.kind)
 _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     ExecWork.kind: reader_of(ExecWork),
     PatchWork.kind: reader_of(PatchWork),
@@ -106,6 +110,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     QuestionWork.kind: reader_of(QuestionWork),
     UserInputWork.kind: reader_of(UserInputWork),
     PlanWork.kind: reader_of(PlanWork),
+    ClientToolWork.kind: reader_of(ClientToolWork),
 }
 
 
@@ -147,6 +152,8 @@ def spec_of(work: CallWork) -> JsonObject:
             return _USER_INPUT(work)
         case PlanWork():
             return _PLAN(work)
+        case ClientToolWork():
+            return _CLIENT_TOOL(work)
         case UnknownWork():
             return dict(work.spec)
         case _:
@@ -164,8 +171,9 @@ def timer_of(work: CallWork | None) -> int | None:
             return work.timer
 
 
+_ASKS = (QuestionWork, UserInputWork, PlanWork, ClientToolWork)
 _ANSWERED_BY: Mapping[str, tuple[str, str]] = {
-    **{work.kind: (work.noun, work.answered_by) for work in (QuestionWork, UserInputWork, PlanWork)},
+    **{work.kind: (work.noun, work.answered_by) for work in _ASKS},
     ExecWork.kind: ("a command", "exec_approval"),
     CustomWork.kind: ("a call of a tool", "exec_approval"),
     McpWork.kind: ("a call of a tool", "exec_approval"),

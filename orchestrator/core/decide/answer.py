@@ -1,4 +1,4 @@
-"""Answers of people: which open request an answer means, and what becomes of one that comes too late."""
+"""Answers of people and clients: which open request one means, and what becomes of one that is late."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AskWork, RunnableWork, UnknownWork, answered_by
 from orchestrator.core.calls.ask import DoesNotAnswer, digest_of
+from orchestrator.core.calls.client_tool import ANSWERED, FAILED
 from orchestrator.core.calls.prefixes import amendment
 from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Submitted
 from orchestrator.core.decide.approval import resolve
@@ -63,6 +64,9 @@ def reply_of(op: AnswerOp) -> Reply:
             return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
         case ops.UserInputAnswer():
             decision = "answered" if op.response.answers else "cancelled"
+            return Reply(op.id, agent_id, op.type, decision, written(op.response))
+        case ops.DynamicToolResponse():
+            decision = ANSWERED if op.response.success else FAILED
             return Reply(op.id, agent_id, op.type, decision, written(op.response))
         case ops.ResolveElicitation():
             decision = op.decision.value

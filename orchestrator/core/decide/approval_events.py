@@ -14,6 +14,7 @@ from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
     AskUserQuestionRequest,
+    DynamicToolCallRequest,
     ElicitationRequest,
     ExecApprovalRequest,
     PlanApprovalRequest,
@@ -30,6 +31,7 @@ PersonRequest: TypeAlias = (
     | RequestUserInput
     | PlanApprovalRequest
     | ElicitationRequest
+    | DynamicToolCallRequest
 )
 WITHDRAWN = "withdrawn"
 """The decision on a request whose turn ended first."""

@@ -1,4 +1,4 @@
-"""Questions to a person, and plans: a phase of a call, decided from the session's own log.
+"""Questions to a person, plans, and calls of a client's tools: a phase of a call, decided from its own log.
 
 Nobody is held while it lasts. An answer, the timer or the end of the task settles it, and only the first of
 them: behind it the call is done.
@@ -7,7 +7,7 @@ them: behind it the call is done.
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.calls import AskWork
+from orchestrator.core.calls import AskWork, ClientToolWork
 from orchestrator.core.calls.ask import Settled, digest_of
 from orchestrator.core.decide.approval_events import open_request, resolved
 from orchestrator.core.decide.branch import decided
@@ -21,11 +21,15 @@ BY_TIMER = "timer"
 """Settles what nobody has answered in time."""
 
 
-def ask_person(draft: Draft, call: Call, work: AskWork) -> None:
-    """Asks, whatever the approval policy: it is about commands and patches. Nothing is held meanwhile."""
+def ask_out(draft: Draft, call: Call, work: AskWork) -> None:
+    """Asks a person or a client, whatever the approval policy: that is about commands and patches.
+
+    Nothing is held meanwhile.
+    """
     request = work.request(call.call_id, draft.task.id)
     draft.event(request)
-    timeout = draft.state.facts.approval_timeout_ms
+    facts = draft.state.facts
+    timeout = work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms
     if timeout is not None:
         work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
     draft.add(f.CallMoved(call.call_id, Phase.ASKING, work=work))
@@ -67,4 +71,7 @@ def _end(
     draft.clear_timer(approval_timer(call.call_id))
     resolved(draft, call.call_id, end.decision, who, client, digest=digest)
     decided(draft, call, end.decision)
-    close(draft, call, end.output, events=end.events)
+    events = end.events
+    if isinstance(call.work, ClientToolWork):
+        events = (call.work.ended(call.call_id, turn, end),)
+    close(draft, call, end.output, events=events)

@@ -7,6 +7,7 @@ from typing import Final, assert_never
 from orchestrator.core import facts as f
 from orchestrator.core.calls import (
     ApplyPatch,
+    ClientToolWork,
     Custom,
     Exec,
     ExecWork,
@@ -27,7 +28,7 @@ from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
 from orchestrator.core.decide.agent_calls import agent_call
 from orchestrator.core.decide.approval import run
 from orchestrator.core.decide.approval_events import open_request
-from orchestrator.core.decide.ask import ask_person
+from orchestrator.core.decide.ask import ask_out
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import activity, uses
@@ -63,8 +64,8 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
             _carry_out(draft, call, asked, asked.judged(draft.task.settings, _approved(draft)))
         case WriteStdin() as asked:
             write_stdin(draft, call, asked)
-        case QuestionWork() | UserInputWork() | PlanWork() as work:
-            ask_person(draft, call, work)
+        case QuestionWork() | UserInputWork() | PlanWork() | ClientToolWork() as work:
+            ask_out(draft, call, work)
         case asked:
             agent_call(draft, call, asked)
 

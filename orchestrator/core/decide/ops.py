@@ -38,7 +38,6 @@ MOST_NAME = 200
 _NOT_SERVED: Mapping[str, str] = {
     tag_of(ops.RefreshMcpServers): "MCP servers are the worker's settings, which no client changes",
     tag_of(ops.Undo): "thread_rollback takes back what was said; files are git's to take back",
-    tag_of(ops.DynamicToolResponse): "a session calls no tools of its clients",
 }
 
 
@@ -69,6 +68,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
             | ops.UserInputAnswer()
             | ops.ResolvePlanApproval()
             | ops.ResolveElicitation()
+            | ops.DynamicToolResponse()
         ):
             answer(draft, command, op)
         case ops.OverrideTurnContext():
@@ -98,7 +98,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
             ask(draft, command, op)
         case ops.Shutdown():
             _shutdown(draft, command)
-        case ops.RefreshMcpServers() | ops.Undo() | ops.DynamicToolResponse():
+        case ops.RefreshMcpServers() | ops.Undo():
             error(draft, command.id, f"this version does not serve {op.type}: {_NOT_SERVED[op.type]}")
         case _:
             assert_never(op)

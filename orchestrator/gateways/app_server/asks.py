@@ -15,15 +15,22 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.messages import Answer, RequestId
-from orchestrator.gateways.app_server.write_requests import METHODS, Malformed, answer_of, request_params
+from orchestrator.gateways.app_server.write_requests import (
+    METHODS,
+    Malformed,
+    answer_of,
+    failed_tool,
+    request_params,
+    tool_op,
+)
 from orchestrator.gateways.client import Client
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.ops import ExecApproval, PatchApproval
+from orchestrator.protocol.ops import ExecApproval, Op, PatchApproval
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.questions import call_id_of
-from orchestrator.views.turns.records import RequestOpened, RequestResolved
+from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +88,8 @@ class Asks:
         A request is returned whose answer ends its turn: the session tells of that end alone.
         """
         asked = self._asked(answer.id)
-        if asked is None or answer.result is None:
-            return None
-        try:
-            op = answer_of(asked.opened, answer.result)
-        except (Malformed, DoesNotAnswer, ValueError):
+        op = None if asked is None else _op(asked.opened, answer)
+        if asked is None or op is None:
             return None
         id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
         with suppress(BrokerError, MalformedSubmission):
@@ -96,3 +100,15 @@ class Asks:
 
     def _asked(self, id: RequestId) -> Asked | None:
         return self._open.get(id) if isinstance(id, int) else None
+
+
+def _op(opened: RequestOpened, answer: Answer) -> Op | None:
+    """The operation that an answer means; None for one that says nothing, which leaves the request open."""
+    if answer.result is None:
+        if opened.kind is not RequestKind.TOOL:
+            return None
+        return tool_op(opened, failed_tool(answer.error or "its client answered with an error"))
+    try:
+        return answer_of(opened, answer.result)
+    except (Malformed, DoesNotAnswer, ValueError):
+        return None

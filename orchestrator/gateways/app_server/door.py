@@ -22,7 +22,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.read_states import TURN_ENDS, read_state
 from orchestrator.views.threads import Thread
-from orchestrator.views.turns.records import RequestOpened, RequestResolved
+from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,9 @@ class Door:
         if self._held is not None:
             self._held.append(told)
             return
-        asks = self._asks_of(told.session)
         for change, lines in told.changes:
             match change:
-                case RequestOpened(session=None) if asks:
+                case RequestOpened(session=None) if self._is_put(told.session, change):
                     self._ask(told.session, change)
                 case RequestResolved(session=None):
                     self._settled(told.session, self.asks.resolved(told.session, change))
@@ -143,9 +142,13 @@ class Door:
             told = {"threadId": session, "readState": read_state_json(state)}
             self.notify("thread/readState/changed", told)
 
-    def _asks_of(self, session: SessionId) -> bool:
+    def _is_put(self, session: SessionId, opened: RequestOpened) -> bool:
+        """Whether a request is put to this client; a call of a tool, to the program that brings it."""
         found = self.subscriptions.get(session)
-        return found is not None and found.asks and self.principal.may(Scope.APPROVE)
+        if found is None or opened.kind is not RequestKind.TOOL:
+            return found is not None and found.asks and self.principal.may(Scope.APPROVE)
+        brought_by = opened.event.get("client")
+        return self.info is not None and self.info.name == brought_by and self.principal.may(Scope.SUBMIT)
 
     def _ask(self, session: SessionId, opened: RequestOpened) -> None:
         asked = self.asks.open(session, opened, self.ports.now_ms())

@@ -39,6 +39,8 @@ class Answer:
 
     id: RequestId
     result: JsonObject | None
+    error: str = ""
+    """The text of an error, as far as it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,15 @@ def _message(value: JsonObject) -> Message:
     if isinstance(method, str):
         return Request(id, method, value.get("params"), "params" in value)
     result = value.get("result")
-    return UNREADABLE if method is not None else Answer(id, result if isinstance(result, dict) else None)
+    if method is not None:
+        return UNREADABLE
+    return Answer(id, result) if isinstance(result, dict) else Answer(id, None, _error_text(value))
+
+
+def _error_text(value: JsonObject) -> str:
+    error = value.get("error")
+    said = error.get("message") if isinstance(error, dict) else None
+    return said if isinstance(said, str) else ""
 
 
 def _id(value: JsonValue) -> RequestId | None:

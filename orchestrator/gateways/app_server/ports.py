@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.client_tools import ClientTool
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
@@ -32,6 +33,9 @@ class NewThread:
     ephemeral: bool = False
     workspace: WorkspaceSource | None = None
     """The first content of a portable folder; None for the folder `cwd`."""
+    tools: tuple[ClientTool, ...] = ()
+    """The tools that the client brings along, and the name under which it is asked."""
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
+from orchestrator.core.calls import ClientToolWork
+from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.write_items import command_action
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.protocol import ops
+from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.policy import (
     ApprovedExecpolicyAmendment,
@@ -17,7 +22,7 @@ from orchestrator.protocol.policy import (
     ExecpolicyAmendment,
     ReviewDecision,
 )
-from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
 from orchestrator.views.questions import name_of
 from orchestrator.views.turns.records import RequestKind, RequestOpened
 
@@ -28,6 +33,7 @@ METHODS: Mapping[RequestKind, str] = {
     RequestKind.CHOICES: "item/tool/requestUserInput",
     RequestKind.PLAN: "item/tool/requestUserInput",
     RequestKind.ELICITATION: "mcpServer/elicitation/request",
+    RequestKind.TOOL: "item/tool/call",
 }
 DECISIONS: Mapping[str, ReviewDecision] = {
     "accept": ReviewDecision.APPROVED,
@@ -60,6 +66,8 @@ def request_params(thread: SessionId, opened: RequestOpened, at_ms: int) -> Json
             return params | _asked([_plan_question(event["proposal"])])
         case RequestKind.ELICITATION:
             return _elicitation(thread, opened)
+        case RequestKind.TOOL:
+            return _tool_call(thread, opened)
 
 
 def _command(event: JsonMapping) -> JsonObject:
@@ -126,6 +134,18 @@ def _elicitation(thread: SessionId, opened: RequestOpened) -> JsonObject:
     }
 
 
+def _tool_call(thread: SessionId, opened: RequestOpened) -> JsonObject:
+    event = opened.event
+    return {
+        "threadId": thread,
+        "turnId": opened.turn,
+        "callId": opened.item,
+        "namespace": event.get("namespace"),
+        "tool": event["tool"],
+        "arguments": event.get("arguments"),
+    }
+
+
 # ── answers ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -141,6 +161,38 @@ def answer_of(opened: RequestOpened, result: Mapping[str, Any]) -> ops.Op:
             return plan_op(event, _feedback(_texts(result)))
         case RequestKind.ELICITATION:
             return _resolved(event, result.get("action"))
+        case RequestKind.TOOL:
+            return tool_op(opened, _tool_response(result))
+
+
+def tool_op(opened: RequestOpened, response: DynamicToolResponse) -> ops.Op:
+    """The operation that a client's answer to a call of its tool means, one that cannot be used too.
+
+    Nobody else can carry the call out: it fails, and the model reads why.
+    """
+    work = ClientToolWork(str(opened.event["tool"]), "", 0)
+    try:
+        # As one text: the parts of a submission may hold less.
+        output = work.settled(written(response)).output
+        response = DynamicToolResponse(success=response.success, output=output)
+    except DoesNotAnswer as error:
+        response = failed_tool(f"its client's answer cannot be used: {error}")
+    return ops.DynamicToolResponse(id=opened.item, response=response)
+
+
+def failed_tool(why: str) -> DynamicToolResponse:
+    """The answer of a client whose tool has failed."""
+    return DynamicToolResponse(success=False, output=why)
+
+
+def _tool_response(result: Mapping[str, Any]) -> DynamicToolResponse:
+    given = {name: result[name] for name in ("success", "contentItems", "output") if name in result}
+    try:
+        return DynamicToolResponse.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        return failed_tool(f"its client's answer cannot be used: {place}: {first['msg']}")
 
 
 def _decision(kind: RequestKind, word: JsonValue) -> Decision:

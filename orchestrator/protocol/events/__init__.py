@@ -74,6 +74,7 @@ from orchestrator.protocol.events.text import (
 )
 from orchestrator.protocol.events.tools import (
     DynamicToolCallRequest,
+    DynamicToolCallResponse,
     ExecCommandBegin,
     ExecCommandEnd,
     ExecCommandOutputDelta,
@@ -182,6 +183,7 @@ EventMsg: TypeAlias = (
     | WebSearchEnd
     | ViewImageToolCall
     | DynamicToolCallRequest
+    | DynamicToolCallResponse
     | SubagentLifecycle
     | AgentInbox
     | SubAgentToolCallBegin
@@ -234,6 +236,7 @@ __all__ = [
     "ConversationPath",
     "DeprecationNotice",
     "DynamicToolCallRequest",
+    "DynamicToolCallResponse",
     "ElicitationRequest",
     "EnteredPlanMode",
     "EnteredReviewMode",

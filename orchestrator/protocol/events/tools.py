@@ -180,3 +180,18 @@ class DynamicToolCallRequest(EventModel):
     turn_id: Annotated[str, Field(alias="turnId")]
     tool: str
     arguments: JsonValue
+    namespace: Maybe[str] = None
+    client: Maybe[str] = None
+    """Dendro's own: the name of the program that brings the tool."""
+
+
+class DynamicToolCallResponse(EventModel):
+    """A client's own tool has answered, or nobody has in time."""
+
+    stated_in = Source.DENDRO
+    type: Literal["dynamic_tool_call_response"] = "dynamic_tool_call_response"
+    call_id: CallId
+    turn_id: str
+    tool: str
+    success: Flag
+    output: LargeText

@@ -15,6 +15,7 @@ ASKS: Final[Mapping[str, RequestKind]] = {
     "ask_user_question_request": RequestKind.CHOICES,
     "elicitation_request": RequestKind.ELICITATION,
     "plan_approval_request": RequestKind.PLAN,
+    "dynamic_tool_call_request": RequestKind.TOOL,
 }
 APPROVALS: Final = frozenset({RequestKind.COMMAND, RequestKind.PATCH, RequestKind.ELICITATION})
 """Requests that people answer with yes or no; the others want words."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from pydantic import ValidationError
 
 from orchestrator.core.frozen import replace
@@ -23,12 +25,16 @@ from orchestrator.views.turns.records import (
     CollabTool,
     CollabToolCall,
     CommandExecution,
+    DynamicToolCall,
     FileChange,
     FileDiff,
     ItemId,
     ItemStatus,
     McpToolCall,
+    RequestKind,
 )
+
+Call = CommandExecution | FileChange | DynamicToolCall
 
 _SOURCES = {source.value: source for source in ExecCommandSource}
 
@@ -147,6 +153,34 @@ def helper_of(id: ItemId, event: JsonMapping, sender: str, at_ms: int | None) ->
 def ended_helper(item: CollabToolCall, event: JsonMapping, at_ms: int | None) -> CollabToolCall:
     failed = "Err" in mapping(event.get("result"))
     return replace(item, status=ItemStatus.FAILED if failed else ItemStatus.COMPLETED, completed_ms=at_ms)
+
+
+# ── tools of clients ──────────────────────────────────────────────────────────────────────────
+
+
+def client_tool_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> DynamicToolCall:
+    """A call that a client is asked to carry out."""
+    namespace = optional(event.get("namespace"))
+    return DynamicToolCall(id, text(event.get("tool")), event.get("arguments"), namespace, started_ms=at_ms)
+
+
+def ended_client_tool(item: DynamicToolCall, event: JsonMapping, at_ms: int | None) -> DynamicToolCall:
+    done = event.get("success") is True
+    return replace(
+        item,
+        status=ItemStatus.COMPLETED if done else ItemStatus.FAILED,
+        output=text(event.get("output")),
+        success=done,
+        completed_ms=at_ms,
+    )
+
+
+ASKED_ABOUT: Mapping[RequestKind, Callable[[ItemId, JsonMapping, int | None], Call]] = {
+    RequestKind.COMMAND: command_of,
+    RequestKind.PATCH: patch_of,
+    RequestKind.TOOL: client_tool_of,
+}
+"""The items of calls that begin when somebody is asked about them."""
 
 
 def steps_of(event: JsonMapping) -> tuple[tuple[str, str], ...]:

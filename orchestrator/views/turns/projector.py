@@ -150,7 +150,7 @@ class Projector:
         """Tells what a running turn waits for."""
         kinds = {request.kind for request in self._waiting.values()}
         flags = [r.ActiveFlag.APPROVAL] * bool(kinds & APPROVALS)
-        flags += [r.ActiveFlag.USER_INPUT] * bool(kinds - APPROVALS)
+        flags += [r.ActiveFlag.USER_INPUT] * bool(kinds - APPROVALS - {r.RequestKind.TOOL})
         if self._turn is not None:
             self._stands(out, r.Active(tuple(flags)))
 
@@ -384,6 +384,13 @@ class Projector:
         found = None if self._turn is None else self._turn.items.get(id)
         return found if isinstance(found, CALLS) and found.status is ItemStatus.IN_PROGRESS else None
 
+    def _dynamic_tool_call_response(self, out: Out, event: Event) -> None:
+        found = self._running(_call_id(event))
+        if self._turn is not None and isinstance(found, r.DynamicToolCall):
+            # No event but this one tells of an answer by the client that gave the task.
+            self._resolved(out, found.id, found.tool, "", _at(event))
+            self._turn.completes(out, calls.ended_client_tool(found, event.msg, _at(event)))
+
     def _web_search_begin(self, out: Out, event: Event) -> None:
         if self._turn is not None:
             self._turn.starts(out, r.WebSearch(_call_id(event), started_ms=_at(event)))
@@ -428,8 +435,8 @@ class Projector:
         request = r.RequestOpened(turn.id, id, kind, event.msg, at_ms=_at(event))
         self._waiting[id] = request
         self._waits(out)
-        if kind in WITH_ITEM and self._running(id) is None:
-            made = calls.command_of if kind is r.RequestKind.COMMAND else calls.patch_of
+        made = calls.ASKED_ABOUT.get(kind)
+        if made is not None and self._running(id) is None:
             turn.starts(out, made(id, event.msg, _at(event)))
         out.append(request)
 
@@ -508,6 +515,7 @@ _HANDLERS: Final[Mapping[str, Handler]] = {
     "web_search_begin": Projector._web_search_begin,
     "web_search_end": Projector._web_search_end,
     "view_image_tool_call": Projector._view_image_tool_call,
+    "dynamic_tool_call_response": Projector._dynamic_tool_call_response,
     "raw_response_item": Projector._raw_response_item,
     "request_resolved": Projector._request_resolved,
     **dict.fromkeys(ASKS, Projector._asks),

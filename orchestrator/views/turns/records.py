@@ -424,6 +424,8 @@ class RequestKind(StrEnum):
     """`ask_user_question`: multiple choice, answers by header."""
     ELICITATION = "elicitation"
     PLAN = "plan"
+    TOOL = "tool"
+    """A call of a tool that a client brings: that client is to answer."""
 
 
 @record

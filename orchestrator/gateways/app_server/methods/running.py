@@ -13,6 +13,7 @@ from orchestrator.broker.requests import queue_number
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import with_mode
 from orchestrator.core.settings import SettingsChanges, TurnSettings
+from orchestrator.gateways.app_server.brought_tools import ToolGiven, tools_of
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.input import Said, input_items
@@ -60,6 +61,7 @@ class ThreadStartParams(Params):
     personality: Literal["none", "friendly", "pragmatic"] | None = None
     ephemeral: bool | None = None
     thread_source: str | None = None
+    dynamic_tools: tuple[ToolGiven, ...] | None = None
     workspace: dict[str, Any] | None = None
     """Dendro's own: the first content of a portable folder, as in `configure_session`."""
 
@@ -80,7 +82,16 @@ class ThreadStartParams(Params):
 async def thread_start(door: Door, params: ThreadStartParams) -> Result:
     """Makes a session, and hears it from its first event on."""
     workspace = _workspace(params.workspace)
-    wish = NewThread(params.cwd, params.settings(), params.config or {}, bool(params.ephemeral), workspace)
+    brought = tools_of(params.dynamic_tools or ())
+    wish = NewThread(
+        params.cwd,
+        params.settings(),
+        params.config or {},
+        bool(params.ephemeral),
+        workspace,
+        brought,
+        door.info.name if door.info is not None else "",
+    )
     try:
         born = await door.ports.create(door.client, door.principal, wish)
     except BadSetting as error:

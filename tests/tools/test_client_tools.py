@@ -1,0 +1,91 @@
+"""Tools of clients in a worker's toolbox: when they are offered, and how calls of them are read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.core.calls import ClientToolWork
+from orchestrator.core.calls.client_tool import MOST_ARGUMENT_BYTES
+from orchestrator.core.client_tools import TAKEN, ClientTools, client_tool, client_tools
+from orchestrator.core.commands import Assessment, Immediate
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
+from orchestrator.protocol.ids import CallId
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tools.client_tools import offered
+from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.toolbox import Toolbox, built_in
+from tests.core.driver import Session, function_call, op, text
+
+TOOLS = built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None))
+TOOLBOX = Toolbox(TOOLS)
+PROVIDERS_OWN = "web_search"
+
+
+def brought() -> ClientTools:
+    found = client_tools("mine", 1_000, [client_tool("shop", "lookup", "Looks.", {"properties": {}})])
+    assert found is not None
+    return found
+
+
+def working(kind: str = "user_input", **fields: Any) -> State:
+    session = Session(facts={"client_tools": brought().wire()})
+    session.submit(op(kind, **(fields or {"items": [text("go")]})), "u1")
+    return session.state
+
+
+@dataclass
+class Site:
+    state: State
+
+
+async def assess(arguments: str, state: State | None = None) -> Assessment:
+    item = function_call("c1", "shop__lookup", arguments)
+    call = Call(CallId("c1"), "shop__lookup", item)
+    return await TOOLBOX.assess(call, cast(Any, Site(state or working())))
+
+
+def test_names_that_clients_may_not_take_are_those_of_the_tools_that_there_are() -> None:
+    assert {name for tool in TOOLS for name in tool.names} | {PROVIDERS_OWN} == TAKEN
+
+
+def test_tool_is_offered_under_its_namespace_with_arguments_that_are_an_object() -> None:
+    (offer,) = offered(working(), ())
+    assert (offer["name"], offer["parameters"]) == ("shop__lookup", {"type": "object", "properties": {}})
+    assert offer in TOOLBOX.specs(working())
+
+
+def test_name_that_the_worker_knows_itself_stays_the_workers() -> None:
+    assert list(offered(working(), {"shop__lookup"})) == []
+
+
+async def test_task_beside_the_conversation_has_no_tools_of_clients() -> None:
+    beside = working("plan", plan_request={"goal": "g"})
+    assert list(offered(beside, ())) == []
+    assert isinstance(await assess("{}", beside), Immediate)
+
+
+async def test_call_is_assessed_as_one_that_waits_for_the_client() -> None:
+    wanted = ClientToolWork("lookup", "mine", 1_000, "shop", '{"id":1}')
+    assert await assess(' {"id": 1} ') == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("[1]", "no JSON object"),
+        ("{", "failed to parse"),
+        (f'{{"a": "{"x" * MOST_ARGUMENT_BYTES}"}}', "at most 65,536"),
+        ('{"a":' * 70 + "1" + "}" * 70, "nested deeper than 64 levels"),
+    ],
+    ids=["list", "cut", "large", "deep"],
+)
+async def test_arguments_that_no_client_could_use_are_refused_before_one_is_asked(
+    arguments: str, told: str
+) -> None:
+    refused = await assess(arguments)
+    assert isinstance(refused, Immediate)
+    assert told in str(refused.output)
