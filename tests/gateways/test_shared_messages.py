@@ -53,7 +53,7 @@ class Queue:
 
 
 class Texts:
-    """One large text."""
+    """A large text."""
 
     async def fetch(self, tree: str, digests: Iterable[str]) -> None:
         assert set(digests) == {DIGEST}
