@@ -29,7 +29,7 @@ async def full_log(
     """
     last = through if through is not None else (await head_of(reader, session)).seq
     while after < last:
-        page = await reader.read_rollout(session, after, PAGE)
+        page = await reader.read_rollout(session, after, min(PAGE, last - after))
         if page and page[0].seq == after + 1:
             for entry in page:
                 if entry.seq <= last:

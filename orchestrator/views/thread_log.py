@@ -118,21 +118,21 @@ class ThreadLog:
         for number, one in enumerate(self.legs[leg:], leg):
             end = one.through if last is None or number != leg else min(last, one.through)
             events: list[StoredEntry] = []
-            async for stored in self._entries_back(one, end):
-                if not may_tell(stored.payload):
-                    continue
-                events.append(stored)
-                if _begins(stored):
-                    yield _stretch(number, end, tuple(reversed(events)))
-                    events, end = [], stored.seq - 1
+            async for told in self._told_back(one, end):
+                for stored in told:
+                    events.append(stored)
+                    if _begins(stored):
+                        yield _stretch(number, end, tuple(reversed(events)))
+                        events, end = [], stored.seq - 1
 
-    async def _entries_back(self, leg: Leg, last: int) -> AsyncIterator[StoredEntry]:
+    async def _told_back(self, leg: Leg, last: int) -> AsyncIterator[list[StoredEntry]]:
+        """The entries up to one that may tell something, newest first, some at a time."""
         stretch = STRETCH
         while last > 0:
             after = max(0, last - stretch)
-            entries = [stored async for stored in self.found.log(leg.session, last, after)]
-            for stored in reversed(entries):
-                yield stored
+            read = self.found.log(leg.session, last, after)
+            told = [stored async for stored in read if may_tell(stored.payload)]
+            yield told[::-1]
             last, stretch = after, min(2 * stretch, MOST_READ)
 
     async def last_of_turn(self, leg: int, seq: int) -> int:
@@ -182,7 +182,7 @@ class ThreadLog:
     async def _events(self, leg: Leg, entries: Sequence[StoredEntry]) -> list[Event]:
         logged = [event for event in map(event_of, entries) if event is not None]
         # Looked for in the bytes first: to walk through every message takes longer than to decode it.
-        if not any(_REFERENCE in stored.payload for stored in entries):
+        if _REFERENCE not in b"\n".join([stored.payload for stored in entries]):
             return logged
         wanted = {digest for event in logged for digest in references(event.msg)}
         texts = await self.found.large_texts(leg.tree, wanted) if wanted else {}

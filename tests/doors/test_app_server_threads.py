@@ -170,6 +170,18 @@ async def test_client_that_comes_back_reads_the_past_and_hears_the_rest(
     assert [*past, *live_items(other)] == live_items(peer)
 
 
+@pytest.mark.parametrize("within", [(1, 512), (1, 2, 512), (512,)])
+async def test_client_that_comes_back_hears_of_tokens_that_were_counted_long_before_the_end(
+    peer: Peer, other: Peer, harness: Harness, monkeypatch: pytest.MonkeyPatch, within: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(resume, "TOKENS_WITHIN", within)
+    thread = await talked(peer, harness, "one")
+    await read(other, "thread/resume", "ThreadResumeResponse", threadId=thread)
+    tokens = await other.until("thread/tokenUsage/updated")
+    counted = [one["params"] for one in peer.heard if one.get("method") == "thread/tokenUsage/updated"]
+    assert tokens == counted[-1]
+
+
 async def test_terminal_comes_back_with_cursors_that_have_the_newest_turn(
     peer: Peer, other: Peer, harness: Harness
 ) -> None:

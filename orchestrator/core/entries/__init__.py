@@ -45,6 +45,7 @@ def timestamp(at_ms: int) -> str:
     return f"{moment[:19]}.{at_ms % 1000:03d}Z"
 
 
+@lru_cache(maxsize=64)
 def milliseconds(timestamp: str) -> int:
     """The moment that a line's `timestamp` says."""
     return int(datetime.fromisoformat(timestamp).timestamp() * 1000)

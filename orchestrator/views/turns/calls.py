@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -36,6 +37,7 @@ from orchestrator.views.turns.records import (
 
 Call = CommandExecution | FileChange | DynamicToolCall
 
+_TEXT: Final = written(TextInput(text="", text_elements=()))
 _SOURCES = {source.value: source for source in ExecCommandSource}
 
 
@@ -195,6 +197,8 @@ def content_of(message: JsonMapping) -> tuple[JsonMapping, ...]:
     elements = _elements(message.get("text_elements"))
     images = [ImageInput(image_url=url) for url in texts(message.get("images"))]
     files = [LocalImageInput(path=path) for path in texts(message.get("local_images"))]
+    if not (elements or images or files):
+        return ({**_TEXT, "text": said},)
     spoken = [TextInput(text=said, text_elements=elements)] if said or not (images or files) else []
     return tuple(map(written, (*spoken, *images, *files)))
 

@@ -6,6 +6,7 @@ conversation's items of calls about agents.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import orjson
@@ -26,17 +27,16 @@ _FACT: Final = b'"type":"dendro"'
 _OUTPUT: Final = b'"type":"function_call_output"'
 _ANSWER: Final = b'"kind":"answer"'
 _ITEM_TOLD: Final = {"type": tag_of(RawResponseItem)}
-_NAMES: Final = tuple(f'"name":"{name}"'.encode() for name in sorted(TOLD_BY_ITEMS))
+_NAMED: Final = re.compile(b'"name":"(?:%s)"' % "|".join(sorted(TOLD_BY_ITEMS)).encode())
 
 
 def may_tell(line: bytes) -> bool:
     """Whether a stored line may be of use to a projector; looked at before it is decoded."""
-    head = line[:_HEAD]
-    if _EVENT in head:
+    if line.find(_EVENT, 0, _HEAD) >= 0:
         return True
-    if _ITEM in head:
-        return _OUTPUT in line or any(name in line for name in _NAMES)
-    return _FACT in head and _ANSWER in line
+    if line.find(_ITEM, 0, _HEAD) >= 0:
+        return _OUTPUT in line or _NAMED.search(line) is not None
+    return line.find(_FACT, 0, _HEAD) >= 0 and _ANSWER in line
 
 
 def told_by(stored: StoredEntry, *, facts: bool = True) -> Event | None:

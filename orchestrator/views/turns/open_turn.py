@@ -73,7 +73,8 @@ class OpenTurn:
         self.items |= {item.id: item for item in items}
 
     def thought_ends(self, out: list[Change]) -> None:
-        self.says([*self.speech.thought_ends(out)])
+        if ended := self.speech.thought_ends(out):
+            self.says(ended)
 
     def compacts(self, out: list[Change], at_ms: int | None) -> None:
         """A compaction begins, or an attempt after a broken one."""

@@ -35,7 +35,7 @@ from orchestrator.views.turns.log import told_by
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.records import RequestOpened, RequestResolved, TokenUsageUpdated
 
-TOKENS_WITHIN = 512
+TOKENS_WITHIN = (64, 512)
 """Entries from the end among which the last count of tokens is looked for; each request has one."""
 _COUNTED = b'"type":"token_count","info":{'
 MOST_AGENTS = 200
@@ -112,12 +112,8 @@ async def _answer(door: Door, seen: SessionHead, params: ThreadResume) -> Result
 
 async def _tell_tokens(door: Door, seen: SessionHead) -> None:
     """Tells the client how many tokens the thread has used, as its last response did."""
-    after, last = max(0, seen.seq - TOKENS_WITHIN), None
-    async for stored in door.ports.found.log(seen.session, seen.seq, after):
-        if _COUNTED in stored.payload:
-            last = stored
-    event = None if last is None else told_by(last)
-    if event is None or event.type != "token_count":
+    event = await _last_count(door, seen)
+    if event is None:
         return
     projector = Projector(seen.session)
     projector.receive(Event(event.id, {"type": "task_started"}))
@@ -125,6 +121,17 @@ async def _tell_tokens(door: Door, seen: SessionHead) -> None:
         if isinstance(change, TokenUsageUpdated):
             for method, params in notifications(seen.session, change):
                 door.notify(method, params)
+
+
+async def _last_count(door: Door, seen: SessionHead) -> Event | None:
+    for within in TOKENS_WITHIN:
+        read = door.ports.found.log(seen.session, seen.seq, max(0, seen.seq - within))
+        counted = [stored async for stored in read if _COUNTED in stored.payload]
+        for event in map(told_by, reversed(counted)):
+            # What a tool was given may look like an event.
+            if event is not None and event.type == "token_count":
+                return event
+    return None
 
 
 async def _running_below(door: Door, head: SessionHead) -> list[SessionId]:
