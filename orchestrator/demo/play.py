@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
-import subprocess
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from typing import Any, Protocol
 from orchestrator.broker.broker import Broker
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.demo.machines import DemoWorker
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
@@ -33,13 +32,13 @@ from orchestrator.views.tree import TreeReader
 from orchestrator.wiring import Deployment
 
 PROMPT = "Survey this repository with agents that ask me, and merge what they find into REPORT.md."
+OWN_FOLDERS = " Each of them has a folder of its own."
+"""Follows the prompt where that is so: the model then lets its agents write."""
 WHOLE_S = 55.0
 REST_S = 10.0
 POLL_S = 0.05
 THINK_S = 1.0
 """The demo waits this long before it answers an approval, so that it is seen to be open."""
-
-WorkerProcess = subprocess.Popen[str]
 
 
 class DemoFailed(Exception):
@@ -108,11 +107,16 @@ class Story:
     def root(self) -> SessionId:
         return self.roles[0].session
 
+    @property
+    def surveyors(self) -> list[Role]:
+        """The agents that the root made for the repository's folders."""
+        return [role for role in self.roles.values() if role.generation == 1 and role.label not in PARTS]
+
 
 class Play:
     """A run of the demo."""
 
-    def __init__(self, opened: Deployment, workers: Sequence[WorkerProcess], view: DemoView) -> None:
+    def __init__(self, opened: Deployment, workers: Sequence[DemoWorker], view: DemoView) -> None:
         ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
         self._client = Client(ports, f"demo-{os.getpid()}", "the demo")
         self._broker: Broker = opened.broker
@@ -123,14 +127,14 @@ class Play:
         self._sent = 0
         self.story = Story()
 
-    async def run(self, birth: Birth) -> Story:
+    async def run(self, birth: Birth, prompt: str = PROMPT) -> Story:
         """Runs from the first submission until all sessions of the tree have come to rest."""
         self._over = asyncio.get_running_loop().create_future()
         session = await self._client.create(birth)
         self._meet(Role(0, session, "root", "0"))
         reader = TreeReader(self._broker, TreeId(session))
         self._start(self._view.draw(reader))
-        await self._submit(ops.UserInput(items=(TextInput(text=PROMPT),)))
+        await self._submit(ops.UserInput(items=(TextInput(text=prompt),)))
         try:
             await asyncio.wait_for(asyncio.shield(self._over), WHOLE_S)
         except TimeoutError:
@@ -246,23 +250,24 @@ class Play:
         if holder is None or head is None:
             return
         name = head.holder
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
-        self.story.killed, self.story.killed_at = str(holder.pid), time.monotonic()
+        await asyncio.to_thread(holder.kill)
+        self.story.killed, self.story.killed_at = holder.named(), time.monotonic()
         for other in self.story.roles.values():
             found = await self._client.head(other.session)
             if found is not None and found.holder == name:
                 self.story.lost[other.number] = found.epoch
         lost = ", ".join(self.story.roles[number].who for number in sorted(self.story.lost))
-        self._view.note(f"✗ worker {holder.pid}, which held {lost}: killed with SIGKILL", "bold red")
+        whole = ", and all that ran there" if holder.machine else ""
+        self._view.note(f"✗ {holder.named()}, which held {lost}: killed with SIGKILL{whole}", "bold red")
 
     def _last_chance(self, deep: bool) -> bool:
         """Whether no second generation is to be expected: a folder's surveyor would make one."""
-        surveyors = [role for role in self.story.roles.values() if role.generation == 1]
-        return not deep and not any(role.label not in PARTS for role in surveyors)
+        return not deep and not self.story.surveyors
 
-    def _process(self, holder: str | None) -> WorkerProcess | None:
-        return next((worker for worker in self._workers if holder and f"-{worker.pid}-" in holder), None)
+    def _process(self, holder: str | None) -> DemoWorker | None:
+        return next(
+            (worker for worker in self._workers if holder and f"-{worker.process.pid}-" in holder), None
+        )
 
     async def _tell_takeover(self, role: Role) -> None:
         """An event of a later claim is the other worker's; one of an earlier claim was still on its way."""
@@ -275,7 +280,7 @@ class Play:
         after = time.monotonic() - self.story.killed_at
         self.story.resumed[role.number] = after
         holder = self._process(head.holder)
-        took = f"worker {holder.pid}" if holder else "the other worker"
+        took = holder.named() if holder else "the other worker"
         self._view.note(f"↺ {took} took over agent {role.who} after {after:.1f} s", "bold green")
 
     async def _at_rest(self) -> None:

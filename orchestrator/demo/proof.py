@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +27,17 @@ class Statement:
     detail: str = ""
 
 
-async def claims(found: Opened, story: Story, workspace: Path) -> list[Statement]:
-    """The demo's claims, checked against Redis and the folder."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A command that the demo runs as a person would, and what it said."""
+
+    words: str
+    text: str
+    failed: bool
+
+
+async def claims(found: Opened, story: Story, workspace: Path, shown: Sequence[Shown]) -> list[Statement]:
+    """The demo's claims, checked against Redis, the clone, and the commands that were run behind the play."""
     tree = TreeId(story.root)
     registry = projected(await found.broker.agents(tree))
     wrong = differs(fold_tree(await tree_log(found.broker, tree)), registry)
@@ -44,6 +53,7 @@ async def claims(found: Opened, story: Story, workspace: Path) -> list[Statement
             bool(story.lost) and story.lost.keys() <= story.resumed.keys(),
         ),
         _report(story, workspace / REPORT),
+        *([_merged(story, workspace, shown)] if shown else []),
         await _replays(found, story),
         Statement("the tree's log, folded, gives the registry", not wrong, wrong),
     ]
@@ -85,6 +95,16 @@ def _report(story: Story, report: Path) -> Statement:
     return Statement(
         f"{REPORT} was written, with all that they reported", bool(text) and not missing, ", ".join(missing)
     )
+
+
+def _merged(story: Story, workspace: Path, shown: Sequence[Shown]) -> Statement:
+    """The notes that agents wrote in folders of their own are in the clone, and every pack is whole."""
+    wrote = story.surveyors
+    missing = [role.who for role in wrote if not (workspace / f"survey/{role.label}.md").is_file()]
+    failed = [each.words for each in shown if each.failed]
+    count = counted(len(wrote), "agent")
+    text = f"what {count} wrote in folders of their own was merged, applied to the clone, and verified"
+    return Statement(text, not missing and not failed, ", ".join([*missing, *failed]))
 
 
 async def _replays(found: Opened, story: Story) -> Statement:

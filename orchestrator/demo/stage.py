@@ -1,4 +1,4 @@
-"""The demo's environment: a clone, a home of its own, a model stub and two workers as processes."""
+"""The demo's environment: a clone, a home of its own, a model stub, and two machines with a worker each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.demo.play import DemoFailed, Story, WorkerProcess
+from orchestrator.demo.machines import DemoWorker, LocalMachine, machine_at
+from orchestrator.demo.play import DemoFailed
+from orchestrator.sandbox.probe import cannot_mount, probe
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import Settings
 from orchestrator.wiring import Deployment
 
 START_S = 20.0
+MACHINES = ("north", "south")
+WORKSPACES = "workspaces"
 SMALL_PROJECT = {
     "README.md": "# A small project\n\nTODO: say what it is for.\n",
     "hello/main.py": "from hello.words import GREETING\n\nprint(GREETING)\n",
@@ -36,6 +40,34 @@ class Stage:
     @property
     def workspace(self) -> Path:
         return self.folder / "checkout"
+
+    def run(self, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a `dendro` command as a person would, to be shown."""
+        return subprocess.run(
+            [*self.dendro, *words], env=environ, cwd=self.workspace, capture_output=True, text=True
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The machines that the demo can have here, and the folders that its agents can have."""
+
+    machines: tuple[LocalMachine, ...] = ()
+    """None: both workers run on this machine."""
+    lacking: str = ""
+    """The reason why there are none."""
+    shared: str = ""
+    """The reason why all agents work in one folder; empty if each has its own."""
+
+
+def site(stage: Stage) -> Site:
+    """Two machines with folders of their own, or what this computer has of that."""
+    root = stage.folder / WORKSPACES
+    root.mkdir()
+    shared = cannot_mount(probe(), stage.outer.sandbox.mechanism)
+    made = tuple(machine_at(stage.folder / name, name, [(WORKSPACES, root)]) for name in MACHINES)
+    lacking = next((why for machine in made if (why := machine.lacking())), "")
+    return Site(() if lacking else made, lacking, shared)
 
 
 def clone(stage: Stage, around: Path) -> str:
@@ -71,6 +103,8 @@ def environ(stage: Stage, base_url: str) -> dict[str, str]:
     return {
         **kept,
         "DENDRO_HOME": str(stage.folder / "home"),
+        "DENDRO_UPKEEP_ARCHIVE_URL": (stage.folder / "archive").as_uri(),
+        "DENDRO_WORKSPACE_ROOT": str(stage.folder / WORKSPACES),
         "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": "the stub needs none",
     }
@@ -78,11 +112,16 @@ def environ(stage: Stage, base_url: str) -> dict[str, str]:
 
 @contextmanager
 def _process(
-    words: list[str], environ: dict[str, str], stage: Stage, stdout: int = subprocess.DEVNULL
-) -> Iterator[WorkerProcess]:
+    words: list[str],
+    environ: dict[str, str],
+    stage: Stage,
+    stdout: int = subprocess.DEVNULL,
+    machine: LocalMachine | None = None,
+) -> Iterator[subprocess.Popen[str]]:
     log = (stage.folder / f"{words[0]}.log").open("a")
+    words = [*stage.dendro, *words]
     process = subprocess.Popen(
-        [*stage.dendro, *words],
+        words if machine is None else machine.words(*words),
         env=environ,
         cwd=stage.workspace,
         stderr=log,
@@ -115,24 +154,20 @@ def stub(stage: Stage) -> Iterator[str]:
 
 
 @contextmanager
-def worker(environ: dict[str, str], stage: Stage) -> Iterator[subprocess.Popen[str]]:
-    with _process(["worker"], environ, stage) as process:
-        yield process
+def worker(
+    environ: dict[str, str], stage: Stage, machine: LocalMachine | None = None
+) -> Iterator[DemoWorker]:
+    with _process(["worker"], environ, stage, machine=machine) as process:
+        yield DemoWorker(process, machine.name if machine else "")
 
 
-async def both_alive(opened: Deployment, workers: list[subprocess.Popen[str]]) -> None:
+async def both_alive(opened: Deployment, workers: Sequence[DemoWorker]) -> None:
     async with asyncio.timeout(START_S):
         while True:
             alive = {state.worker for state in await opened.broker.workers()}
-            if all(any(f"-{worker.pid}-" in name for name in alive) for worker in workers):
+            if all(any(f"-{worker.process.pid}-" in name for name in alive) for worker in workers):
                 return
             for worker in workers:
-                if worker.poll() is not None:
-                    raise DemoFailed(f"a worker ended at its start with {worker.returncode}")
+                if worker.process.poll() is not None:
+                    raise DemoFailed(f"a worker ended at its start with {worker.process.returncode}")
             await asyncio.sleep(0.05)
-
-
-def replay(stage: Stage, environ: dict[str, str], story: Story) -> subprocess.CompletedProcess[str]:
-    """As a person would ask for it, to be shown."""
-    words = [*stage.dendro, "replay", story.root]
-    return subprocess.run(words, env=environ, cwd=stage.workspace, capture_output=True, text=True)

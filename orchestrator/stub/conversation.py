@@ -14,7 +14,13 @@ import orjson
 
 _CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 _OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
-_CONTEXT_TAGS = ("<environment_context>", "<user_instructions>", "<turn_aborted>")
+_CONTEXT_TAGS = (
+    "<environment_context>",
+    "<user_instructions>",
+    "<turn_aborted>",
+    "<process_gone>",
+    "<folder_changed>",
+)
 _PART = re.compile(r'You are agent (?P<number>\d+)(?: \("(?P<label>.*)"\))? in a tree of agents\.', re.DOTALL)
 """The start of the role text, which every agent below a root gets first."""
 _NO_EFFECT_KNOWN = ("in doubt", "aborted")

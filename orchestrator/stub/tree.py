@@ -7,6 +7,7 @@
          └─ one that fails
 
 If the root's task says "ask me", the one that asks has a question first, and the fork has its plan approved.
+If it says that each has a folder of its own, surveyors write what they found, and the root merges it.
 
 Every agent recognises its part by the first word of its task, and derives its next step
 from its conversation alone, as `survey` does. No figure in a report is not a command's.
@@ -31,6 +32,8 @@ _WAIT_MS = 600_000
 _MAX_LINES = 12
 _QUESTION = "Ask first what of it matters."
 _PLAN = "Propose a plan first."
+_OWN = "folder of its own"
+_NOTES = "Write it to"
 
 
 def tree_step(conversation: StubConversation) -> Step:
@@ -48,8 +51,8 @@ def _root(conversation: StubConversation) -> Step:
         return _run("**Dividing the work**: which folders hold the most files?", _FOLDERS)
     if not _named(conversation, "subagent_spawn"):
         thought = Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
-        asking = "ask me" in conversation.task
-        return Step(items=(thought, *_spawns(_folder_names(folders), asking), _fork(asking)))
+        asking, own = "ask me" in conversation.task, _OWN in conversation.task
+        return Step(items=(thought, *_spawns(_folder_names(folders), asking, own), _fork(asking)))
     if _output(conversation, _SIZE) is None:
         return _run("**Measuring** the whole, while they begin.", _SIZE)
     waiter = _agent_of(conversation, "waiter")
@@ -60,6 +63,8 @@ def _root(conversation: StubConversation) -> Step:
         )
     if _still_waiting(conversation):
         return Step(items=(Call("subagent_await", {}),))
+    if merges := _merges(conversation):
+        return Step(items=(Reasoning("**Taking over** what they wrote in their folders."), *merges))
     done = written(conversation)
     if done is None:
         thought = Reasoning("**Merging** what the agents reported.")
@@ -70,11 +75,12 @@ def _root(conversation: StubConversation) -> Step:
     )
 
 
-def _spawns(folders: Sequence[str], asking: bool) -> list[OutputItem]:
+def _spawns(folders: Sequence[str], asking: bool, own: bool) -> list[OutputItem]:
     spawned: list[OutputItem] = []
     for place, folder in enumerate(folders):
         helper = " with a reader of your own" if place == 0 else ""
-        spawned.append(_spawn(folder, f"Survey the folder `{folder}`{helper}."))
+        notes = f" {_NOTES} `survey/{folder}.md`." if own else ""
+        spawned.append(_spawn(folder, f"Survey the folder `{folder}`{helper}.{notes}"))
     asks = "Ask for permission to look at the object store, and say what it holds."
     asks += f" {_QUESTION}" if asking else ""
     waits = "Wait for orders."
@@ -100,6 +106,25 @@ def _agent_of(conversation: StubConversation, label: str) -> int | None:
         if made.get("label") == label:
             return int(made["agent_id"])
     return None
+
+
+def _merges(conversation: StubConversation) -> list[OutputItem]:
+    """Merges of the agents that wrote something, but those that are done."""
+    if _OWN not in conversation.task:
+        return []
+    wrote = {
+        label
+        for call in _named(conversation, "subagent_spawn")
+        if _NOTES in (asked := orjson.loads(call.arguments))["prompt"] and (label := asked["label"])
+    }
+    done = {
+        orjson.loads(call.arguments)["agent_id"]
+        for call in _named(conversation, "subagent_merge")
+        if call.output is not None and not call.output.in_doubt
+    }
+    made = _decoded(_named(conversation, "subagent_spawn"))
+    owed = [one["agent_id"] for one in made if one["label"] in wrote and one["agent_id"] not in done]
+    return [Call("subagent_merge", {"agent_id": agent}) for agent in owed]
 
 
 def _still_waiting(conversation: StubConversation) -> bool:
@@ -141,6 +166,8 @@ def _survey(conversation: StubConversation) -> Step:
     for thought, script in ((f"**Counting** in {folder}", count), (f"**Weighing** {folder}", longest)):
         if _output(conversation, script) is None:
             return _run(thought, script)
+    if _NOTES in conversation.task and _output(conversation, notes := _notes(folder, count, longest)) is None:
+        return _run("**Writing** it down, in my own folder", notes)
     heaviest = (_output(conversation, longest) or "").partition("\n")[0].rpartition(":")[0]
     if "reader" in conversation.task and heaviest:
         if not _named(conversation, "subagent_spawn"):
@@ -153,6 +180,11 @@ def _survey(conversation: StubConversation) -> Step:
         _output(conversation, longest) or "",
     ]
     return Step(items=(Text("\n".join([*said, *read])),))
+
+
+def _notes(folder: str, count: str, longest: str) -> str:
+    heading = f"printf '# %s\\n\\nFiles: %s\\n\\n' '{folder}' \"$({count})\""
+    return f"mkdir -p survey && {{ {heading}; {longest} | sed 's/^/- /'; }} > survey/{folder}.md"
 
 
 def _read(conversation: StubConversation) -> Step:

@@ -1,9 +1,10 @@
 """The demo on a console: the tree, drawn again and again, or one line after the other; and its summary.
 
-Everything is real but the model: a private Redis, two worker processes, a root with agents of
-two generations, real commands in a real clone, a patch. Half-way a worker is killed with
-SIGKILL while an agent's command runs; the other one takes over all that it held. The exit code
-is 0 only if every claim that is printed in the end held.
+Everything is real but the model: a private Redis, two machines with a worker each, a root with
+agents of two generations, real commands in copies of a real clone, merges, a patch. Half-way a machine is
+lost while an agent's command runs; the other one takes over all that it held. The exit code is 0 only if
+every claim that is printed in the end held. Where namespaces cannot be had, both workers run on this
+machine; where bubblewrap does not work, all agents work in one folder; the demo says so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +23,15 @@ from rich.live import Live
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from orchestrator.broker.errors import Unavailable
-from orchestrator.demo.play import DemoFailed, DemoView, Play, Story, WorkerProcess
-from orchestrator.demo.proof import REPORT, Statement, claims
-from orchestrator.demo.stage import Stage, both_alive, clone, environ, replay, stub, worker
+from orchestrator.demo.machines import DemoWorker
+from orchestrator.demo.play import OWN_FOLDERS, PROMPT, DemoFailed, DemoView, Play, Story
+from orchestrator.demo.proof import REPORT, Shown, Statement, claims
+from orchestrator.demo.stage import Site, Stage, both_alive, clone, environ, site, stub, worker
 from orchestrator.gateways.workspace import look_at
+from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.terminal.text import shown
 from orchestrator.terminal.tree_view import drawing, headline
@@ -36,8 +39,9 @@ from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.questions import ASKED
 from orchestrator.views.tree import TreePicture, TreeReader, message_summary
-from orchestrator.wiring import Deployment, deployment, guide, new_birth, redis_url
+from orchestrator.wiring import deployment, guide, new_birth, redis_url
 from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.portable import portable_birth
 
 REPORT_LINES = 30
 
@@ -63,32 +67,63 @@ def demo(
 async def _demo(console: Console, stage: Stage, repository: Path | None) -> int:
     if source := clone(stage, repository or stage.outer.session_defaults.cwd):
         console.print(f"[dim]a clone of {escape(source)}[/]")
+    here = site(stage)
     with ExitStack() as stack:
         base_url = stack.enter_context(stub(stage))
         environment = environ(stage, base_url)
         settings = load_settings(SettingsSources(cwd=stage.workspace, environ=environment))
         url = stack.enter_context(redis_url(settings))
-        workers = [stack.enter_context(worker(environment, stage)) for _ in range(2)]
-        names = " and ".join(f"worker {worker.pid}" for worker in workers)
-        cast = f"[dim]private Redis, model stub at {base_url}, {names}[/]"
-        console.print(cast, soft_wrap=True)
+        # A server of this machine's own is no other machine's, unless it is named.
+        environment["DENDRO_REDIS_URL"] = url
+        places = here.machines or (None, None)
+        workers = [stack.enter_context(worker(environment, stage, each)) for each in places]
+        _introduce(console, base_url, here, workers)
         async with deployment(settings, url) as opened:
             await both_alive(opened, workers)
-            story = await _play(console, stage, settings, opened, workers)
             found = Opened(settings, opened)
-            held = await claims(found, story, stage.workspace)
-        replayed = replay(stage, environment, story)
-    return _summary(console, stage, story, held, replayed)
+            story = await _play(console, found, stage, workers, own=not here.shared)
+            shown = [] if here.shared else _shown(stage, environment, story, console.is_terminal)
+            held = await claims(found, story, stage.workspace, shown)
+        shown.append(_run(stage, environment, ("replay", story.root)))
+    return _summary(console, stage, story, held, shown)
+
+
+def _introduce(console: Console, base_url: str, here: Site, workers: Sequence[DemoWorker]) -> None:
+    names = " and ".join(each.named() for each in workers)
+    console.print(f"[dim]private Redis, model stub at {base_url}, {names}[/]", soft_wrap=True)
+    if here.lacking:
+        console.print(f"[dim]both workers are on this machine: {escape(here.lacking)}[/]", soft_wrap=True)
+    if here.shared:
+        console.print(f"[dim]all agents work in one folder: {escape(here.shared)}[/]", soft_wrap=True)
 
 
 async def _play(
-    console: Console, stage: Stage, settings: Settings, opened: Deployment, workers: list[WorkerProcess]
+    console: Console, found: Opened, stage: Stage, workers: Sequence[DemoWorker], *, own: bool
 ) -> Story:
-    birth = new_birth(
-        settings, look_at(stage.workspace, guide(settings)), time.time_ns() // 1_000_000, os.urandom
-    )
+    settings = found.settings
+    if own:
+        wish = WorkspaceSource(folder=str(stage.workspace))
+        birth = await portable_birth(found, wish, settings)
+    else:
+        looked_at = look_at(stage.workspace, guide(settings))
+        birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom)
     with _view(console) as view:
-        return await Play(opened, workers, view).run(birth)
+        return await Play(found.deployment, workers, view).run(birth, PROMPT + (OWN_FOLDERS if own else ""))
+
+
+def _shown(stage: Stage, environ: dict[str, str], story: Story, colours: bool) -> list[Shown]:
+    """What a person would look at and do with the folders."""
+    environ = {**environ, "FORCE_COLOR": "1"} if colours else environ
+    diffs: list[tuple[str, ...]] = [("diff", story.root, "--stat")]
+    diffs += [("diff", story.root, str(role.number)) for role in story.surveyors[:1]]
+    applied = ("apply", story.root, "--to", str(stage.workspace))
+    asked = [*diffs, applied, ("verify", story.root, "--workspaces")]
+    return [_run(stage, environ, words) for words in asked]
+
+
+def _run(stage: Stage, environ: dict[str, str], words: Sequence[str]) -> Shown:
+    done = stage.run(environ, *words)
+    return Shown(" ".join(("dendro", *words)), done.stdout + done.stderr, done.returncode != 0)
 
 
 @contextmanager
@@ -106,15 +141,17 @@ def _summary(
     stage: Stage,
     story: Story,
     held: list[Statement],
-    replayed: subprocess.CompletedProcess[str],
+    shown: list[Shown],
 ) -> int:
     report = stage.workspace / REPORT
     if report.is_file():
         lines = report.read_text().splitlines()
         more = ["…"] if len(lines) > REPORT_LINES else []
-        shown = "\n".join([*lines[:REPORT_LINES], *more])
-        console.print(Panel(escape(shown), title=REPORT, border_style="dim"))
-    console.print(escape(replayed.stdout.rstrip() or replayed.stderr.rstrip()))
+        begin = "\n".join([*lines[:REPORT_LINES], *more])
+        console.print(Panel(escape(begin), title=REPORT, border_style="dim"))
+    for each in shown:
+        console.print(f"[bold]$ {escape(each.words)}[/]", soft_wrap=True)
+        console.print(Text.from_ansi(each.text.rstrip()), soft_wrap=True)
     table = Table(show_header=False, box=None, pad_edge=False)
     for claim in held:
         wrong = f" [red]({escape(claim.detail)})[/]" if claim.detail and not claim.true else ""
@@ -122,7 +159,7 @@ def _summary(
     figures = f"{story.commands} commands ({story.in_doubt} in doubt), tree {story.root}"
     table.add_row("", f"[dim]{figures}[/]")
     console.print(table)
-    return 0 if replayed.returncode == 0 and all(claim.true for claim in held) else 1
+    return 0 if all(claim.true for claim in held) and not any(each.failed for each in shown) else 1
 
 
 PAUSE_S = 0.1

@@ -20,6 +20,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, CallWork, HelperWork
+from orchestrator.core.counts import counted
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
@@ -245,7 +246,7 @@ def message_summary(message: Mapping[str, Any]) -> str:
         case "exec_approval_request":
             return f"? {_first_line(command_text(message['command']))}"
         case "apply_patch_approval_request" | "patch_apply_begin":
-            return f"± {', '.join(message['changes'])}" if isinstance(message["changes"], dict) else ""
+            return _changed_files(message)
         case kind if kind in LISTED:
             return f"? {_first_line(subject_of(message))}"
         case "error":
@@ -255,6 +256,15 @@ def message_summary(message: Mapping[str, Any]) -> str:
         case _:
             return ""
     return _first_line(text) if isinstance(text, str) else "[a long text]"
+
+
+def _changed_files(message: Mapping[str, Any]) -> str:
+    """The paths of a patch; of a merge, and of a patch that has more than an event can name, their number."""
+    if not isinstance(message["changes"], dict):
+        return ""
+    left_out = message.get("changes_left_out")
+    more = [counted(left_out, "more file" if message["changes"] else "file")] if left_out else []
+    return f"± {', '.join([*message['changes'], *more])}"
 
 
 def _first_line(text: str) -> str:

@@ -1,39 +1,27 @@
 """Machines of a fleet, as processes in mount and UTS namespaces of their own.
 
-Each has `/srv` to itself: home, temporary files, copies of workspaces. It has a host name and a machine id of
-its own. All of them see one folder of the test's as `/mnt`, and reach servers by TCP on loopback.
+Each has `/srv` to itself: home, temporary files, copies of workspaces. All of them see one folder of the
+test's as `/mnt`, and reach servers by TCP on loopback; `dendro demo` makes its machines in the same way.
 What goes wrong on a machine, goes wrong on all that it runs: `lose` is a power failure.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.demo.machines import KINDS, lose_machine, machine_at, running_beside
 from tests.cli.machine import PATIENCE_S, Machine, dendro
 from tests.started import Started
 
-_KINDS = ("user", "mnt", "uts")
-_BIRTH = """
-set -e
-mount --make-rprivate /
-mount --bind "$1/srv" /srv
-mount --bind "$3" /mnt
-if [ -e /etc/machine-id ]; then mount --bind "$1/machine-id" /etc/machine-id; fi
-hostname "$2"
-echo ready
-exec sleep infinity
-"""
-"""Makes the machine, and stays for as long as the machine is there."""
 HOME = Path("/srv/home")
 """The home folder of a machine's one user: the same path on each, another folder."""
 
@@ -104,31 +92,11 @@ class Host:
 
     def processes(self) -> list[int]:
         """Everything that runs there but what keeps the machine itself."""
-        mine = Path(f"/proc/{self.pid}/ns/uts").readlink()
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdigit() and (entry / "ns/uts").readlink() == mine:
-                    found.append(int(entry.name))
-        return [pid for pid in found if pid != self.pid]
+        return [pid for pid in running_beside(self.pid) if pid != self.pid]
 
     def lose(self) -> None:
         """A power failure: everything that runs there is killed, its folders stay."""
-        while running := self.processes():
-            for pid in running:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            # A zombie is nothing that runs; its parent, perhaps the test, has still to look at it.
-            if all(_state(pid) in "ZX" for pid in running):
-                return
-            time.sleep(0.005)
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return "X"
+        lose_machine(self.pid, kept=(self.pid,))
 
 
 @contextmanager
@@ -137,12 +105,12 @@ def host(root: Path, name: str, environ: Mapping[str, str], common: Path) -> Ite
 
     Skips the test where namespaces cannot be had.
     """
-    for folder in ("srv/home", "srv/tmp", "srv/work"):
-        (root / folder).mkdir(parents=True)
-    (root / "machine-id").write_text(f"{name:0<32}\n")
-    options = [f"--{kind}" for kind in ("user", "map-root-user", "mount", "uts")]
+    for folder in ("home", "tmp", "work"):
+        (root / "srv" / folder).mkdir(parents=True)
+    made = machine_at(root, name, [("srv", Path("/srv"))])
+    made = replace(made, folders=(*made.folders, (common, Path("/mnt"))))
     with subprocess.Popen(
-        ["unshare", *options, "sh", "-c", _BIRTH, "sh", root, name, common],
+        made.words("sh", "-c", "echo ready; exec sleep infinity"),
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -172,4 +140,4 @@ def _user(root: Path, pid: int, environ: Mapping[str, str]) -> Machine:
 
 def started_in(pid: int) -> Any:
     """`Started`, for commands in the namespaces of a process."""
-    return type("Started", (Started,), {"namespaces": tuple(f"/proc/{pid}/ns/{kind}" for kind in _KINDS)})
+    return type("Started", (Started,), {"namespaces": tuple(f"/proc/{pid}/ns/{kind}" for kind in KINDS)})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.stub import behaviour
+from orchestrator.stub.conversation import StubConversation
 from orchestrator.stub.render import Identity, frames
 from orchestrator.stub.script import StubRequest, Usage
 from orchestrator.stub.survey import report_path
@@ -169,3 +170,12 @@ def test_survey_without_tools_only_speaks_of_what_it_knows(repository: Path) -> 
 )
 def test_survey_writes_only_inside_the_workspace(task: str, path: str) -> None:
     assert report_path(task) == path
+
+
+@pytest.mark.parametrize("tag", ["environment_context", "turn_aborted", "process_gone", "folder_changed"])
+def test_what_the_orchestrator_tells_the_model_is_no_new_task(tag: str) -> None:
+    said = [f"<{tag}>\nnews\n</{tag}>", "Read how `a.py` begins.", f"<{tag}>\nnews\n</{tag}>"]
+    items = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": t}]} for t in said
+    ]
+    assert StubConversation.of({"input": items}).task == "Read how `a.py` begins."
