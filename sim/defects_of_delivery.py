@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core import history
+from orchestrator.core import evolve, history
 from orchestrator.core.decide import inject, queue, task, user_turn
-from sim.mutant import Mutant, lua, text
+from sim.mutant import Mutant, lua, swapped, text
 
 _USED = "if used and agent_id == '0' then index_used(KEYS[15], session, KEYS[1], now) end"
 
@@ -60,6 +60,12 @@ DEFECTS = (
         "removed input comes back",
         "input that was taken out of the queue begins its turn all the same",
         text(queue, "remove_queued", "ids.remove(removed)", "pass"),
+        "queues",
+    ),
+    Mutant(
+        "changed input begins as it was",
+        "input that says something else while it waits is said as it was at first",
+        swapped(evolve, "_edited", lambda real: lambda queue, id, items: queue),
         "queues",
     ),
     Mutant(

@@ -101,6 +101,11 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
         self.queue = list(fact["ids"])
         self.replacing &= set(self.queue)
 
+    def _fact_queue_edited(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        waits = fact["id"] in self.queue and self.task is not None
+        check(waits, f"{fact['id']} is changed, and does not wait")
+        self.edited[fact["id"]] = "".join(item["text"] for item in fact["items"])
+
     def _event_queue_changed(self, message: Mapping[str, Any], entry: Entry) -> None:
         check(message["waiting"] == len(self.queue), f"{message['waiting']} are told to wait of {self.queue}")
 
@@ -244,6 +249,8 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
             not isinstance(message["message"], str) or text_of(item) == message["message"]
         )
         check(same, f"{message['message']!r} is shown as said behind {named(said)}")
+        words = self.edited.pop(entry.id, None)
+        check(words in (None, message["message"]), f"{entry.id} says {message['message']!r}, not {words!r}")
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,8 @@ class Reading:
         self.conversation: list[Item] = []
         self.settings: dict[str, Any] = {}
         self.queue: list[str] = []
+        self.edited: dict[str, str] = {}
+        """The words of inputs that said something else while they waited."""
         self.replacing: set[str] = set()
         """Those in the queue that stop what runs."""
         self.inbox: list[str] = []

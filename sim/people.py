@@ -326,6 +326,10 @@ class Person(Answering):
             id, said = f"{self.name}.{self._numbered}", words(f"words {self.name}.{self._numbered}")
             waits.append(id)
             await self.submits(session, said.model_copy(update={"delivery": Delivery.QUEUE}), id)
+        if self._whims.random() < 0.3:
+            changed = words(f"changed {self.name}.{self._numbered}").items
+            id = self._whims.choice(waits)
+            await self.submits(session, ops.UpdateQueued(submission_id=id, items=changed))
         if self._whims.random() < 0.5:
             await self.submits(session, ops.RemoveQueued(submission_id=self._whims.choice(waits)))
             return

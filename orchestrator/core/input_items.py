@@ -27,9 +27,12 @@ _LONG = "[a long text]"
 
 def fault(op: ops.UserInput | ops.UserTurn) -> str | None:
     """The reason why an op's input cannot be taken; None if it can."""
-    if not op.items:
-        return "items: say something"
-    return _schema_fault(op.final_output_json_schema) or next(_text_faults(op.items), None)
+    return _schema_fault(op.final_output_json_schema) or items_fault(op.items)
+
+
+def items_fault(items: Sequence[InputItem]) -> str | None:
+    """The same of the items alone."""
+    return next(_text_faults(items), None) if items else "items: say something"
 
 
 def _schema_fault(schema: JsonValue) -> str | None:

@@ -329,6 +329,18 @@ class RemoveQueued(OpModel):
     submission_id: str
 
 
+class UpdateQueued(OpModel):
+    """Says something else in the place of an input that waits; answered by `queue_changed`.
+
+    The input keeps its id, its place and its settings.
+    """
+
+    stated_in = Source.DENDRO
+    type: Literal["update_queued"] = "update_queued"
+    submission_id: str
+    items: tuple[InputItemField, ...]
+
+
 class ReorderQueue(OpModel):
     """Gives the inputs that wait another order: all of them are named; answered by `queue_changed`."""
 
@@ -412,6 +424,7 @@ Op: TypeAlias = (
     | InjectItems
     | RemoveQueued
     | ReorderQueue
+    | UpdateQueued
     | Review
     | RunUserShellCommand
     | MessageAgent

@@ -37,6 +37,7 @@ SERVED_OPS: Final = frozenset(
         "set_thread_name",
         "shutdown",
         "thread_rollback",
+        "update_queued",
         "user_input",
         "user_input_answer",
         "user_turn",

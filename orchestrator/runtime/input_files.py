@@ -45,7 +45,7 @@ async def with_files(
 ) -> c.Submitted | Note:
     """The op with its files read, as seen from the session's folder; or the `error` that answers it."""
     op = command.op
-    if not isinstance(op, ops.UserInput | ops.UserTurn):
+    if not isinstance(op, ops.UserInput | ops.UserTurn | ops.UpdateQueued):
         return command
     if all(isinstance(item, TextInput) for item in op.items):
         return command

@@ -12,7 +12,7 @@ from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import Queued, State
 from orchestrator.rollouts.source import LogSource
 
-_TOLD_BY = (b'"kind":"queued"', b'"kind":"task"', b'"kind":"queue_ordered"')
+_TOLD_BY = (b'"kind":"queued"', b'"kind":"task"', b'"kind":"queue_ordered"', b'"kind":"queue_edited"')
 
 
 async def waiting_inputs(found: LogSource, head: SessionHead) -> tuple[Queued, ...]:

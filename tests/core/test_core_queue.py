@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from orchestrator.core.decide.queue import REMOVED
+from orchestrator.core.snapshot import decode, encode
 from tests.core.driver import Session, op, text
 
 
@@ -44,6 +47,36 @@ def test_person_puts_what_waits_in_another_order() -> None:
     assert session.task.id == "c"
 
 
+def test_person_says_something_else_in_the_place_of_what_waits() -> None:
+    session = queued("a", "b")
+    changed = op("update_queued", submission_id="a", items=[text("other"), text("words")])
+    seen = session.submit(changed, "r1")
+    assert (seen.types, seen.one("queue_changed")["waiting"]) == (["queue_changed"], 2)
+    assert waits(session) == ["a", "b"]
+    assert session.replayed() == session.state == decode(encode(session.state))
+    for answer in ("one", "two", "three"):
+        session.answers(answer)
+    assert session.texts() == ["go", "one", "otherwords", "two", "words b", "three"]
+
+
+@pytest.mark.parametrize(
+    ("id", "items", "told"),
+    [
+        ("x", [text("w")], "no input x waits"),
+        ("u1", [text("w")], "no input u1 waits"),
+        ("a", [], "items: say something"),
+        ("k", [text("w")], "k is a task of its own, and no words"),
+    ],
+)
+def test_change_that_fits_no_words_that_wait_is_an_error(id: str, items: list[Any], told: str) -> None:
+    session = queued("a")
+    session.submit(op("compact"), "k")
+    before = session.state.queue
+    seen = session.submit(op("update_queued", submission_id=id, items=items))
+    assert told in seen.one("error")["message"]
+    assert session.state.queue == before
+
+
 @pytest.mark.parametrize("ids", [["a"], ["a", "b", "b"], ["a", "b", "x"], ["a", "b", "c"], []])
 def test_order_that_does_not_name_all_that_wait_changes_nothing(ids: list[str]) -> None:
     session = queued("a", "b")
@@ -72,7 +105,12 @@ def test_input_whose_earlier_turn_is_being_looked_for_stays_where_it_is() -> Non
     session.ends()
     session.submit(op("user_input", items=[text("back")], last_response_id="r1"), "b1")
     assert (waits(session), session.state.task) == (["b1"], None)
-    for change in (op("remove_queued", submission_id="b1"), op("reorder_queue", submission_ids=["b1"])):
+    other = op("update_queued", submission_id="b1", items=[text("other")])
+    for change in (
+        op("remove_queued", submission_id="b1"),
+        op("reorder_queue", submission_ids=["b1"]),
+        other,
+    ):
         assert "about to begin" in session.submit(change).one("error")["message"]
     assert waits(session) == ["b1"]
 

@@ -53,6 +53,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "dynamic_tool_response": {"id": "d", "response": {"output": "", "success": True}},
     "remove_queued": {"submission_id": "u1"},
     "reorder_queue": {"submission_ids": ["u1"]},
+    "update_queued": {"submission_id": "u1", "items": [text("t")]},
     "inject_items": {
         "items": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "t"}]}]
     },

@@ -168,6 +168,43 @@ async def test_words_that_a_client_queues_are_a_turn_behind_the_running_one(
     assert (await peer.until("turn/completed"))["turn"]["id"] == queued["queuedSubmission"]["id"]
 
 
+async def test_words_that_wait_are_changed_and_begin_by_themselves_without_ending_a_turn(
+    peer: Peer, harness: Harness
+) -> None:
+    thread, gate = await begun(peer), Gate()
+    harness.models.will([gate, *HELLO], HELLO)
+    first = await said(peer, thread, "one")
+    await peer.until("turn/started")
+    words = {"threadId": thread, "input": [{"type": "text", "text": "two"}], "clientUserMessageId": "c-1"}
+    id = (await peer.call("thread/queue/add", words))["queuedSubmission"]["id"]
+    await peer.until("thread/queue/changed")
+    other = {"threadId": thread, "queuedSubmissionId": id, "input": [{"type": "text", "text": "three"}]}
+    changed = await read(peer, "thread/queue/update", "ThreadQueueUpdateResponse", **other)
+    assert changed["queuedSubmission"] == {
+        "id": id,
+        "clientUserMessageId": "c-1",
+        "input": [{"type": "text", "text": "three"}],
+    }
+    (listed,) = (await peer.call("thread/queue/list", {"threadId": thread}))["data"]
+    assert listed["input"][0]["text"] == "three"
+    for started in ({"threadId": thread}, {"threadId": thread, "queuedSubmissionId": id}):
+        code, text = await peer.refused("thread/queue/start", started)
+        assert (code, "begins by itself when it ends" in text) == (Code.REFUSED, True)
+    gate.open()
+    assert (await peer.until("turn/completed"))["turn"]["id"] == first
+    assert (await peer.until("turn/completed"))["turn"]["id"] == id
+    begun_now = await read(peer, "thread/queue/start", "ThreadQueueStartResponse", **started)
+    assert begun_now["turn"]["id"] == id
+    for method, params in (
+        ("thread/queue/update", other),
+        ("thread/queue/start", {"threadId": thread}),
+        ("thread/queue/start", {"threadId": thread, "queuedSubmissionId": "nobody"}),
+    ):
+        assert (await peer.refused(method, params))[0] == Code.REFUSED
+    items = (await peer.call("thread/items/list", {"threadId": thread, "turnId": id}))["data"]
+    assert items[0]["item"]["content"][0]["text"] == "three"
+
+
 async def test_client_sees_changes_and_deletes_the_words_that_wait(
     peer: Peer, other: Peer, harness: Harness
 ) -> None:

@@ -19,12 +19,12 @@ from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.decide.inject import inject
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
-from orchestrator.core.decide.queue import remove_queued, reorder_queue
+from orchestrator.core.decide.queue import remove_queued, reorder_queue, update_queued
 from orchestrator.core.decide.rollback import roll_back
 from orchestrator.core.decide.task import change_settings, named_changes
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.decide.user_turn import refused_turn, user_turn
-from orchestrator.core.input_items import fault
+from orchestrator.core.input_items import fault, items_fault
 from orchestrator.core.modes import mode_fault
 from orchestrator.core.user_shell import command_fault
 from orchestrator.core.user_turns import UserTurn
@@ -83,6 +83,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             remove_queued(draft, command, op)
         case ops.ReorderQueue():
             reorder_queue(draft, command, op)
+        case ops.UpdateQueued():
+            update_queued(draft, command, op)
         case ops.SetThreadName():
             _set_name(draft, command, op.name)
         case ops.GetPath():
@@ -117,6 +119,8 @@ def _fault(draft: Draft, op: ops.Op) -> str | None:
             return why
         case ops.UserInput() | ops.UserTurn():
             return fault(op) or folder_fault(draft.state, op)
+        case ops.UpdateQueued():
+            return items_fault(op.items)
         case ops.OverrideTurnContext() | ops.ConfigureSession():
             return folder_fault(draft.state, op)
         case ops.Plan() | ops.Review():

@@ -1,4 +1,4 @@
-"""Changes of the inputs that wait for the running task's end: one is taken out, or their order is another."""
+"""Changes of the inputs that wait: one is taken out, one says something else, or their order is another."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def remove_queued(draft: Draft, command: Submitted, op: ops.RemoveQueued) -> Non
     """Takes an input out of the queue, and tells so under the input's own id."""
     ids = [waiting.id for waiting in draft.state.queue]
     if op.submission_id not in ids:
-        draft.add(
-            e.error(command.id, f"no input {op.submission_id} waits: it was begun, or taken out, or is none")
-        )
+        draft.add(e.error(command.id, _none_waits(op.submission_id)))
     elif draft.state.task is None:
         draft.add(e.error(command.id, _BEGINS))
     else:
@@ -30,6 +28,26 @@ def remove_queued(draft: Draft, command: Submitted, op: ops.RemoveQueued) -> Non
         ids.remove(removed)
         draft.add(e.event(removed, ev.WarningEvent(message=REMOVED)))
         _order(draft, command, ids)
+
+
+def update_queued(draft: Draft, command: Submitted, op: ops.UpdateQueued) -> None:
+    """Puts other words in the place of those that wait."""
+    found = next((waiting for waiting in draft.state.queue if waiting.id == op.submission_id), None)
+    if found is None:
+        draft.add(e.error(command.id, _none_waits(op.submission_id)))
+    elif not found.turn.is_input:
+        draft.add(e.error(command.id, f"not changed: {op.submission_id} is a task of its own, and no words"))
+    elif draft.state.task is None:
+        draft.add(e.error(command.id, _BEGINS))
+    else:
+        read = command.items
+        items = read if read is not None else tuple(item.model_dump(mode="json") for item in op.items)
+        told = ev.QueueChanged(waiting=len(draft.state.queue))
+        draft.add(f.QueuedEdited(found.id, items), e.event(command.id, told))
+
+
+def _none_waits(id: str) -> str:
+    return f"no input {id} waits: it was begun, or taken out, or is none"
 
 
 def reorder_queue(draft: Draft, command: Submitted, op: ops.ReorderQueue) -> None:

@@ -19,7 +19,7 @@ from orchestrator.core.evolve.task import evolve_call, evolve_task
 from orchestrator.core.evolve.tree import evolve_tree
 from orchestrator.core.evolve.workspace import evolve_workspace, runs_again
 from orchestrator.core.frozen import replace
-from orchestrator.core.history import CALL_KINDS, INHERITED, Log, message_text
+from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
 from orchestrator.core.modes import plans
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.state import (
@@ -178,6 +178,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, queue=(*state.queue, Queued(id, turn, client)))
         case f.QueueOrdered(ids):
             return replace(state, queue=_ordered(state.queue, ids))
+        case f.QueuedEdited(id, items):
+            return replace(state, queue=_edited(state.queue, id, items))
         case f.Closing(by):
             return replace(state.with_list(LOOKUPS, ()), closing=by)
         case f.Closed():
@@ -222,6 +224,15 @@ def _ordered(queue: tuple[Queued, ...], ids: Sequence[str]) -> tuple[Queued, ...
         found += [waiting for waiting in left if waiting.id == id][:1]
         left = [waiting for waiting in left if waiting not in found]
     return tuple(found)
+
+
+def _edited(queue: tuple[Queued, ...], id: str, items: tuple[Item, ...]) -> tuple[Queued, ...]:
+    """The queue with other words in the first input of an id."""
+    place = next((at for at, waiting in enumerate(queue) if waiting.id == id), len(queue))
+    return tuple(
+        replace(waiting, turn=replace(waiting.turn, items=items)) if at == place else waiting
+        for at, waiting in enumerate(queue)
+    )
 
 
 def _secret_told(state: State, fact: f.Answered) -> State:

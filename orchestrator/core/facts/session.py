@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form
 from orchestrator.core.frozen import record
+from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
 from orchestrator.core.user_turns import UserTurn
@@ -69,6 +70,16 @@ class QueueOrdered:
     kind: ClassVar[str] = "queue_ordered"
     of: ClassVar[Literal["session"]] = "session"
     ids: tuple[SubmissionId, ...] = field(metadata=LIST)
+
+
+@record
+class QueuedEdited:
+    """An input that waits says something else; it keeps its place and its settings."""
+
+    kind: ClassVar[str] = "queue_edited"
+    of: ClassVar[Literal["session"]] = "session"
+    id: SubmissionId
+    items: tuple[Item, ...] = field(metadata=LIST)
 
 
 @record
@@ -219,6 +230,7 @@ SessionFact: TypeAlias = (
     | Named
     | InputQueued
     | QueueOrdered
+    | QueuedEdited
     | Closing
     | Closed
     | RateLimitsReported

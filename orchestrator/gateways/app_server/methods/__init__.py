@@ -63,8 +63,6 @@ _REMEDIES: Mapping[str, str] = {
     "thread/increment_elicitation": "an open request stops no clock: requests wait for people",
     "thread/decrement_elicitation": "an open request stops no clock: requests wait for people",
     "thread/goal/": "goals are plans: turn/start in plan mode",
-    "thread/queue/start": "what waits begins by itself: thread/queue/reorder, turn/interrupt for what runs",
-    "thread/queue/update": "thread/queue/delete, then thread/queue/add and thread/queue/reorder",
     "thread/attachment": "files are named in the input of turn/start",
     "thread/section/": "sessions are found by folder, name and tree: thread/list",
     "thread/approveGuardian": "people decide: item/commandExecution/requestApproval, dendro approvals",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -14,7 +14,7 @@ from orchestrator.gateways.app_server.errors import RpcError
 from orchestrator.gateways.app_server.input import Said, input_items
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.paging import PageParams, page
-from orchestrator.gateways.app_server.write_items import input_json
+from orchestrator.gateways.app_server.write_items import input_json, listed_turn_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
@@ -22,6 +22,8 @@ from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.queued import waiting_inputs
+from orchestrator.views.thread_log import ThreadLog
+from orchestrator.views.turns.records import Turn
 
 MOST_TEXT = 1_024
 MOST_IDS = 100
@@ -48,12 +50,7 @@ async def queue_add(door: Door, params: QueueAdd) -> Result:
         client_user_message_id=params.client_user_message_id,
     )
     await door.client.submit(head.session, Submission(turn, said))
-    queued = {
-        "id": turn,
-        "clientUserMessageId": params.client_user_message_id,
-        "input": [one.model_dump(mode="json", by_alias=True, exclude_unset=True) for one in params.input],
-    }
-    return {"queuedSubmission": queued}
+    return {"queuedSubmission": _given(turn, params.client_user_message_id, params.input)}
 
 
 class QueueList(PageParams):
@@ -114,7 +111,74 @@ async def queue_reorder(door: Door, params: QueueReorder) -> Result:
     return {}
 
 
-async def _changed(door: Door, head: SessionHead, op: ops.RemoveQueued | ops.ReorderQueue) -> None:
+class QueueUpdate(Params):
+    """Words in the place of those that wait."""
+
+    thread_id: str
+    queued_submission_id: QueuedId
+    input: tuple[Said, ...]
+
+
+async def queue_update(door: Door, params: QueueUpdate) -> Result:
+    """Says something else in the place of words that wait; they keep their id and their place."""
+    head, id = await door.head(params.thread_id), params.queued_submission_id
+    waiting = await waiting_inputs(door.ports.found, head)
+    known = next((each.turn.client_id for each in waiting if each.id == id), None)
+    try:
+        await _changed(door, head, ops.UpdateQueued(submission_id=id, items=input_items(params.input)))
+    except OpRefused as error:
+        raise RpcError(str(error)) from None
+    return {"queuedSubmission": _given(id, known or "", params.input)}
+
+
+def _given(id: str, client_id: str, said: Sequence[Said]) -> JsonObject:
+    """Words that wait as their client has just said them."""
+    return {
+        "id": id,
+        "clientUserMessageId": client_id,
+        "input": [one.model_dump(mode="json", by_alias=True, exclude_unset=True) for one in said],
+    }
+
+
+class QueueStart(Params):
+    """Words that are to begin; the first ones if none are named."""
+
+    thread_id: str
+    queued_submission_id: QueuedId | None = None
+
+
+async def queue_start(door: Door, params: QueueStart) -> Result:
+    """The turn of words that have begun by themselves, as all do; a turn that runs is not ended for them."""
+    head, id = await door.head(params.thread_id), params.queued_submission_id
+    waiting = [each.id for each in await waiting_inputs(door.ports.found, head) if each.turn.is_input]
+    if id in waiting or (id is None and waiting):
+        raise RpcError(
+            "a turn runs, and what waits begins by itself when it ends: thread/queue/reorder puts it first, "
+            "turn/interrupt ends the turn"
+        )
+    begun = None if id is None else await _lately(door, head, id)
+    if begun is None:
+        raise RpcError(
+            "nothing waits here" if id is None else f"no words {id} wait here, nor have begun lately"
+        )
+    return {"turn": listed_turn_json(begun, "notLoaded")}
+
+
+async def _lately(door: Door, head: SessionHead, id: str) -> Turn | None:
+    """One of the thread's last turns, by its id."""
+    log, looked = await ThreadLog.of(door.ports.found, head), 0
+    async for stretch in log.back():
+        if stretch.turn == id:
+            return await log.turn(stretch)
+        looked += 1
+        if looked == MOST_IDS:
+            break
+    return None
+
+
+async def _changed(
+    door: Door, head: SessionHead, op: ops.RemoveQueued | ops.ReorderQueue | ops.UpdateQueued
+) -> None:
     """Submits a change, and waits until the session has made it; raises `OpRefused`, `RpcError`."""
     told = await submit_op(
         door.client,
@@ -132,4 +196,6 @@ METHODS: Mapping[str, Method] = {
     "thread/queue/list": Method(QueueList, queue_list),
     "thread/queue/delete": Method(QueueDelete, queue_delete, Scope.SUBMIT, waits=True),
     "thread/queue/reorder": Method(QueueReorder, queue_reorder, Scope.SUBMIT, waits=True),
+    "thread/queue/start": Method(QueueStart, queue_start, Scope.SUBMIT, waits=True),
+    "thread/queue/update": Method(QueueUpdate, queue_update, Scope.SUBMIT, waits=True),
 }
