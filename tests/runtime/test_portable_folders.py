@@ -185,3 +185,63 @@ async def test_changes_of_another_machine_that_no_store_had_are_told_as_lost(
     assert await harness.run(session, hold_s=0.0) is Ended.PARKED
     assert (await harness.facts(session, "workspace_rolled_back"))[0]["lost"] == ["c1"]
     assert any("c1" in warned["message"] for warned in await harness.logged_events(session, "warning"))
+
+
+async def place(harness: Harness, session: SessionId) -> object:
+    """The place of the folder, as claims read it."""
+    names = ("copy_on", "unsaved", "failed_on", "abandoned")
+    return await harness.broker.command("HMGET", harness.broker.keys.session(session), *names)
+
+
+async def test_claims_read_where_the_folder_is_from_the_commits_that_make_and_save_it(
+    harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    session, folders.away = await portable(harness), True
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session, hold_s=0.0) is Ended.PARKED
+    assert await place(harness, session) == [b"m1", b"1", b"", b""]
+    head = await harness.broker.head(session)
+    assert head is not None
+    assert head.unsaved_on == "m1"
+    folders.away = False
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert await place(harness, session) == [b"m1", b"", b"", b""]
+
+
+async def test_session_without_a_portable_folder_has_no_place(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await harness.session()
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    assert await place(harness, session) == [None] * 4
+
+
+async def test_machine_that_could_not_make_the_folder_is_named_to_claims(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    folders.fails = [FolderFailed("m1", "no space left", elsewhere=True)]
+    harness.models.will([calls("c1")])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.YIELDED
+    assert await place(harness, session) == [b"", b"", b"m1", b""]
+
+
+async def test_changes_that_a_person_gave_up_are_gone_where_they_were_and_the_log_says_who(
+    harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    session, folders.away = await portable(harness), True
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    assert await harness.run(session, hold_s=0.0) is Ended.PARKED
+    assert (await harness.broker.abandon_unsaved(session, "ada@desk")).state == "free"
+    assert await harness.run(session) is Ended.PARKED
+    (rolled,) = await harness.facts(session, "workspace_rolled_back")
+    assert (rolled["lost"], rolled["by"]) == (["c1"], "ada@desk")
+    assert any("ada@desk" in warned["message"] for warned in await harness.logged_events(session, "warning"))
+    assert await place(harness, session) == [b"", b"", b"", b""]

@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
+from orchestrator.runtime import worker as worker_module
 from orchestrator.runtime.worker import Worker
 from tests.runtime.connections import Gate
-from tests.runtime.harness import Harness, open_broker
+from tests.runtime.harness import POOL, Harness, open_broker
 from tests.runtime.players import calls
 
 
@@ -113,3 +115,39 @@ async def test_worker_that_a_person_sends_home_leaves_and_is_listed_no_more(harn
     async with asyncio.timeout(20):
         await worker.run()
     assert await harness.broker.workers() == ()
+
+
+async def test_worker_comes_back_for_what_it_left_to_another_machine(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "POLL_S", 3600.0)
+    broker, session = harness.ports.broker, await harness.session()
+    broker.config = replace(broker.config, machine="m2", leave_s=0.2)
+    there = WorkerState((POOL,), 0, 2, facts=MachineFacts(machine_id="m1"))
+    await broker.heartbeat("w-m1", encoded(there))
+    await broker.command("HSET", broker.keys.session(session), "copy_on", "m1", "unsaved", "")
+    await harness.say(session)
+    async with asyncio.timeout(20), at_work(harness.worker()):
+        await harness.until(session, "task_complete")
+    left = await broker.command("HGET", broker.keys.session(session), "left_ms")
+    assert left is None
+
+
+async def test_worker_that_leaves_does_not_wait_for_what_it_left_to_another_machine(
+    harness: Harness,
+) -> None:
+    broker, session, looked = harness.ports.broker, await harness.session(), Gate()
+    broker.config = replace(broker.config, machine="m2", leave_s=60.0)
+    there = WorkerState((POOL,), 0, 2, facts=MachineFacts(machine_id="m1"))
+    await broker.heartbeat("w-m1", encoded(there))
+    await broker.command("HSET", broker.keys.session(session), "copy_on", "m1", "unsaved", "1")
+    harness.connection.after["claim"] = looked.wait
+    await harness.say(session)
+    worker = harness.worker()
+    async with asyncio.timeout(20):
+        running = asyncio.create_task(worker.run())
+        await looked.reached.wait()
+        looked.open()
+        worker.drain()
+        await running
+    assert await harness.facts(session, "task") == []
