@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.rollouts.objects import Objects, TooLarge
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects, TooLarge
 
 _ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _NAME = re.compile(
@@ -83,7 +83,8 @@ class Packs:
         """Brings a pack here, whole and checked: `target` is there with its bytes, or not at all.
 
         Raises `BrokenPack` for one that is missing, has more than `most` bytes, or has another hash than
-        its name says; `ArchiveUnavailable` where the store does not answer.
+        its name says; `ArchiveUnavailable` where the store does not answer; `OSError` where this machine's disk
+        does not take it.
         """
         await asyncio.to_thread(self._fetch, name, target, most)
 
@@ -106,6 +107,11 @@ class Packs:
             return self._objects.get_file(str(name), target, most)  # type: ignore[arg-type]
         except TooLarge as error:
             raise BrokenPack(f"{error}: it is not read") from error
+        except ArchiveUnavailable:
+            if target.refused is not None:
+                # The store did answer: this disk is full, or broken.
+                raise target.refused from None
+            raise
 
     async def has(self, name: PackName) -> bool:
         return await asyncio.to_thread(self._objects.exists, str(name))
@@ -137,10 +143,16 @@ class _Hashed:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.digest = hashlib.sha256()
+        self.refused: OSError | None = None
+        """The error with which this machine's disk refused a part of it."""
 
     def write(self, chunk: bytes) -> int:
         self.digest.update(chunk)
-        return self._file.write(chunk)
+        try:
+            return self._file.write(chunk)
+        except OSError as error:
+            self.refused = error
+            raise
 
 
 def folder_of(tree: TreeId, session: SessionId) -> str:
