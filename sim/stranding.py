@@ -18,9 +18,10 @@ async def strands(nemesis: Nemesis, rng: Random) -> None:
     """Takes the store away, and then the workers of a machine that has unsaved changes; until peace."""
     while not nemesis.calm.is_set():
         await asyncio.sleep(rng.uniform(0.5, 4.0))
+        if nemesis.calm.is_set():
+            return
         _man(nemesis)
         nemesis.site.objects.away = True
-        nemesis.site.loop.on(nemesis.lane, _archive_back, nemesis, after=rng.uniform(4.0, 30.0))
         found = _unsaved(nemesis)
         for _ in range(LOOKS):
             if found:
@@ -30,6 +31,9 @@ async def strands(nemesis: Nemesis, rng: Random) -> None:
         await asyncio.sleep(rng.choice((0.0, 0.5, 3.0)) * rng.random())
         if found and not nemesis.calm.is_set():
             await _strikes(nemesis, rng, *rng.choice(found))
+        # For longer than a lease, and sometimes for longer than heartbeats are waited for.
+        await asyncio.sleep(rng.uniform(4.0, 25.0))
+        nemesis.site.objects.away = False
 
 
 def _man(nemesis: Nemesis) -> None:
@@ -37,10 +41,6 @@ def _man(nemesis: Nemesis) -> None:
     hosts = {nemesis.site.folders.host_of(machine.name) for machine in nemesis.living}
     if len(hosts) < 2 <= nemesis.site.folders.hosts - len(nemesis.site.folders.lost):
         nemesis.start_worker()
-
-
-def _archive_back(nemesis: Nemesis) -> None:
-    nemesis.site.objects.away = False
 
 
 def _unsaved(nemesis: Nemesis) -> list[tuple[str, str]]:
@@ -53,7 +53,16 @@ def _unsaved(nemesis: Nemesis) -> list[tuple[str, str]]:
 async def _strikes(nemesis: Nemesis, rng: Random, session: str, host: str) -> None:
     there = [one for one in nemesis.living if nemesis.site.folders.host_of(one.name) == host]
     what = rng.choice(
-        ("holder dies", "host dies", "host dies", "host vanishes", "holder leaves", "taken", "given up")
+        (
+            "holder dies",
+            "host dies",
+            "host dies",
+            "host vanishes",
+            "holder leaves",
+            "taken",
+            "given up",
+            "given up",
+        )
     )
     nemesis.site.trace.note("nemesis", "strands", session, what)
     nemesis.site.watch.reach.met("fault", what.replace(" ", "_"))

@@ -83,8 +83,8 @@ class Packs:
         """Brings a pack here, whole and checked: `target` is there with its bytes, or not at all.
 
         Raises `BrokenPack` for one that is missing, has more than `most` bytes, or has another hash than
-        its name says; `ArchiveUnavailable` where the store does not answer; `OSError` where this machine's disk
-        does not take it.
+        its name says; `ArchiveUnavailable` where the store does not answer; `OSError` where this disk does
+        not take it.
         """
         await asyncio.to_thread(self._fetch, name, target, most)
 
