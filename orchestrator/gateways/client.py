@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +106,12 @@ class Client:
         self.namespace = namespace
         self._permits = permits
         self._proof_key = b""
+
+    def known_as(self, client_id: str) -> Client:
+        """The same client under another id: what it repeats under that id, at any process, is kept once."""
+        other = copy(self)
+        other.client_id = client_id
+        return other
 
     def keeps(self, op: Op) -> bool:
         """Whether an op is to be submitted at all: without a history, a prompt for it is dropped here."""

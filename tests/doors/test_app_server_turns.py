@@ -221,6 +221,43 @@ async def test_words_for_a_thread_at_work_join_its_turn_and_the_answer_names_it(
     assert [item["type"] for item in items(peer)].count("userMessage") == 2
 
 
+async def sends(peer: Peer, thread: str, text: str, name: str) -> str:
+    """The turn of a message that its client names."""
+    params = {"threadId": thread, "input": [{"type": "text", "text": text}], "clientUserMessageId": name}
+    return str((await peer.call("turn/start", params))["turn"]["id"])
+
+
+async def test_message_that_is_sent_again_to_another_server_is_one_turn(harness: Harness, peer: Peer) -> None:
+    thread = await begun(peer)
+    harness.models.will(HELLO, HELLO)
+    turn = await sends(peer, thread, "go", "m-1")
+    async with served(ports_of(harness), notifications) as other, connected(other) as again:
+        await again.greet(experimentalApi=True)
+        # The first server died with its answer: the client knows of no turn.
+        assert await sends(again, thread, "go", "m-1") == turn
+        await peer.until("turn/completed")
+        assert await sends(again, thread, "go", "m-1") == turn
+        assert await sends(again, thread, "go on", "m-1") != turn
+        second = await peer.until("turn/completed")
+        assert second["turn"]["id"] != turn
+        turns = (await again.call("thread/turns/list", {"threadId": thread}))["data"]
+    assert len(turns) == 2
+
+
+async def test_message_that_is_sent_again_while_its_turn_runs_joins_it_once(
+    harness: Harness, peer: Peer
+) -> None:
+    thread, gate = await begun(peer), Gate()
+    harness.models.will([TextDelta("Hel"), gate, message("Hello.")], HELLO)
+    turn = await sends(peer, thread, "go", "m-1")
+    await peer.until("item/agentMessage/delta")
+    assert await sends(peer, thread, "go", "m-1") == turn
+    assert await sends(peer, thread, "more", "m-2") == turn
+    gate.open()
+    await peer.until("turn/completed")
+    assert [item["type"] for item in items(peer)].count("userMessage") == 2
+
+
 async def test_a_turn_that_is_interrupted_has_stopped_when_the_answer_comes(
     harness: Harness, peer: Peer
 ) -> None:

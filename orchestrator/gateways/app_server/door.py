@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID, uuid5
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
@@ -17,12 +19,16 @@ from orchestrator.gateways.app_server.messages import Answer, notification, requ
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
+from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.read_states import TURN_ENDS, read_state
 from orchestrator.views.threads import Thread
 from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
+
+_WORDS: Final = UUID("6f2f9c0e-54d1-4c1b-9a55-2f0d8a3c7e11")
+"""The space of the ids that words get by their client's id for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,21 @@ class Door:
         """An id under which a turn is submitted: a UUIDv7, as threads have."""
         noise = int.from_bytes(self.ports.random_bytes(10), "big")
         return SubmissionId(new_session_id(self.ports.now_ms(), noise & (MAX_SHARDS - 1), noise >> 12))
+
+    def words_id(self, session: SessionId, message_id: str | None) -> SubmissionId:
+        """The id for a person's words: the same one for the same message, whichever server it comes to."""
+        if message_id is None:
+            return self.new_turn_id()
+        return SubmissionId(str(uuid5(_WORDS, f"{self._person}\0{session}\0{message_id}")))
+
+    @property
+    def words(self) -> Client:
+        """The client for words that may be sent again, to this server or to another one."""
+        return self.client.known_as(str(uuid5(_WORDS, self._person)))
+
+    @property
+    def _person(self) -> str:
+        return f"{self.principal.namespace}\0{self.principal.name}"
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────
 

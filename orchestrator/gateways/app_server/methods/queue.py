@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from orchestrator.broker.errors import SubmissionConflict
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.state import Queued
 from orchestrator.gateways.app_server.door import Door
@@ -43,13 +44,18 @@ class QueueAdd(Params):
 async def queue_add(door: Door, params: QueueAdd) -> Result:
     """Hands in words that wait behind the running turn, and are a turn of their own."""
     head = await door.head(params.thread_id)
-    turn = door.new_turn_id()
+    turn = door.words_id(head.session, params.client_user_message_id)
     said = ops.UserInput(
         items=input_items(params.input),
         delivery=Delivery.QUEUE,
         client_user_message_id=params.client_user_message_id,
     )
-    await door.client.submit(head.session, Submission(turn, said))
+    try:
+        await door.words.submit(head.session, Submission(turn, said))
+    except SubmissionConflict:
+        # Its client has given two messages one name.
+        turn = door.new_turn_id()
+        await door.client.submit(head.session, Submission(turn, said))
     return {"queuedSubmission": _given(turn, params.client_user_message_id, params.input)}
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError
 
+from orchestrator.broker.errors import SubmissionConflict
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.requests import queue_number
 from orchestrator.core.ids import SessionId
@@ -25,6 +26,7 @@ from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.workspaces import WorkspaceSource
@@ -32,6 +34,7 @@ from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
 from orchestrator.views.thread_settings import settings_of
 from orchestrator.views.threads import thread
+from orchestrator.views.turns.records import TurnId, UserMessage
 
 AT_REST = frozenset({"idle", "closed"})
 STEER_S = 5.0
@@ -205,11 +208,35 @@ def _mode(mode: CollaborationParams) -> dict[str, Any]:
 async def turn_start(door: Door, params: TurnStartParams) -> Result:
     """Hands a person's words to a thread; the answer is sent when they are kept.
 
-    While a turn runs they join it, and the answer names that turn.
+    While a turn runs they join it, and the answer names that turn. A message that its client names
+    (`clientUserMessageId`) and sends again, since a server died before it answered, is kept once.
     """
     head = await door.head(params.thread_id)
-    items = input_items(params.input)
-    override, turn = params.override(), door.new_turn_id()
+    turn = door.words_id(head.session, params.client_user_message_id)
+    if (joined := _joined_before(door, head, params)) is not None:
+        return {"turn": started_turn(joined)}
+    try:
+        return await _handed_in(door, head, params, turn)
+    except SubmissionConflict:
+        # Its client has given two messages one name.
+        return await _handed_in(door, head, params, door.new_turn_id())
+
+
+def _joined_before(door: Door, head: SessionHead, params: TurnStartParams) -> TurnId | None:
+    """The running turn, if the very same message stands in it."""
+    live = door.threads.of(head.session)
+    turn = None if live is None else live.projector.turn
+    if turn is None or params.client_user_message_id is None:
+        return None
+    words = [item.text for item in input_items(params.input) if isinstance(item, TextInput)]
+    said = (item for item in turn.items if isinstance(item, UserMessage))
+    told = (item for item in said if item.client_id == params.client_user_message_id)
+    same = any([part.get("text") for part in item.content if "text" in part] == words for item in told)
+    return turn.id if same else None
+
+
+async def _handed_in(door: Door, head: SessionHead, params: TurnStartParams, turn: SubmissionId) -> Result:
+    items, override = input_items(params.input), params.override()
     subscription = door.subscriptions.get(head.session)
     if subscription is not None and params.approvals_reviewer is not None:
         subscription.asks = asks_of(door, params.approvals_reviewer)
@@ -222,7 +249,7 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
     )
     changed = await _changed(door, head, override)
     if head.status in AT_REST:
-        kept = await door.client.submit(head.session, Submission(turn, said))
+        kept = await door.words.submit(head.session, Submission(turn, said))
         if kept.holder is None:
             door.threads.begin(warn_unserved(door, head, kept.sq_id))
         if changed is not None:
@@ -345,7 +372,7 @@ async def _decided(
     answers = frozenset({"input_accepted", "task_started"})
     try:
         told = await submit_op(
-            door.client,
+            door.words,
             head.session,
             said,
             lambda event, own: event.id == own and event.type in answers,
