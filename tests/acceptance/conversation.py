@@ -225,12 +225,13 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(
-    root: Path, config: str, model: Sequence[Message], wire: str = RESPONSES
+    root: Path, config: str, model: Sequence[Message] | Message, wire: str = RESPONSES
 ) -> AsyncIterator[Scene]:
     """Sets up the folders and serves the scripted model; requests and log are read at the end."""
     setup = set_up(root, with_provider_table(config, wire))
     try:
-        async with running(StubConfig(Scenario.parse(list(model)))) as stub:
+        scenario = Scenario.parse(model if isinstance(model, dict) else [*model])
+        async with running(StubConfig(scenario)) as stub:
             found = Scene(setup, stub.base_url, Held())
             yield found
             found.held.requests += [asked(body, wire) for body in await _requests(stub.base_url)]

@@ -22,13 +22,14 @@ _PATTERNS = {
     "DATE": r"\d{4}/\d{2}/\d{2}",
     "HOME": r"/\S*?",
     "COMMIT": r"[0-9a-f]{40}",
+    "RESPONSE": r"[^\s\"]+",
     "PORT": r"\d+",
     "WORKSPACE": r"/[^\s\"<]*?",
     "OUTSIDE": r"/[^\s\"<]*?",
     "LONG_TEXT": r"(?s:.{40,})",
     "ANY": r"(?s:.*)",
 }
-_NAMES_ONE_THING = ("ID", "WORKSPACE", "OUTSIDE")
+_NAMES_ONE_THING = ("ID", "WORKSPACE", "OUTSIDE", "RESPONSE")
 _PLACEHOLDER = re.compile(r"@((?:" + "|".join(_PATTERNS) + r")\d*)@")
 ANYTHING = "@ANY@"
 

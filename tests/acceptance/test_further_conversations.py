@@ -3,14 +3,17 @@
 A file holds `about`, `source` (where the expectation comes from: Codex, or a decision of this
 project's, as in `docs/protocol/sources.md`), `config`, `model` (the scripted answers), `processes` (each
 with its `arguments`, its `lines` as recorded ones, and the `exit` code), and where they matter `requests`,
-`rollout`, `before` and `files` (contents of the workspace; null is a file that must not be there). Fields
-and events left out are free, as in the recordings.
+`rollout`, `before` (files of the folder that holds `workspace`, `outside` and `home/data`, as texts, or as
+base64 behind `base64:`) and `files` (contents of the workspace; null is a file that must not be there).
+Fields and events left out are free, as in the recordings. `@PYTHON@` and `@TESTS@` in `config` are the
+interpreter and the folder of the tests, for programs that a conversation starts.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +33,9 @@ OPEN_DOORS = 'model = "gpt-5"\napproval_policy = "never"\nsandbox_mode = "danger
 @pytest.mark.parametrize(("wire", "name"), over([file.stem for file in FILES]))
 async def test_client_is_served_as_the_protocol_says(wire: str, name: str, tmp_path: Path) -> None:
     told = json.loads((FOLDER / f"{name}.json").read_text())
-    async with scene(tmp_path, told.get("config", OPEN_DOORS), told["model"], wire) as place:
+    async with scene(tmp_path, config_of(told), told["model"], wire) as place:
         bindings = place.setup.bindings()
-        _furnish(place.setup, told.get("before", {}))
+        furnish(place.setup, told.get("before", {}))
         found: list[Difference] = []
         for number, process in enumerate(told["processes"]):
             arguments = [bindings.fill(argument) for argument in process.get("arguments", [])]
@@ -50,9 +53,19 @@ async def test_client_is_served_as_the_protocol_says(wire: str, name: str, tmp_p
     assert not found, "\n".join([told["about"], *map(str, found), place.held.told()])
 
 
-def _furnish(setup: Setup, files: dict[str, str]) -> None:
+def config_of(told: dict[str, Any]) -> str:
+    """The configuration, with what it starts filled in."""
+    config: str = told.get("config", OPEN_DOORS)
+    return config.replace("@PYTHON@", sys.executable).replace("@TESTS@", str(FOLDER.parents[1]))
+
+
+def furnish(setup: Setup, files: dict[str, str]) -> None:
+    """Writes the files that are there before the first process."""
     for name, content in files.items():
-        (setup.workspace / name).write_bytes(base64.b64decode(content))
+        path = setup.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        encoded = content.removeprefix("base64:")
+        path.write_bytes(content.encode() if encoded == content else base64.b64decode(encoded))
 
 
 def _files(setup: Setup, expected: dict[str, Any]) -> list[Difference]:

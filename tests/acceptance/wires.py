@@ -21,6 +21,7 @@ NOT_OVER_CHAT = {
     "plain": "its first answer begins with a summary of reasoning, which chat completions do not have",
     "reasoning_sections": "it is about summaries of reasoning",
     "custom_apply_patch": "its call is of a custom tool, which chat completions have as a function alone",
+    "web_searches_told_by_their_items": "it is about the provider's own search",
     "local_shell_call": "its call is of the hosted shell, which chat completions have as a function alone",
 }
 """Conversations with items that chat completions cannot carry, and which."""

@@ -52,11 +52,11 @@ def text(request: dict[str, Any], said: str, **more: Any) -> None:
 
 
 def ask(request: dict[str, Any], **params: Any) -> None:
-    """Asks the person, and answers the call with what came of it."""
+    """Asks the person, and answers the call with what came of it, unless that is cancelled first."""
     send({"id": "q1", "method": "elicitation/create", "params": params})
-    reply = read()
-    while reply.get("id") != "q1":
-        reply = read()
+    while (reply := read()).get("id") != "q1":
+        if reply.get("method") == "notifications/cancelled":
+            return
     text(request, json.dumps(reply.get("result", reply.get("error")), sort_keys=True))
 
 
