@@ -118,18 +118,24 @@ class EventReader(Protocol):
 
 
 async def follow(
-    reader: EventReader, session: SessionId, cursor: EqCursor = BEGINNING, *, idle_s: float = 5.0
+    reader: EventReader,
+    session: SessionId,
+    cursor: EqCursor = BEGINNING,
+    *,
+    idle_s: float = 5.0,
+    newborn: bool = False,
 ) -> AsyncGenerator[Item]:
     """Yields what happened after `cursor`, forever; raises `Unavailable` when Redis goes away.
 
     Come back with the last cursor then. Every `idle_s` without an event the place is checked again.
+    Of a `newborn` session nothing can be missing yet: the first wait comes without a check.
     """
     at, seen = cursor, False
     while True:
         # Behind an event that was read here, the check and the wait are one request.
         events = await reader.wait_behind(session, at, idle_s) if seen else None
         if events is None:
-            gap = await _gap_at(reader, session, at)
+            gap = None if newborn else await _gap_at(reader, session, at)
             if gap is not None:
                 yield gap
                 head = await _head(reader, session)
@@ -137,7 +143,7 @@ async def follow(
                     yield Replayed(entry)
                 at = EqCursor.at(head)
                 yield CaughtUp(at)
-            events, seen = await reader.wait_eq(session, at.n, idle_s), False
+            events, seen, newborn = await reader.wait_eq(session, at.n, idle_s), False, False
         for event in events:
             if event.n != at.n + 1:
                 # Trimmed while we were away; the check above finds the gap.

@@ -110,10 +110,18 @@ class Reader:
             )
             if tree is None:
                 raise UnknownSession(session)
-            if len(self._namespaces) >= _PLACES_KEPT:
-                self._namespaces.clear()
-            self._namespaces[session] = (named or b"").decode()
+            self._keep_namespace(session, (named or b"").decode())
         return self._namespaces[session]
+
+    def remember(self, head: SessionHead) -> None:
+        """Keeps what a head says of its session that does not change while it lives."""
+        self._keep(Place(head.session, head.tree, head.pool))
+        self._keep_namespace(head.session, head.labels.namespace)
+
+    def _keep_namespace(self, session: SessionId, namespace: str) -> None:
+        if len(self._namespaces) >= _PLACES_KEPT:
+            self._namespaces.clear()
+        self._namespaces[session] = namespace
 
     def _keep(self, place: Place) -> Place:
         if len(self._places) >= _PLACES_KEPT:

@@ -215,18 +215,25 @@ class Client:
         if not self._sees(await self._insist(lambda: self._ports.broker.namespace(session))):
             raise UnknownSession(session)
 
-    async def follow(self, session: SessionId, cursor: EqCursor = BEGINNING) -> AsyncIterator[Event]:
-        """The session's events after `cursor`, for ever; a gap is reported by a `warning`, never skipped."""
+    async def follow(
+        self, session: SessionId, cursor: EqCursor = BEGINNING, *, newborn: bool = False
+    ) -> AsyncIterator[Event]:
+        """The session's events after `cursor`, for ever; a gap is reported by a `warning`, never skipped.
+
+        `newborn`: the session was made a moment ago, and the cursor is its beginning.
+        """
         await self._check_visible(session)
         at = cursor
         while True:
             try:
-                async for item in follow(self._ports.events or self._ports.broker, session, at):
+                reader = self._ports.events or self._ports.broker
+                async for item in follow(reader, session, at, newborn=newborn):
                     for event in await self._events(session, item):
                         at = event.cursor or at
                         yield event
                     at = item.cursor if isinstance(item, CaughtUp) else at
             except Unavailable:
+                newborn = False
                 await self._ports.sleep(RETRY_S)
 
     async def requests(self, idle_s: float = 5.0) -> AsyncIterator[RequestChange]:

@@ -78,6 +78,7 @@ class NewThreads:
         birth = replace(birth, facts=facts, history=await client.history())
         session = await client.create(birth, ephemeral=wish.ephemeral)
         head, path = await head_of(self.found.broker, session), birth.facts.rollout_path or ""
+        self.found.broker.remember(head)
         return Born(head, birth.settings, warnings, path)
 
     def _brought(self, wish: NewThread) -> ClientTools | None:

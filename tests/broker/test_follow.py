@@ -24,7 +24,7 @@ from orchestrator.broker.follow import (
     hash8_of,
 )
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.records import Claimed, Committed, Emitted, StoredEvent
+from orchestrator.broker.records import Claimed, Committed, Emitted, Place, StoredEvent
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
@@ -201,6 +201,38 @@ async def test_follower_waits_only_behind_the_event_that_it_has_seen(broker: Bro
     found = await waits
     assert found is not None
     assert [event.payload for event in found] == [b"delta"]
+
+
+async def test_follower_of_a_newborn_session_only_waits_until_it_has_seen_an_event(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 1)
+    session = held.claim.session
+
+    async def looks(*place: Any) -> Any:
+        raise AssertionError("a newborn session was looked at")
+
+    with monkeypatch.context() as blind:
+        for name in ("read_eq", "head", "read_rollout"):
+            blind.setattr(broker, name, looks)
+        following = follow(broker, session, BEGINNING, newborn=True)
+        assert isinstance(await anext(following), Followed)
+    async with aclosing(following):
+        await commits_after(broker, held, done, 3)
+        await broker.command("XTRIM", broker.keys.eq(session), "MINID", "4-0")
+        assert await anext(following) == Gap("trimmed", 1, 0)
+
+
+async def test_head_that_is_remembered_tells_place_and_namespace_without_a_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await working(broker)
+    head = await broker.head(held.claim.session)
+    assert head is not None
+    broker.remember(replace(head, labels=replace(head.labels, namespace="acme")))
+    assert await broker.place(head.session) == Place(head.session, head.tree, head.pool)
+    assert await broker.namespace(head.session) == "acme"
 
 
 async def test_follower_hears_of_a_gap_though_it_has_seen_events(broker: Broker) -> None:

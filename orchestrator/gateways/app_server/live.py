@@ -92,13 +92,13 @@ class LiveThread:
             self.projector.receive(event)
         self.seq, self._cursor = head.seq, EqCursor.at(head)
 
-    def follow(self) -> None:
+    def follow(self, *, newborn: bool = False) -> None:
         """Begins to follow: from the first event, or from the place up to which the log was read."""
-        self._following = asyncio.create_task(self._follow())
+        self._following = asyncio.create_task(self._follow(newborn))
 
-    async def _follow(self) -> None:
+    async def _follow(self, newborn: bool) -> None:
         try:
-            async for event in self.client.follow(self.session, self._cursor):
+            async for event in self.client.follow(self.session, self._cursor, newborn=newborn):
                 try:
                     self._take(event)
                 except Exception:
@@ -154,19 +154,22 @@ class LiveThreads:
     async def hear(
         self, session: SessionId, client: Client, listener: Listener, *, newborn: bool = False
     ) -> LiveThread:
-        """Adds a listener, and follows the session if nobody did; raises `UnknownSession`."""
+        """Adds a listener, and follows the session if nobody did; raises `UnknownSession`.
+
+        A `newborn` session was made by this client a moment ago: it is there, and nothing of it was told.
+        """
         async with self._opening:
             # Somebody else may hear a session that this client may not see.
-            head = await client.head(session)
-            if head is None:
+            head = None if newborn else await client.head(session)
+            if head is None and not newborn:
                 raise UnknownSession(session)
             live = self._live.get(session)
             if live is None:
                 live = self._made(session, client)
-                if not newborn:
+                if head is not None:
                     await live.read(head)
                 self._live[session] = live
-                live.follow()
+                live.follow(newborn=newborn)
             if listener not in live.listeners:
                 live.listeners.append(listener)
             return live
