@@ -149,8 +149,10 @@ def server(machine: Machine, address: str, *words: str) -> Iterator[subprocess.P
         process.stderr.close()
 
 
-def test_terminal_starts_asks_survives_its_server_and_resumes(machine: Machine) -> None:
-    address = f"unix://{machine.folder.parent / 'door'}"
+def test_terminal_asks_and_reads_on_across_deaths_of_its_server_and_resumes_at_another(
+    machine: Machine,
+) -> None:
+    address, elsewhere = (f"unix://{machine.folder.parent / name}" for name in ("door", "other"))
     with (
         machine.playing(json.dumps(SCENARIO)) as user,
         server(user, address) as first,
@@ -159,18 +161,22 @@ def test_terminal_starts_asks_survives_its_server_and_resumes(machine: Machine) 
         screen.wait_for("Ask Codex|describe a task")
         screen.type("please write")
         screen.wait_for("Would you like to run the following command")
-        screen.press("y")
-        screen.wait_for("Approved and done")
-        screen.type("tell me more")
-        screen.wait_for("These are many")
         os.kill(first.pid, signal.SIGKILL)
         screen.wait_for("Reconnecting")
-        with server(user, address):
+        with server(user, address) as second:
+            screen.wait_for("Would you like to run the following command")
+            screen.press("y")
+            screen.wait_for("Approved and done")
+            screen.type("tell me more")
+            screen.wait_for("These are many")
+            os.kill(second.pid, signal.SIGKILL)
+            screen.wait_for("Reconnecting")
+        with server(user, address), server(user, elsewhere):
             screen.wait_for("one by one")
             screen.type("/quit")
             left = screen.wait_for("resume [0-9a-f-]{36}")
             (thread,) = re.findall("resume ([0-9a-f-]{36})", left)
-            with terminal(user, "resume", thread, "--remote", address) as back:
+            with terminal(user, "resume", thread, "--remote", elsewhere) as back:
                 back.wait_for("Approved and done")
                 back.wait_for("one by one")
     assert (machine.folder / "made.txt").read_text() == "made\n"
