@@ -185,6 +185,14 @@ async def test_unknown_conversation_is_named(peer: Peer, method: str, params: di
         assert refused == (Code.REFUSED, f"conversation not found: {id}")
 
 
+async def test_rollout_of_another_program_is_refused_with_the_way_to_bring_it_in(peer: Peer) -> None:
+    path = "/home/ann/rollout-2025-09-20T10-00-00-0199a2b4-0000-7000-8000-000000000000.jsonl"
+    code, text = await peer.refused("resumeConversation", {"path": path})
+    assert code == Code.REFUSED
+    assert text.startswith(f"conversation not found: {path}: ")
+    assert "`dendro import FILE`" in text
+
+
 async def test_client_is_told_what_is_wrong_with_its_parameters(peer: Peer) -> None:
     code, text = await peer.refused("newConversation", {"sandbox": "bad"})
     assert code == Code.BAD_PARAMS

@@ -182,7 +182,7 @@ async def resume_conversation(door: Door, params: ResumeConversation) -> Result:
     named = params.conversation_id or params.path
     if not named:
         raise bad_params("path: name the rollout's file, or a conversation's id")
-    head = await conversation(door, _id_in(named))
+    head = await _named(door, named)
     if params.overrides is not None and (change := _override(params.overrides)) is not None:
         await door.client.submit(head.session, Submission(door.new_turn_id(), change))
     said = await past_events(door.ports.found, head)
@@ -198,6 +198,22 @@ async def resume_conversation(door: Door, params: ResumeConversation) -> Result:
     }
     door.notify("sessionConfigured", configured)
     return {"conversationId": head.session, "model": model, "initialMessages": said}
+
+
+async def _named(door: Door, named: str) -> SessionHead:
+    """The session that a path or an id names; raises `RpcError`, for a file of no session with the way there.
+
+    A door reads no file: one that another program wrote is brought in where it lies.
+    """
+    try:
+        return await conversation(door, _id_in(named))
+    except RpcError:
+        if _id_in(named) == named:
+            raise
+        raise RpcError(
+            f"conversation not found: {named[:200]}: the rollout is of no session here; `dendro import FILE`, "
+            "on the machine that has it, makes it one, and resumeConversation takes the id that it prints"
+        ) from None
 
 
 def _id_in(named: str) -> str:
