@@ -8,7 +8,7 @@ left out.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
@@ -22,6 +22,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
+from orchestrator.views.rollbacks import Rollbacks
 from orchestrator.views.turns.fold import turns_of
 from orchestrator.views.turns.log import event_of, may_tell
 from orchestrator.views.turns.open_turn import lasts
@@ -75,9 +76,11 @@ class ThreadLog:
     thread: SessionId
     legs: tuple[Leg, ...]
     """The thread's own log, then those that it was forked from."""
+    rollbacks: Rollbacks = field(default_factory=Rollbacks)
 
     @classmethod
-    async def of(cls, found: LogSource, head: SessionHead) -> ThreadLog:
+    async def of(cls, found: LogSource, head: SessionHead, rollbacks: Rollbacks | None = None) -> ThreadLog:
+        """`rollbacks`: what the process knows of logs already."""
         legs = [Leg(head.session, head.tree, head.seq)]
         at = head if head.agent_id == ROOT and b'"forked_from"' in head.meta else None
         while at is not None and len(legs) < MOST_LEGS:
@@ -85,7 +88,7 @@ class ThreadLog:
             at = None if source is None else source[0]
             if source is not None:
                 legs.append(Leg(source[0].session, source[0].tree, source[1]))
-        return cls(found, head.session, tuple(legs))
+        return cls(found, head.session, tuple(legs), rollbacks or Rollbacks())
 
     async def back(self, leg: int = 0, last: int | None = None) -> AsyncIterator[Stretch]:
         """The turns up to an entry of a leg (or the log's end), newest first.
@@ -103,9 +106,13 @@ class ThreadLog:
     async def forward(self, leg: int | None = None, start: int = 0) -> AsyncIterator[Stretch]:
         """The turns that begin at an entry of a leg or later, oldest first.
 
-        Reads to the end of the log before the first one: what is taken back stands behind it.
+        Where something was taken back, it reads to the end of the log before the first one.
         """
         oldest = len(self.legs) - 1 if leg is None else leg
+        if await self._takes_nothing_back():
+            async for stretch in self._forward(oldest, start):
+                yield stretch
+            return
         found: list[Stretch] = []
         async for stretch in self.back():
             if (-stretch.leg, stretch.start) < (-oldest, start):
@@ -113,6 +120,35 @@ class ThreadLog:
             found.append(replace(stretch, entries=None))
         for stretch in reversed(found):
             yield stretch
+
+    async def _takes_nothing_back(self) -> bool:
+        for one in self.legs:
+            if await self.rollbacks.any_in(self.found, one.session, one.through, _takes_back):
+                return False
+        return True
+
+    async def _forward(self, oldest: int, start: int) -> AsyncIterator[Stretch]:
+        for number in range(oldest, -1, -1):
+            one, events = self.legs[number], list[StoredEntry]()
+            after = max(0, start - 1) if number == oldest else 0
+            async for stored in self._entries_on(one, after):
+                begins = _begins(stored)
+                if begins and events:
+                    yield _stretch(number, stored.seq - 1, tuple(events))
+                if begins:
+                    events = [stored]
+                elif events and may_tell(stored.payload):
+                    events.append(stored)
+            if events:
+                yield _stretch(number, one.through, tuple(events))
+
+    async def _entries_on(self, leg: Leg, after: int) -> AsyncIterator[StoredEntry]:
+        stretch = STRETCH
+        while after < leg.through:
+            through = min(leg.through, after + stretch)
+            async for stored in self.found.log(leg.session, through, after):
+                yield stored
+            after, stretch = through, min(2 * stretch, MOST_READ)
 
     async def _back(self, leg: int, last: int | None) -> AsyncIterator[Stretch]:
         for number, one in enumerate(self.legs[leg:], leg):
@@ -235,8 +271,12 @@ def _goes_on(item: ThreadItem) -> bool:
     return isinstance(item, CommandExecution) and lasts(item) and item.status is ItemStatus.IN_PROGRESS
 
 
+def _takes_back(stored: StoredEntry) -> bool:
+    return _ROLLED_BACK in stored.payload and _type_of(stored) == "thread_rolled_back"
+
+
 def _taken_back(stored: StoredEntry) -> int:
-    if _ROLLED_BACK not in stored.payload or _type_of(stored) != "thread_rolled_back":
+    if not _takes_back(stored):
         return 0
     return int(decode_entry(stored.payload).payload["num_turns"])
 

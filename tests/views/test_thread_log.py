@@ -13,6 +13,7 @@ import pytest
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
 from orchestrator.views import thread_log
+from orchestrator.views.rollbacks import Rollbacks
 from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.turns.records import CommandExecution, ItemStatus
 from tests.views.test_threads import CHILD, ROOT, head
@@ -115,6 +116,37 @@ async def test_reader_finds_the_same_turns_from_both_ends() -> None:
     assert forward == [f"t{n}" for n in range(300)]
     assert [one.turn async for one in log.back()] == forward[::-1]
     assert [one.turn async for one in log.forward(0, 1_700)] == forward[283:]
+
+
+async def test_reader_looks_a_log_through_once_and_then_reads_what_its_pages_show() -> None:
+    logs, known = Logs(), Rollbacks()
+    logs.add(ROOT, [line for n in range(5_000) for line in turn(f"t{n}", "go")])
+
+    async def first_of(page: int) -> tuple[list[str], int]:
+        log, read = await ThreadLog.of(cast(Any, logs), logs.heads[ROOT], known), logs.read
+        found = log.forward(0, page)
+        turns = [(await anext(found)).turn for _ in range(3)]
+        await cast(Any, found).aclose()
+        return turns, logs.read - read
+
+    turns, read = await first_of(0)
+    assert (turns, read > 30_000) == (["t0", "t1", "t2"], True)
+    turns, read = await first_of(6_001)
+    assert (turns, read < 30) == (["t1000", "t1001", "t1002"], True)
+
+
+async def test_reader_that_knows_a_log_sees_what_is_taken_back_later_and_a_log_that_was_put_back() -> None:
+    logs, known = Logs(), Rollbacks()
+
+    async def forward(*lines: Line) -> list[str]:
+        logs.add(ROOT, lines)
+        log = await ThreadLog.of(cast(Any, logs), logs.heads[ROOT], known)
+        return [one.turn async for one in log.forward()]
+
+    said = [*turn("t1", "a"), *turn("t2", "b")]
+    assert await forward(*said) == ["t1", "t2"]
+    assert await forward(*said, event("thread_rolled_back", num_turns=1)) == ["t1"]
+    assert await forward(*turn("t1", "a"), *turn("t3", "c")) == ["t1", "t3"]
 
 
 async def test_reader_does_not_see_turns_that_were_taken_back() -> None:

@@ -19,6 +19,7 @@ from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.source import LogSource
+from orchestrator.views.rollbacks import Rollbacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class Ports:
     """The way to workers of the gateway's pool, for what belongs to no session."""
     write_settings: Callable[[ConfigWrite], Awaitable[ConfigWritten]] | None = None
     """Writes keys into the file of the machine's user; raises `BadSetting`."""
+    rollbacks: Rollbacks = field(default_factory=Rollbacks)
+    """What this process knows of logs that take turns back."""
     unserved_s: float = 5.0
     """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False

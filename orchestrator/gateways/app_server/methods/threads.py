@@ -317,7 +317,7 @@ async def _page_that_fits(
 ) -> Result:
     """A page of the log, of as many rows as a client can be sent: halved until it fits."""
     try:
-        log = await ThreadLog.of(door.ports.found, head)
+        log = await ThreadLog.of(door.ports.found, head, door.ports.rollbacks)
         data, found = await read(log, asked)
         while not fits(data):
             asked = replace(asked, limit=len(data) // 2)

@@ -211,8 +211,8 @@ async def _named(door: Door, named: str) -> SessionHead:
         if _id_in(named) == named:
             raise
         raise RpcError(
-            f"conversation not found: {named[:200]}: the rollout is of no session here; `dendro import FILE`, "
-            "on the machine that has it, makes it one, and resumeConversation takes the id that it prints"
+            f"conversation not found: {named[:200]}: its rollout is of no session here; `dendro import FILE` "
+            "on the machine that has it makes it one, and resumeConversation takes the id that it prints"
         ) from None
 
 
