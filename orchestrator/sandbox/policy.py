@@ -135,7 +135,8 @@ def _roots(
     temporary = _temporary_roots(policy, tmpdir)
     named = [Path(os.path.normpath(path)) for path in (*declared, *temporary)]
     guarded = _existing(path for path in declared if _is_steady(path, named))
-    return guarded, _existing([*guarded, *(path for path in temporary if _is_steady(path, named))])
+    others = _existing(path for path in temporary if _is_steady(path, named))
+    return guarded, tuple(dict.fromkeys((*guarded, *others)))
 
 
 def _portable_roots(policy: Mapping[str, Any], place: Place) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
