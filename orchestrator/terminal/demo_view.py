@@ -112,7 +112,7 @@ async def _play(
 
 
 def _shown(stage: Stage, environ: dict[str, str], story: Story, colours: bool) -> list[Shown]:
-    """What a person would look at and do with the folders."""
+    """The commands with which a person looks at the folders, and takes or leaves them."""
     environ = {**environ, "FORCE_COLOR": "1"} if colours else environ
     diffs: list[tuple[str, ...]] = [("diff", story.root, "--stat")]
     diffs += [("diff", story.root, str(role.number)) for role in story.surveyors[:1]]

@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Rollbacks:
-    """What is known of logs, by their sessions."""
+    """The stretches of logs that were looked through, by session."""
 
     _seen: OrderedDict[SessionId, Seen] = field(default_factory=OrderedDict)
 

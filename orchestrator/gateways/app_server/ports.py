@@ -104,7 +104,7 @@ class Ports:
     write_settings: Callable[[ConfigWrite], Awaitable[ConfigWritten]] | None = None
     """Writes keys into the file of the machine's user; raises `BadSetting`."""
     rollbacks: Rollbacks = field(default_factory=Rollbacks)
-    """What this process knows of logs that take turns back."""
+    """The logs of which this process knows whether they take turns back."""
     unserved_s: float = 5.0
     """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False

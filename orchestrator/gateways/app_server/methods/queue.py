@@ -171,7 +171,7 @@ async def queue_start(door: Door, params: QueueStart) -> Result:
 
 
 async def _lately(door: Door, head: SessionHead, id: str) -> Turn | None:
-    """One of the thread's last turns, by its id."""
+    """The turn of an id among the thread's last ones."""
     log, looked = await ThreadLog.of(door.ports.found, head), 0
     async for stretch in log.back():
         if stretch.turn == id:
