@@ -128,8 +128,15 @@ def test_sessions_made_at_once_in_one_folder_ask_git_once(tmp_path: Path, asked:
 def test_head_that_an_agent_wrote_leads_nowhere(tmp_path: Path, head: bytes) -> None:
     top = repository(tmp_path / "repo")
     (top / ".git/HEAD").write_bytes(head)
-    os.mkfifo(top / ".git/refs/heads/pipe")
     assert Repositories(os.environ).repository(top) == Repositories(os.environ).repository(top)
+
+
+def test_branch_that_nobody_ends_to_write_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.instructions.repository.GIT_PATIENCE_S", 0.5)
+    top = repository(tmp_path / "repo")
+    os.mkfifo(top / ".git/refs/heads/pipe")
     (top / ".git/HEAD").write_bytes(b"ref: refs/heads/pipe\n")
     assert Repositories(os.environ).repository(top).commit == ""
 
