@@ -37,7 +37,8 @@ class Objects:
 
     def __init__(self, url: str, token: Callable[[int], str] = secrets.token_hex) -> None:
         self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(url)
+        # Other processes write and remove objects: a listing of before says nothing of now.
+        self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         self._token = token
 
     def put(self, name: str, content: bytes) -> None:
