@@ -86,11 +86,15 @@ class Folders:
     runs: int = 0
 
     def host_of(self, worker: str) -> str:
-        """The host that a worker runs on; a new one is none of those that are lost."""
+        """The host that a worker, or one inside of an upkeep process (`u1/reaper`), runs on.
+
+        A new one is none of those that are lost.
+        """
         if worker not in self.hosts_of:
             hosts = [f"h{number + 1}" for number in range(self.hosts)]
             there = [host for host in hosts if host not in self.lost] or hosts
-            self.hosts_of[worker] = there[int(worker[1:]) % len(there)]
+            number = int(worker.partition("/")[0][1:])
+            self.hosts_of[worker] = there[number % len(there)]
         return self.hosts_of[worker]
 
     def meets(self, run: Run, call: Call, site: CallSite) -> None:
