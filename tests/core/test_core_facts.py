@@ -122,6 +122,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "files": st.builds(FileCounts, numbers, numbers, numbers),
     "live": st.just(True),
     "ids": st.lists(words, max_size=3).map(tuple),
+    "items": st.lists(objects, max_size=2).map(tuple),
     "lost": st.lists(words, max_size=3).map(tuple),
     "names": st.lists(words, max_size=3).map(tuple),
     "omitted": st.lists(words, min_size=1, max_size=2).map(tuple),
