@@ -24,7 +24,9 @@ PLACED = frozenset({"claim", "heartbeat", "revoke"})
 """Scripts that the rules go by, beside commits."""
 SILENT_S = SILENT_MS / 1000
 LATE_S = 60.0
-"""For so long a claim may go by what was true of a machine, on its way or at its sender."""
+"""For so long heartbeats and persons' words that Redis has forgotten are missed."""
+ON_ITS_WAY_S = 12.0
+"""For so long a claim may be on its way whose sender found a machine gone."""
 LEFT_S = 5.0
 """A second, and one more for each time that Redis's clock was set back."""
 PATIENCE_S = 12.0
@@ -111,7 +113,7 @@ class Placement:
         if known is None or known.unsaved is None or self._is_excused():
             return
         there, host = known.unsaved.machine, self._folders.host_of(worker)
-        was_gone = self._is_gone(there) or self._gone_s.get(there, -inf) > now_s - LATE_S
+        was_gone = self._is_gone(there) or self._gone_s.get(there, -inf) > now_s - ON_ITS_WAY_S
         if host != there and session not in self._given_up:
             self._watch.reach.saw("moved_on")
         if host != there and not was_gone and session not in self._given_up:

@@ -6,28 +6,25 @@ A part of the play `folders`: faults that are drawn at random meet that moment t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 
 from sim.machines import Machine
 from sim.nemesis import Nemesis
 
-LOOK_S, LOOKS = 0.2, 150
+LOOK_S, LOOKS = 0.1, 200
 
 
 async def strands(nemesis: Nemesis, rng: Random) -> None:
     """Takes the store away, and then the workers of a machine that has unsaved changes; until peace."""
     while not nemesis.calm.is_set():
-        await asyncio.sleep(rng.uniform(0.5, 4.0))
+        await asyncio.sleep(rng.uniform(0.5, 2.0))
+        await _seen(nemesis, _at_work)
         if nemesis.calm.is_set():
             return
         _man(nemesis)
         nemesis.site.objects.away = True
-        found = _unsaved(nemesis)
-        for _ in range(LOOKS):
-            if found:
-                break
-            await asyncio.sleep(LOOK_S)
-            found = _unsaved(nemesis)
+        found = await _seen(nemesis, _unsaved)
         await asyncio.sleep(rng.choice((0.0, 0.5, 3.0)) * rng.random())
         if found and not nemesis.calm.is_set():
             await _strikes(nemesis, rng, *rng.choice(found))
@@ -41,6 +38,25 @@ def _man(nemesis: Nemesis) -> None:
     hosts = {nemesis.site.folders.host_of(machine.name) for machine in nemesis.living}
     if len(hosts) < 2 <= nemesis.site.folders.hosts - len(nemesis.site.folders.lost):
         nemesis.start_worker()
+
+
+async def _seen(nemesis: Nemesis, look: Callable[[Nemesis], list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """Sessions that a look finds, as soon as it finds any; none if that takes too long, or there is peace."""
+    for _ in range(LOOKS):
+        if (found := look(nemesis)) or nemesis.calm.is_set():
+            return found
+        await asyncio.sleep(LOOK_S)
+    return []
+
+
+def _at_work(nemesis: Nemesis) -> list[tuple[str, str]]:
+    """Sessions with calls that run in a folder, and their machines."""
+    known = [(session, seen.state) for session, seen in sorted(nemesis.site.watch.sessions.items())]
+    return [
+        (session, state.workspace.machine)
+        for session, state in known
+        if state.workspace.epoch and state.task is not None and state.task.running
+    ]
 
 
 def _unsaved(nemesis: Nemesis) -> list[tuple[str, str]]:

@@ -40,6 +40,9 @@ class Workload:
     """Whether replicas are asked under all of its seeds, and promoted."""
     benches: bool = False
     """Whether workers do jobs of their pools."""
+    faults: int = 0
+    """The least number of faults, and the least time for which there are any."""
+    lasts_s: float = 0.0
 
 
 async def single(fixture: Fixture) -> None:
@@ -466,6 +469,7 @@ WORKLOADS = {
 }
 WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=True)}
 WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
+WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 

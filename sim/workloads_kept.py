@@ -110,7 +110,7 @@ async def folders(fixture: Fixture) -> None:
     if rng.random() < 0.8:
         stranding = strands(fixture.nemesis, Random(rng.getrandbits(64)))
         fixture.site.loop.start(fixture.nemesis.lane, stranding, "strands")
-    await used(fixture, person, session, rng.choice((2, 4)))
+    await used(fixture, person, session, rng.choice((3, 6)))
     await fixture.nemesis.calm.wait()
     await person.works(session, 1)
 

@@ -144,8 +144,8 @@ class World:
         self.diary = Diary()
         self._set_faults(master)
         plan = Plan(
-            faults=master.choice((0, 2, 5, 10)),
-            lasts_s=master.choice((8.0, 20.0, 40.0)),
+            faults=max(self.workload.faults, master.choice((0, 2, 5, 10))),
+            lasts_s=max(self.workload.lasts_s, master.choice((8.0, 20.0, 40.0))),
             workers=master.choice((1, 2, 2, 3)),
         )
         self.nemesis = Nemesis(self.site, double, Random(master.getrandbits(64)), plan)
