@@ -51,7 +51,7 @@ class Commits:
         """The ids of each session's commits, in their order."""
 
     def judged(self, session: str, args: Sequence[Any], code: bytes) -> None:
-        """A commit was written or refused: it was on top of the last one, or is the last."""
+        """A commit was written, refused or had lost texts: it was on top of the last one, or is the last."""
         known, identity = self._accepted[session], commit_id(args)
         last = known[-1][1] if known else ""
         if identity == last:

@@ -175,7 +175,7 @@ class Watch(Rest, Branches, TreeLogs):
             self.broken("no_crash", f"{name} quarantined {session}")
         if name == "claim" and code == b"NONE":
             self.rights.turned_away(session)
-        if name == "commit" and code in (b"OK", b"REFUSED"):
+        if name == "commit" and code in (b"OK", b"REFUSED", b"UNSTORED"):
             self.steps.judged(session, args, code)
 
     def _changed(self, name: str, args: Sequence[Any], reply: Any, session: str) -> None:

@@ -53,6 +53,7 @@ from orchestrator.broker.records import (
     Renewed,
     Submit,
     Submitted,
+    Unstored,
 )
 from orchestrator.broker.replies import (
     claimed,
@@ -62,6 +63,7 @@ from orchestrator.broker.replies import (
     queue_id,
     refused,
     unexpected,
+    unstored,
 )
 from orchestrator.broker.request_feed import RequestFeed
 from orchestrator.broker.requests import holder
@@ -358,10 +360,11 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────
 
-    async def commit(self, request: CommitRequest) -> Committed | Fenced | Refused:
+    async def commit(self, request: CommitRequest) -> Committed | Fenced | Refused | Unstored:
         """Makes one step visible, whole or not at all; the same commit id again gets the first answer.
 
-        After `Unavailable` send the same request again until it is answered, and start nothing meanwhile.
+        After `Unavailable` send the same request again until it is answered, and start nothing meanwhile;
+        after `Unstored`, when its texts are stored again.
         """
         check_bounds(request)
         written, told = others_of(request)
@@ -381,7 +384,7 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
 
     async def _committed(
         self, request: CommitRequest, code: str, reply: list[Any]
-    ) -> Committed | Fenced | Refused:
+    ) -> Committed | Fenced | Refused | Unstored:
         match code:
             case "OK":
                 self._clock.note(reply[7])
@@ -398,6 +401,8 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
                 return fenced(reply)
             case "REFUSED":
                 return refused(reply)
+            case "UNSTORED":
+                return unstored(reply)
             case _:
                 raise unexpected("commit", code)
 

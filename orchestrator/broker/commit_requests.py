@@ -127,6 +127,7 @@ def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape:
         timers_set=[(timer.id, timer.generation, timer.at_ms, _NO_PAYLOAD) for timer in request.timers_set],
         approvals_open=request.approvals_open,
         approvals_close=request.approvals_close,
+        texts=len(request.texts),
         others=_others(config, request, shape) if _concerns_others(request) else None,
     )
 
@@ -155,6 +156,7 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         found += [keys.session(target), keys.sq(target), keys.eq(target)]
     for child in request.tree.children:
         found += birth_keys(keys, child.session)
+    found += [keys.blob(claim.tree, digest) for digest in request.texts]
     if request.tree.secrets_dropped:
         found.append(keys.secrets(claim.tree))
     return found

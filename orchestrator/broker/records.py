@@ -217,6 +217,8 @@ class CommitRequest:
     min_core: int | None = None
     folder: FolderPlace | None = None
     """The place of the session's folder from here on; None if it stays, or the session has none."""
+    texts: tuple[str, ...] = ()
+    """The hashes of the large texts that were stored for this step; without one of them it is not written."""
     tree: TreePart = NO_TREE_PART
     budget: BudgetPart = NO_BUDGET_PART
     release: Release = "keep"
@@ -258,6 +260,13 @@ class Refused:
     detail: str
     budget: tuple[Account, ...] = ()
     """The accounts that a budget's refusal was decided on; `detail` is the kind then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """Redis lost texts that the step names, and nothing was written: store them again, then send it again."""
+
+    digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

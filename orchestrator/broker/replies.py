@@ -18,6 +18,7 @@ from orchestrator.broker.records import (
     SqEntry,
     StoredEntry,
     StoredEvent,
+    Unstored,
 )
 from orchestrator.broker.tree_records import Account, InboxDepth, TreeEntry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -96,6 +97,10 @@ def fenced(reply: Sequence[Any]) -> Fenced:
 def refused(reply: Sequence[Any]) -> Refused:
     detail = reply[2].decode() if len(reply) > 2 else ""
     return Refused(reply[1].decode(), detail, accounts(reply[3]) if len(reply) > 3 else ())
+
+
+def unstored(reply: Sequence[Any]) -> Unstored:
+    return Unstored(tuple(digest.decode() for digest in reply[1]))
 
 
 def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:

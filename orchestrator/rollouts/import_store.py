@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,10 @@ from orchestrator.broker.records import (
     CommitRequest,
     Committed,
     NewTree,
+    Unstored,
 )
 from orchestrator.broker.seal import LogWriter, event_of, seal
+from orchestrator.core.blobs import references
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, approval, new_session
@@ -101,7 +103,7 @@ async def store(
     await found.broker.create(NewTree(born))
     if not whole:
         try:
-            await _continue(found, born.session, first, cuts[1:], ending, writer)
+            await _continue(found, born.session, first, cuts[1:], ending, contents, writer)
         except BaseException:
             await found.broker.revoke(born.session)
             # Whoever it was lost to made it due, and nobody has been told of it.
@@ -116,6 +118,7 @@ async def _continue(
     first: Piece,
     cuts: Sequence[list[Encoded]],
     ending: _Ending,
+    texts: Collection[str],
     writer: str,
 ) -> None:
     """Writes the rest under a claim; the last commit lowers the bar and parks the session."""
@@ -123,7 +126,7 @@ async def _continue(
     if claimed is None:
         raise RolloutError(f"session {session} was taken by a worker while it was being imported")
     try:
-        await _write_rest(found, claimed, first, cuts, ending)
+        await _write_rest(found, claimed, first, cuts, ending, texts)
     except BaseException:
         # Nobody may delete what somebody holds.
         await found.broker.release(claimed.claim)
@@ -131,7 +134,12 @@ async def _continue(
 
 
 async def _write_rest(
-    found: LogSource, claimed: Claimed, first: Piece, cuts: Sequence[list[Encoded]], ending: _Ending
+    found: LogSource,
+    claimed: Claimed,
+    first: Piece,
+    cuts: Sequence[list[Encoded]],
+    ending: _Ending,
+    texts: Collection[str],
 ) -> None:
     claim, last_commit = claimed.claim, claimed.last_commit
 
@@ -140,6 +148,10 @@ async def _write_rest(
         at = (before.seq, before.head, last_commit)
         request = CommitRequest(claim, uuid.uuid4().hex, *at, piece.entries, piece.events, **more)
         answer = await found.broker.commit(request)
+        if isinstance(answer, Unstored):
+            raise RolloutError(
+                f"session {claim.session} was not imported: Redis lost large texts of it; import it again"
+            )
         if not isinstance(answer, Committed):
             raise RolloutError(f"session {claim.session} was not imported: {answer.reason}")
         last_commit = answer.last_commit
@@ -149,7 +161,7 @@ async def _write_rest(
     before = first
     for cut in cuts:
         piece = _chained(cut, before, claim.epoch, found.secret)
-        await commit(before, piece)
+        await commit(before, piece, texts=_texts_of(cut, texts))
         before = piece
     await commit(
         before,
@@ -160,6 +172,12 @@ async def _write_rest(
         timers_set=ending.timers,
         release="park",
     )
+
+
+def _texts_of(cut: Sequence[Encoded], texts: Collection[str]) -> tuple[str, ...]:
+    """The texts that were stored for these entries; one that the file lacked is left out."""
+    named = dict.fromkeys(digest for each in cut for digest in references(each.entry.payload))
+    return tuple(digest for digest in named if digest in texts)
 
 
 def _cuts(encoded: Sequence[Encoded]) -> list[list[Encoded]]:

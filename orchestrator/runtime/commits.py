@@ -7,7 +7,7 @@ commit behind it, whatever connection either travels on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from orchestrator.broker.errors import OutOfMemory, Unavailable
@@ -19,6 +19,7 @@ from orchestrator.broker.records import (
     FolderPlace,
     Refused,
     Release,
+    Unstored,
 )
 from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core.commit_parts import TreePart
@@ -66,18 +67,36 @@ class Writing:
         self, step: Step, cursor: str, release: Release, meta: bytes | None
     ) -> Committed | Fenced | Refused | None:
         """Sends a step until it is answered; None if the claim was given up meanwhile."""
-        if step.blobs:
-            await self.insist(lambda: self._ports.texts.store(self._claim.tree, step.blobs))
+        await self.insist(lambda: self._store(step.blobs))
         async with self._turn:
             while self._deltas.many and not self._given_up:
                 await self._emit_pending()
             request = self._request(step, cursor, release, meta)
-            answer: Committed | Fenced | Refused | None = await self.insist(
-                lambda: self._ports.broker.commit(request)
-            )
+            answer = await self.insist(lambda: self._stand(request, step.blobs))
         if isinstance(answer, Committed):
             self._cursor, self._last_commit = cursor, answer.last_commit
         return answer
+
+    async def _stand(
+        self, request: CommitRequest, texts: Mapping[str, bytes]
+    ) -> Committed | Fenced | Refused:
+        """Sends a commit once, and again if Redis lost texts that it names: they are stored anew before."""
+        answer = await self._ports.broker.commit(request)
+        if isinstance(answer, Unstored):
+            log.warning(
+                "session %s: Redis lost %d texts, storing them again",
+                self._claim.session,
+                len(answer.digests),
+            )
+            await self._store({digest: texts[digest] for digest in answer.digests})
+            answer = await self._ports.broker.commit(request)
+        if isinstance(answer, Unstored):
+            raise Unavailable("Redis lost the texts of a step twice")
+        return answer
+
+    async def _store(self, texts: Mapping[str, bytes]) -> None:
+        if texts:
+            await self._ports.texts.store(self._claim.tree, texts)
 
     def _request(self, step: Step, cursor: str, release: Release, meta: bytes | None) -> CommitRequest:
         pending = self._deltas.take(step.base.seq, step.base.head)
@@ -95,6 +114,7 @@ class Writing:
             timers_clear=tuple(step.timers_clear),
             approvals_open=tuple(step.approvals_open),
             approvals_close=tuple(step.approvals_close),
+            texts=tuple(step.blobs),
             tree=tree.behind(len(pending)) if pending and tree.events else tree,
             budget=step.budget or BudgetPart(),
             status=step.position.state.status,

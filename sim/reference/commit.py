@@ -65,6 +65,7 @@ class Step:
     timers_set: list[list[bytes]] = field(default_factory=list)
     approvals_open: list[list[bytes]] = field(default_factory=list)
     approvals_close: list[list[bytes]] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
     mail: list[list[bytes]] = field(default_factory=list)
     children: list[Birth] = field(default_factory=list)
     tree_events: list[TreeEvent] = field(default_factory=list)
@@ -92,8 +93,11 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
     step.fields, step.entries, step.events = given.rows(2), given.rows(3), given.rows(4)
     step.timers_clear, step.timers_set = given.rows(1), given.rows(4)
     step.approvals_open, step.approvals_close = given.rows(2), given.rows(1)
+    texts = given.number()
     if given.number() == 1:
         _read_tree(sight, keys, given, step)
+    behind = len(keys) - (1 if step.dropped else 0)
+    step.texts = list(keys[behind - texts : behind])
     return step
 
 
@@ -159,7 +163,7 @@ def commit(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
         settled, to_wake = _settled(step, budget)
         if refused := _over_budget(step, budget):
             return refused
-    refused = _undeliverable(sight, step) or _unborn(sight, step, tree)
+    refused = _undeliverable(sight, step) or _unborn(sight, step, tree) or _unstored(sight, step, tree)
     if refused:
         return refused
     cursor, tip_before = int(step.cursor or own[b"cursor"]), number(own, b"sq")
@@ -239,6 +243,11 @@ def _unborn(sight: Sight, step: Step, tree: Fields) -> Reply | None:
         if b"s:" + child.agent_id in tree:
             return [b"REFUSED", b"agent_taken", child.agent_id, []]
     return None
+
+
+def _unstored(sight: Sight, step: Step, tree: Fields) -> Reply | None:
+    lost = [key.rpartition(b":")[2] for key in step.texts if sight.text(key) is None]
+    return [b"UNSTORED", lost] if lost and tree else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 -- What a commit is refused for, read before anything is written: keys that are not what they should be,
--- another holder, a mark, a counter at its limit, a budget, a target that is gone or full.
+-- another holder, a mark, a counter at its limit, a budget, a target that is gone or full, a text that is not stored.
 
--- Pools, targets and children by the keys that are theirs; the session itself is target 0 of pool 0.
+local first_text
+
+-- Pools, targets, children and texts by the keys that are theirs; the session itself is target 0 of pool 0.
 local function place_others()
   local next_key = 17
   for i, name in ipairs(pools) do
@@ -18,6 +20,7 @@ local function place_others()
     place_birth(child, next_key, pools)
     next_key = next_key + BIRTH_KEYS
   end
+  first_text = next_key
 end
 
 local function any_misfit()
@@ -142,4 +145,15 @@ local function check_children()
     local bad = birth_misfit(child)
     if bad then return bad end
   end
+end
+
+local function check_texts()
+  local lost = {}
+  for i = first_text, first_text + texts - 1 do
+    if redis.call('EXISTS', KEYS[i]) == 0 then lost[#lost + 1] = string.match(KEYS[i], '[^:]*$') end
+  end
+  if #lost == 0 then return end
+  -- A text is stored only for a tree that is there.
+  if redis.call('EXISTS', KEYS[6]) == 0 then return {'CORRUPT', KEYS[6], 'it is gone, and its tree has sessions'} end
+  return {'UNSTORED', lost}
 end

@@ -2,19 +2,23 @@
 -- takes: session pool_name tree worker claim epoch commit_id expect_seq expect_head expect_commit
 -- takes: cursor_arg release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
--- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key)
+-- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key) texts#
 -- takes: others[pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
 -- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
 -- takes:   settlements(request estimated? used$) reservations(request amount$) waits(timer amount$) secrets_drop(name)]
 -- then: commit_refusals commit_outcome commit_writes
 --
 -- commit(…) -> OK seq head tip eq released tree_seq now {session worker to poke, …} woken depths {account, …}
---            | FENCED epoch why | REFUSED reason detail {account, …} | MOVED tree pool target | CORRUPT key why
+--            | FENCED epoch why | REFUSED reason detail {account, …} | MOVED tree pool target | UNSTORED {hash, …}
+--            | CORRUPT key why
 --
 -- The one write of the system: everything that one step of a session does becomes visible at once.
 -- Accepted only from the claim that holds the session, on top of the very entry and the very commit that it
 -- built on: under a commit without entries seq and head stand still, and only its id tells before from behind.
 -- The same commit id again gets the first answer, also after it released the claim.
+--
+-- The large texts that the step names were stored before it (`put_blob`). Redis may have lost them since, and the step
+-- may not stand without them: UNSTORED names those that are to be stored again.
 --
 -- expect_commit and cursor_arg may be empty: no commit yet, and a cursor that stays. Most steps concern nobody else
 -- (`others`). In mail and events target 0 is the session itself, the others are numbered from 1.
@@ -28,8 +32,8 @@
 --      13 approvals  hash    the fleet's open approvals   14 sessions zset  by last change
 --      15 index     zset    the fleet's index             16 asked    stream  who was asked, and whose request ended
 --      17… four keys (as 7-10) for each further pool, then for each target of mail or events its
---          session hash, sq stream and eq stream, then for each child the six keys of a birth, and the last, if
---          secrets are dropped, their hash
+--          session hash, sq stream and eq stream, then for each child the six keys of a birth, then each text, and
+--          the last, if secrets are dropped, their hash
 
 place_others()
 local bad = any_misfit()
@@ -45,7 +49,7 @@ if why then return {'FENCED', num(known.epoch), why} end
 
 local now = now_ms()
 local refused, drawn, budget = check_rules(now)
-refused = refused or check_targets(own) or check_children()
+refused = refused or check_targets(own) or check_children() or check_texts()
 if refused then return refused end
 
 -- The release is decided here, before the first write.
