@@ -20,7 +20,7 @@ from sim.held_messages import HeldMessage, LateClaim, LateCommit, LateCopy, Late
 from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
 from sim.network import Sent, session_of
-from sim.triggers import Trigger, acts, ends, reserves, says, starts_a_call
+from sim.triggers import Trigger, acts, ends, reserves, says, starts_a_call, stores
 from sim.upkeep import SimQueue, UpkeepProcess
 
 
@@ -443,6 +443,13 @@ class Nemesis(Degradations):
             )
             anybody = counts in (says, reserves)
             self._trigger = Trigger(victim, self._forget, self._rng.choice(lefts), counts, anybody)
+
+    async def _rewind_text(self) -> None:
+        """Redis forgets a large text while the commit that names it is on its way."""
+        after_s = self._rng.uniform(0.0, 0.01)
+        self._trigger = Trigger(
+            None, lambda _: self.site.loop.on(self.lane, self._forget, after=after_s), 1, stores, True
+        )
 
     def _forget(self, victim: Process | None = None) -> None:
         loses_s = self._rng.choice((0.005, 0.005, 0.1, 1.0)) * self._rng.uniform(0.5, 1.0)

@@ -42,6 +42,11 @@ def ends(sent: Sent) -> bool:
     )
 
 
+def stores(sent: Sent) -> bool:
+    """A large text was stored, and the commit that names it is about to be sent."""
+    return sent.name == "put_blob"
+
+
 def says(sent: Sent) -> bool:
     """Something was said to a session, and its holder is about to hear of it."""
     return sent.name == "submit"

@@ -331,8 +331,8 @@ async def limits(fixture: Fixture) -> None:
 async def amnesia(fixture: Fixture) -> None:
     """A tree, or a session with long commands, whose Redis forgets what it was told last, again and again."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
-    fixture.nemesis.weights |= {"rewind_at": 30}
-    odds.calls, odds.asks = 0.9, 0.1
+    fixture.nemesis.weights |= {"rewind_at": 30, "rewind_text": 15}
+    odds.calls, odds.asks, odds.large = 0.9, 0.1, 0.5
     facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer"))}
     if rng.random() < 0.7:
         odds.verbs |= {"subagent_spawn": 20}

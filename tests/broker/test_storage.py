@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import pytest
 
 from orchestrator.broker.blobs import Blobs, digest_of
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt, SessionArchived, SessionHeld, UnknownSession
-from orchestrator.broker.records import Claimed, Committed, Refused, Stored
+from orchestrator.broker.records import Claimed, Committed, Refused, Stored, Unstored
 from orchestrator.core.commit_parts import Approval, Timer
 from tests.broker.actors import Backend, claimed, created, everything, session_id, step, submitted, working
 
@@ -103,6 +105,35 @@ async def test_blob_is_stored_once_and_proved_on_reading(backend: Backend) -> No
     with pytest.raises(Corrupt):
         await blobs.get(tree, digest)
     await broker.aclose()
+
+
+async def test_commit_waits_for_the_texts_that_redis_lost(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(connection=connection)) as broker:
+        blobs, held = Blobs(connection, broker.keys), await working(broker)
+        tree = held.claim.tree
+        kept, lost = await blobs.put(tree, b"kept"), await blobs.put(tree, b"lost")
+        request = step(held, held.claim, "k", texts=(lost, kept), secrets_dropped=("none",))
+        await connection.command("DEL", broker.keys.blob(tree, lost))
+        before = await everything(backend.look())
+        assert await broker.commit(request) == Unstored((lost,))
+        assert await everything(backend.look()) == before
+        await blobs.put(tree, b"lost")
+        first = await broker.commit(request)
+        assert isinstance(first, Committed)
+        await connection.command("DEL", broker.keys.blob(tree, lost))
+        again = await broker.commit(request)
+        assert isinstance(again, Committed), "what stands is answered as the first time"
+        assert (again.seq, again.head) == (first.seq, first.head)
+
+
+async def test_commit_whose_tree_can_keep_no_texts_is_told_of_the_damage(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(connection=connection)) as broker:
+        held = await working(broker)
+        await connection.command("DEL", broker.keys.agents(held.claim.tree))
+        with pytest.raises(Corrupt, match="it is gone"):
+            await broker.commit(step(held, held.claim, "k", texts=(digest_of(b"lost"),)))
 
 
 async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:

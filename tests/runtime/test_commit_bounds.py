@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from orchestrator.broker.commit_requests import payloads
 from orchestrator.broker.records import CommitRequest
+from orchestrator.core.blobs import references
+from orchestrator.core.ids import TreeId
 from orchestrator.protocol import ops
 from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.journal import Step
@@ -64,3 +68,27 @@ async def test_step_knows_what_its_commit_will_weigh(
     assert await harness.run(session) is Ended.PARKED
     assert seen
     assert [step for step, _ in seen] == [commit for _, commit in seen]
+
+
+async def test_text_that_redis_lost_before_its_commit_is_stored_again(harness: Harness) -> None:
+    session, stored = await harness.session(), asyncio.Event()
+    tree = TreeId(session)
+
+    async def forgets_the_texts(_: Sequence[Any]) -> None:
+        keys = harness.broker.keys
+        digests = await harness.broker.command("SMEMBERS", keys.blobs(tree))
+        if digests and not stored.is_set():
+            stored.set()
+            await harness.broker.command("DEL", *(keys.blob(tree, digest.decode()) for digest in digests))
+
+    harness.connection.before["commit"] = forgets_the_texts
+    said = "so it is " * 10_000
+    await harness.say(session, said)
+    assert await harness.run(session) is Ended.PARKED
+    assert stored.is_set()
+    shown = [item for item in harness.models.prompts[-1].input if item.get("role") == "user"][-1]
+    assert shown["content"][0]["text"] == said
+    named = {d for entry in await harness.log(session) for d in references(orjson.loads(entry.payload))}
+    assert named
+    for digest in named:
+        assert await harness.broker.command("EXISTS", harness.broker.keys.blob(tree, digest)) == 1
