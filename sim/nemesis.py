@@ -447,9 +447,11 @@ class Nemesis(Degradations):
     async def _rewind_text(self) -> None:
         """Redis forgets a large text while the commit that names it is on its way."""
         after_s = self._rng.uniform(0.0, 0.01)
-        self._trigger = Trigger(
-            None, lambda _: self.site.loop.on(self.lane, self._forget, after=after_s), 1, stores, True
-        )
+
+        def strikes(_: Process) -> None:
+            self.site.loop.on(self.lane, self._forget, after=after_s)
+
+        self._trigger = Trigger(None, strikes, 1, stores, anybody=True)
 
     def _forget(self, victim: Process | None = None) -> None:
         loses_s = self._rng.choice((0.005, 0.005, 0.1, 1.0)) * self._rng.uniform(0.5, 1.0)

@@ -76,7 +76,7 @@ async def test_text_that_redis_lost_before_its_commit_is_stored_again(harness: H
 
     async def forgets_the_texts(_: Sequence[Any]) -> None:
         keys = harness.broker.keys
-        digests = await harness.broker.command("SMEMBERS", keys.blobs(tree))
+        digests: Any = await harness.broker.command("SMEMBERS", keys.blobs(tree))
         if digests and not stored.is_set():
             stored.set()
             await harness.broker.command("DEL", *(keys.blob(tree, digest.decode()) for digest in digests))
