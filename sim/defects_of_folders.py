@@ -67,6 +67,12 @@ DEFECTS = (
         "folders",
     ),
     Mutant(
+        "nobody reads what a folder asks",
+        "the instructions of a folder that came from elsewhere never reach the model",
+        text(outstanding, "_of_task", "or state.instructions_to_come", "or state.facts.portable is not None"),
+        "folders",
+    ),
+    Mutant(
         "packs come after their entries",
         "an entry names a pack that the store has not got yet",
         text(SimFolders, "_put", "self._folders.store.put(name, data)", "pass"),

@@ -37,7 +37,8 @@ from sim.ledger import Run
 from sim.loop import SimLoop
 from sim.objects import SimObjects
 
-PORTABLE = PortableFolder("/sim", "folder")
+PORTABLE = PortableFolder("/sim", "folder", untold=True)
+RULES = "rules of the folder"
 MOST_ADDED = 3
 """Packs behind one that stands alone; the product adds more of them."""
 STORE_PATIENCE_S = 20.0
@@ -309,7 +310,8 @@ class SimFolders:
             self._folders.cleaned(claim.session, held.copy)
 
     async def instructions(self, state: State, folder: str) -> str | None:
-        return None
+        assert state.workspace.snapshot is not None, "a folder that nobody has made holds no instructions"
+        return RULES
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         self._held.pop(claim.claim_id, None)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.entries import Entry
 from orchestrator.core.state import State
+from sim.folders import RULES
 from sim.grammar_state import Reading
-from sim.grammar_terms import check
+from sim.grammar_terms import Item, check, text_of
 
 MOST_PACKS = 33
+
+
+def _instructions(item: Item) -> Iterator[str]:
+    """The texts of an item that may hold instructions: its own, or those of a conversation inherited."""
+    told = item.get("instructions", ()) if item.get("type") == "inherited" else (item,)
+    yield from map(text_of, told)
 
 
 class FolderGrammar(Reading):
@@ -36,6 +43,13 @@ class FolderGrammar(Reading):
         calls = None if known.unsaved is None else [*known.unsaved.call_ids]
         told = (known.snapshot or "", [pack.name for pack in known.packs], calls)
         return told == (self.snapshot, self.packs, self.unsaved)
+
+    def folder_is_told(self) -> None:
+        """The model of a task in the folder is told of its instructions, once there is a folder to read."""
+        portable = self.facts.get("portable") or {}
+        if portable.get("untold") and self.snapshot and self._task["kind"] in ("user", "plan"):
+            told = [text for item in self.conversation for text in _instructions(item)]
+            check(any(RULES in text for text in told), "a model works in a folder and has not got its rules")
 
     def _fact_workspace_base(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(not self.snapshot, "a session begins with two folders")

@@ -188,7 +188,8 @@ def _of_task(state: State, task: Task, rules: Rules) -> tuple[Work, ...]:
     if task.request is not None:
         work.append(FollowRequest(task.request.n, task.request.epoch))
     elif not task.calls.any_open and not task.wait and not state.tree.paused:
-        told = task.kind not in _TOLD_FOLDERS or task.settings.cwd in state.told_folders
+        told = task.settings.cwd in state.told_folders or state.instructions_to_come
+        told = told or task.kind not in _TOLD_FOLDERS
         work.append(OweRequest(task.not_before_ms) if told else ReadInstructions(task.settings.cwd))
     return tuple(work)
 

@@ -187,6 +187,9 @@ class PortableFolder:
     names its first snapshot, or it begins empty."""
     ignored: tuple[str, ...] = field(default=(), metadata=LIST)
     """Rules of the person's own, which the folder does not have: weaker than those that it has."""
+    untold: bool = False
+    """The model is not told of the folder's own instructions when the session is made: they are read from its
+    first snapshot."""
 
     def path(self, tree: TreeId) -> str:
         """The folder's path, on every machine."""

@@ -10,6 +10,7 @@ has more open calls than one commit can close, it is `ending` until the last one
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -326,10 +327,26 @@ class State:
 
     @property
     def told_folders(self) -> tuple[str, ...]:
-        """The folders whose instructions the conversation holds; at first the one that it began in."""
+        """The folders whose instructions the conversation holds; at first the one that it began in.
+
+        Of a portable folder that is not told of at birth, it is the one around it, which has none.
+        """
         if self.task is not None and self.task.branch is not None and self.task.branch.told_folders:
             return self.task.branch.told_folders
-        return tuple(self.meta.get(FOLDERS) or (str(self.meta.get("cwd") or self.settings.cwd),))
+        return tuple(self.meta.get(FOLDERS) or (self._told_at_birth,))
+
+    @property
+    def _told_at_birth(self) -> str:
+        portable = self.facts.portable
+        if portable is not None and portable.untold:
+            return posixpath.dirname(portable.path(self.facts.tree_id))
+        return str(self.meta.get("cwd") or self.settings.cwd)
+
+    @property
+    def instructions_to_come(self) -> bool:
+        """Whether the folder has instructions that nobody can read yet: it has no content so far."""
+        portable = self.facts.portable
+        return portable is not None and portable.untold and self.workspace.snapshot is None
 
     @property
     def pinned(self) -> JsonMapping | None:

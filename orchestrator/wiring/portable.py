@@ -149,7 +149,7 @@ def _of_repository(settings: Settings, url: str, ref: str) -> PortableFolder:
         raise NoWorkspace(str(error)) from None
     name = url.rstrip("/").removesuffix(".git").rpartition("/")[2].rpartition(":")[2]
     source: Mapping[str, str] = {"git": url, **({"ref": ref} if ref else {})}
-    return _portable(settings, name, source=source)
+    return _portable(settings, name, source=source, untold=True)
 
 
 def _of_session(settings: Settings, source: tuple[State, str]) -> FirstFolder:
@@ -163,7 +163,7 @@ def _of_session(settings: Settings, source: tuple[State, str]) -> FirstFolder:
             "they are stored, or name an earlier entry with `at`"
         )
     root = str(settings.workspace.root)
-    return FirstFolder(replace(theirs, root=root), source=source)
+    return FirstFolder(replace(theirs, root=root, untold=True), source=source)
 
 
 async def with_folder(settings: Settings, birth: Birth, first: FirstFolder) -> Birth:

@@ -231,7 +231,9 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
 
 def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
     """The folders whose instructions the child has, if it is not its own alone: what lacks is read later."""
-    parents = draft.state.told_folders
+    parents, portable = draft.state.told_folders, draft.state.facts.portable
+    if portable is not None and portable.untold and not created.inherited:
+        return ()
     # Without the conversation it gets what its parent was born with.
     told = parents if created.inherited else (str(draft.state.meta.get("cwd") or parents[0]),)
     return () if told == (created.settings.cwd,) else (e.fact(f.FoldersTold(told)),)
