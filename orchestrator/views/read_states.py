@@ -26,7 +26,7 @@ _REVISION = re.compile(r"(\d{1,15})\.(\d{1,15})")
 
 
 class StaleReadState(Exception):
-    """Somebody changed a read state meanwhile; the message says what to do."""
+    """A read state was changed meanwhile; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
