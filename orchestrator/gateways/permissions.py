@@ -18,6 +18,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.policy import AskForApproval, SandboxPolicy
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.source import LogSource
+from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES
 from orchestrator.views.thread_settings import settings_of
 
 Permits: TypeAlias = Callable[[SessionId, ops.Op], Awaitable[None]]
@@ -40,8 +41,6 @@ _DECISIONS = (
     ops.UserInputAnswer,
 )
 """Decisions of people, and what runs without one."""
-_ASKS_MOST_FIRST = ("untrusted", "on-request", "on-failure", "never")
-_CONFINES_MOST_FIRST = ("read-only", "workspace-write", "danger-full-access")
 _SPARED = ("exclude_tmpdir_env_var", "exclude_slash_tmp")
 
 
@@ -76,7 +75,7 @@ class Policies:
 
     def within(self, bound: Policies) -> bool:
         """Whether commands may do no more than under `bound`, and people are asked no less."""
-        asks = _rank(_ASKS_MOST_FIRST, self.approval) <= _rank(_ASKS_MOST_FIRST, bound.approval)
+        asks = _rank(APPROVAL_POLICIES, self.approval) <= _rank(APPROVAL_POLICIES, bound.approval)
         return asks and _confines(self.sandbox, bound.sandbox)
 
     @property
@@ -107,8 +106,8 @@ def _rank(strictest_first: tuple[str, ...], value: str) -> int:
 
 
 def _confines(sandbox: JsonMapping, bound: JsonMapping) -> bool:
-    mode, most = (_rank(_CONFINES_MOST_FIRST, str(policy["mode"])) for policy in (sandbox, bound))
-    if mode != most or _CONFINES_MOST_FIRST[mode] != "workspace-write":
+    mode, most = (_rank(SANDBOX_MODES, str(policy["mode"])) for policy in (sandbox, bound))
+    if mode != most or SANDBOX_MODES[mode] != "workspace-write":
         return mode <= most
     if sandbox.get("network_access") and not bound.get("network_access"):
         return False
