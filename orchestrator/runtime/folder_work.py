@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.commands import CallFinished, Command
@@ -48,7 +48,7 @@ class Holding:
 
     since_ms: int
     began: float
-    pause_s: float = FIRST_TRY_S
+    pause_s: float = field(default_factory=lambda: FIRST_TRY_S)
 
 
 class FolderWork:
