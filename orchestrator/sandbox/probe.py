@@ -114,13 +114,16 @@ def choose(support: SandboxSupport, confinement: Confinement, prefer: Preference
 
 def cannot_mount(support: SandboxSupport, prefer: Preference = "auto") -> str:
     """The reason why no command can see a portable folder at its path here; empty if it can."""
-    if support.bubblewrap and prefer != "landlock":
+    if prefer == "landlock":
+        return (
+            "a portable folder is mounted at its path by bubblewrap, and `sandbox.mechanism` asks for "
+            "landlock, which mounts nothing: set it to auto or bubblewrap on this machine"
+        )
+    if support.bubblewrap:
         return ""
-    wanted = " (`sandbox.mechanism` asks for landlock)" if prefer == "landlock" else ""
     return (
-        "a portable folder is mounted at its path by bubblewrap, which does not work on this machine"
-        f"{wanted}: {'; '.join(support.why) or 'it is not asked for'}. "
-        "Install bubblewrap (package `bubblewrap`)"
+        "a portable folder is mounted at its path by bubblewrap, which does not work on this machine: "
+        f"{'; '.join(support.why)}. Install bubblewrap (package `bubblewrap`)"
     )
 
 

@@ -345,6 +345,7 @@ async def test_machine_that_can_make_no_portable_folder_says_why(
     assert "symbolic link" in found(f"workspace.root={tmp_path}/link/workspaces").detail
     (tmp_path / "file").write_text("no folder")
     assert "cannot be written" in found(f"workspace.root={tmp_path}/file/workspaces").detail
+    assert "set it to auto" in found(root, "sandbox.mechanism=landlock").detail
     _sandbox(monkeypatch, None, 7, "no bwrap on PATH")
     assert "no bwrap on PATH" in found(root).detail
 
