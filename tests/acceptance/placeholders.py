@@ -23,13 +23,14 @@ _PATTERNS = {
     "HOME": r"/\S*?",
     "COMMIT": r"[0-9a-f]{40}",
     "RESPONSE": r"[^\s\"]+",
+    "ITEM": r"[^\s\"]+",
     "PORT": r"\d+",
     "WORKSPACE": r"/[^\s\"<]*?",
     "OUTSIDE": r"/[^\s\"<]*?",
     "LONG_TEXT": r"(?s:.{40,})",
     "ANY": r"(?s:.*)",
 }
-_NAMES_ONE_THING = ("ID", "WORKSPACE", "OUTSIDE", "RESPONSE")
+_NAMES_ONE_THING = ("ID", "WORKSPACE", "OUTSIDE", "RESPONSE", "ITEM")
 _PLACEHOLDER = re.compile(r"@((?:" + "|".join(_PATTERNS) + r")\d*)@")
 ANYTHING = "@ANY@"
 
