@@ -12,6 +12,7 @@ from sim.grammar_state import Reading
 from sim.grammar_terms import Item, check, text_of
 
 MOST_PACKS = 33
+REPLACED = "These instructions replace all that were given before them."
 
 
 def _instructions(item: Item) -> Iterator[str]:
@@ -49,7 +50,9 @@ class FolderGrammar(Reading):
         portable = self.facts.get("portable") or {}
         if portable.get("untold") and self.snapshot and self._task["kind"] in ("user", "plan"):
             told = [text for item in self.conversation for text in _instructions(item)]
-            check(any(RULES in text for text in told), "a model works in a folder and has not got its rules")
+            # A compaction drops what a person has replaced.
+            known = any(RULES in text or REPLACED in text for text in told)
+            check(known, "a model works in a folder and has not got its rules")
 
     def _fact_workspace_base(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(not self.snapshot, "a session begins with two folders")
