@@ -21,9 +21,9 @@ from orchestrator.core.state import Queued, State, Task
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn
-from orchestrator.core.workspace import FileCounts, FolderChange, Offer, Pack
+from orchestrator.core.workspace import FileCounts, FolderChange, Offer, Pack, write_change, write_offer
 from orchestrator.protocol import ops
-from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ids import SnapshotId, SubmissionId
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.policy import AskForApproval, WorkspaceWrite
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
@@ -277,3 +277,15 @@ def test_emptied_system_prompt_is_none() -> None:
     emptied = evolve(told, Entry(DENDRO, f.encode(f.Instructed(""))), 2)
     assert emptied.facts.base_instructions is None
     assert emptied.facts == SessionFacts()
+
+
+def test_parts_of_a_folder_stand_in_json_under_their_own_fields_alone() -> None:
+    pack = Pack("1.pack", "00", 7)
+    plain_pack = {"name": "1.pack", "sha256": "00", "bytes": 7}
+    change = FolderChange(1, 2, 3, ("'a'",))
+    plain_change = {"files": 1, "insertions": 2, "deletions": 3, "names": ["'a'"]}
+    offer = Offer(SnapshotId("s1"), None, (pack,), change)
+    begun = f.encode(f.WorkspaceBegun(SnapshotId("s1"), (pack,)))
+    assert orjson.dumps(begun["packs"]) == orjson.dumps([plain_pack])
+    assert write_change(change) == plain_change
+    assert write_offer(offer) == {"snapshot": "s1", "packs": [plain_pack], "change": plain_change}

@@ -134,6 +134,15 @@ def test_conversation_opens_with_instructions_then_environment() -> None:
     assert initial_context(settings(), None, "zsh") == [second]
 
 
+def test_instructions_are_cut_after_as_many_characters_as_two_files_may_have() -> None:
+    around = len("<user_instructions>\n\n") + len("\n\n</user_instructions>")
+    longest = "é" * 131_071 + "a"
+    for given_text in (longest, f"{longest}b"):
+        text = text_of(initial_context(settings(), given_text, "zsh")[0])
+        assert len(text) == around + 131_072
+        assert text.endswith("éa\n\n</user_instructions>")
+
+
 def test_environment_names_writable_roots_and_open_network() -> None:
     policy = {"mode": "workspace-write", "network_access": True, "writable_roots": ["/a", "/b"]}
     text = text_of(environment_context({"sandbox_policy": policy}))

@@ -14,6 +14,7 @@ from orchestrator.core.compaction import newest_texts
 from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
 from orchestrator.core.entries import fact
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, MakeFolder, OweRequest, RunCall, SaveFolder
 from orchestrator.core.settings import PortableFolder, Rules, SessionFacts, portable_wire
 from orchestrator.core.snapshot import decode, encode
@@ -173,6 +174,38 @@ def test_folder_that_cannot_be_made_ends_the_task_while_its_request_streams() ->
     session.happens(FolderFailed("m1", "the pack is broken"))
     seen = session.stopped()
     assert "the pack is broken" in seen.one("error")["message"]
+
+
+def at_rest_unsaved() -> Session:
+    """A portable session without a task, whose last changes are on its machine alone."""
+    session = running("c1")
+    session.happens(unsaved("c1", snapshot="u1"))
+    session.finishes("c1")
+    session.answers("done")
+    return session
+
+
+def test_folder_that_cannot_be_made_between_tasks_leaves_its_unsaved_changes_to_a_later_try() -> None:
+    session = at_rest_unsaved()
+    before = session.state.workspace.unsaved
+    assert before is not None
+    seen = session.happens(FolderFailed("m1", "the pack is broken"))
+    assert seen.one("warning")["message"] == "the folder could not be made: the pack is broken"
+    assert kinds(session)[-3:] == ["workspace_not_made", "workspace_unsaved", "timer"]
+    assert session.state.workspace.unsaved == replace(before, trying=False)
+    assert session.owes() == ()
+    session.fires(FOLDER_TIMER)
+    assert session.owes() == (SaveFolder(),)
+
+
+def test_folder_that_cannot_be_made_between_tasks_is_warned_of_and_nothing_else() -> None:
+    session = running("c1")
+    session.finishes("c1")
+    session.answers("done")
+    seen = session.happens(FolderFailed("m1", "the pack is broken"))
+    assert seen.types == ["warning"]
+    assert kinds(session)[-1] == "workspace_not_made"
+    assert session.timers == {}
 
 
 # ── recording it ──────────────────────────────────────────────────────────────────────────────

@@ -6,12 +6,14 @@ import pytest
 
 from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.settings import PortableFolder, SessionFacts
+from orchestrator.core.settings import PortableFolder, SessionFacts, portable_wire
 from orchestrator.core.state import State
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.workspaces import WorkspaceSource
+from tests.core.driver import Session
+from tests.core.driver import op as parsed
 
 PORTABLE = State(
     facts=SessionFacts(session_id=SessionId("s"), tree_id=TreeId("t"), portable=PortableFolder("/ws", "work"))
@@ -49,3 +51,14 @@ def test_folder_of_a_session_that_is_there_is_not_settled_again() -> None:
     op = ops.ConfigureSession(workspace=WorkspaceSource(empty=True))
     assert "is settled when the session is made" in str(folder_fault(State(), op))
     assert "is settled when the session is made" in str(folder_fault(PORTABLE, op))
+
+
+@pytest.mark.parametrize("type", ["override_turn_context", "configure_session"])
+def test_portable_session_that_is_told_to_work_elsewhere_answers_with_an_error(type: str) -> None:
+    session = Session(facts={"portable": portable_wire(PortableFolder("/ws", "work"))})
+    before = session.state.settings
+    told = session.submit(parsed(type, cwd="/srv"), "x1")
+    assert told.types == ["error"]
+    assert told.id_of("error") == "x1"
+    assert "cwd: /srv is outside of /ws/" in told.one("error")["message"]
+    assert session.state.settings == before

@@ -19,6 +19,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.core.workspace import FileCounts, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
+from tests.runtime.connections import Gate
 
 
 class ScriptedFolders:
@@ -34,6 +35,8 @@ class ScriptedFolders:
         self.making: asyncio.Event | None = None
         """The signal that making a folder waits for."""
         self.began_making = asyncio.Event()
+        self.unmaking: Gate | None = None
+        """The place where a making that is stopped waits before it ends."""
         self.tried = asyncio.Event()
         """Set when the store was tried without success."""
         self._last: SnapshotId | None = None
@@ -49,11 +52,20 @@ class ScriptedFolders:
         self.asked.append("make")
         self.began_making.set()
         if self.making is not None:
-            await self.making.wait()
+            await self._made()
         self._last = state.workspace.snapshot
         if self.fails:
             return self.fails.pop(0)
         return FolderMade(self.machine, state.workspace.standing, anew=state.workspace.machine == "")
+
+    async def _made(self) -> None:
+        assert self.making is not None
+        try:
+            await self.making.wait()
+        except asyncio.CancelledError:
+            if self.unmaking is not None:
+                await self.unmaking.wait()
+            raise
 
     async def writing(self, state: State, claim: Claim) -> None:
         self.asked.append("writing")

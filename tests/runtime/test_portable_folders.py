@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.folder_commands import FolderFailed
-from orchestrator.core.ids import SessionId
-from orchestrator.core.settings import PortableFolder
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.settings import PortableFolder, SessionFacts
+from orchestrator.core.state import State
+from orchestrator.core.workspace import Workspace
 from orchestrator.protocol import ops
+from orchestrator.protocol.ids import CallId
 from orchestrator.runtime import folder_work
+from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
 from tests.runtime.folders import ScriptedFolders
@@ -121,6 +126,26 @@ async def test_interrupt_stops_the_making_of_a_folder(harness: Harness, folders:
     assert await task is Ended.PARKED
     assert harness.tools.started == {}
     assert "workspace_made" not in await kinds(harness, session)
+
+
+async def test_leaving_worker_keeps_the_session_until_it_has_stopped_making_the_folder(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    folders.making, folders.unmaking = asyncio.Event(), Gate()
+    harness.models.will([calls("c1"), ends()])
+    await harness.say(session)
+    runner, task = await running(harness, session, drain_grace_s=0.01)
+    await folders.began_making.wait()
+    runner.drain()
+    await folders.unmaking.reached.wait()
+    await harness.submit(session, ops.SetThreadName(name="later"))
+    runner.notify()
+    await harness.until(session, "thread_name_updated")
+    assert await harness.broker.claim_session(session, "w2", "other") is None
+    folders.unmaking.open()
+    assert await task is Ended.YIELDED
+    assert folders.asked == ["make", "release"]
 
 
 async def test_machine_that_cannot_make_the_folder_gives_the_session_back(
@@ -245,3 +270,22 @@ async def test_changes_that_a_person_gave_up_are_gone_where_they_were_and_the_lo
     assert (rolled["lost"], rolled["by"]) == (["c1"], "ada@desk")
     assert any("ada@desk" in warned["message"] for warned in await harness.logged_events(session, "warning"))
     assert await place(harness, session) == [b"", b"", b"", b""]
+
+
+@pytest.mark.parametrize(
+    ("portable", "made_under", "asked"),
+    [(True, 2, ["changed c1"]), (True, 1, []), (True, 0, []), (False, 2, []), (False, 0, [])],
+)
+async def test_only_a_portable_folder_that_this_claim_made_is_recorded(
+    harness: Harness, folders: ScriptedFolders, *, portable: bool, made_under: int, asked: list[str]
+) -> None:
+    folder = PortableFolder("/workspaces", "repo") if portable else None
+    session = SessionId("s")
+    state = State(
+        facts=SessionFacts(session, TreeId(session), portable=folder), workspace=Workspace(epoch=made_under)
+    )
+    claim, journal = SimpleNamespace(session=session, epoch=2), SimpleNamespace(state=state)
+    context: Any = SimpleNamespace(ports=harness.ports, claim=claim, journal=journal)
+    arrivals: Any = SimpleNamespace()
+    await FolderWork(context, arrivals).record((CallId("c1"),))
+    assert folders.asked == asked

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, WorkspaceMark
+from orchestrator.gateways.workspace import MARK_FILE, MARK_FOLDER, mark
 from orchestrator.runtime.runner import Ended
 from orchestrator.runtime.workspace import MOMENT_S, RecentChecks, check_workspace
 from tests.broker.actors import holder_died
@@ -26,6 +27,14 @@ def marked(folder: Path, said: str | None, expected: str = "0123") -> SessionFac
 
 async def test_folder_with_its_mark_fits(tmp_path: Path) -> None:
     assert await check_workspace(marked(tmp_path, "0123"), str(tmp_path)) is None
+
+
+async def test_long_mark_that_a_person_wrote_fits_where_the_session_was_made(tmp_path: Path) -> None:
+    (tmp_path / MARK_FOLDER).mkdir()
+    (tmp_path / MARK_FOLDER / MARK_FILE).write_text("m" * 300)
+    made = mark(tmp_path, "unused")
+    assert made is not None
+    assert await check_workspace(SessionFacts(workspace=made), str(tmp_path)) is None
 
 
 async def test_another_folder_at_the_same_path_is_told_by_both_ids_and_the_remedy(tmp_path: Path) -> None:
