@@ -98,7 +98,7 @@ def read_counts(wire: JsonMapping) -> FileCounts:
 
 
 def read_change(wire: JsonMapping | None) -> FolderChange | None:
-    return _read_change(wire) if wire else None
+    return None if wire is None else _read_change(wire)
 
 
 def write_change(change: FolderChange | None) -> JsonObject | None:

@@ -21,7 +21,15 @@ from orchestrator.core.state import Queued, State, Task
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn
-from orchestrator.core.workspace import FileCounts, FolderChange, Offer, Pack, write_change, write_offer
+from orchestrator.core.workspace import (
+    FileCounts,
+    FolderChange,
+    Offer,
+    Pack,
+    read_change,
+    write_change,
+    write_offer,
+)
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SnapshotId, SubmissionId
 from orchestrator.protocol.plans import PlanRequest
@@ -288,4 +296,5 @@ def test_parts_of_a_folder_stand_in_json_under_their_own_fields_alone() -> None:
     begun = f.encode(f.WorkspaceBegun(SnapshotId("s1"), (pack,)))
     assert orjson.dumps(begun["packs"]) == orjson.dumps([plain_pack])
     assert write_change(change) == plain_change
+    assert read_change(write_change(FolderChange())) == FolderChange(), "it is as it began, and not unknown"
     assert write_offer(offer) == {"snapshot": "s1", "packs": [plain_pack], "change": plain_change}
