@@ -14,11 +14,12 @@ from typing import Any, cast
 import orjson
 
 from bench import questions
-from bench.figures import Figure, at_most, spread
+from bench.figures import Figure, at_least, at_most, spread
 from bench.lab import Fleet, Lab, fleet
 from bench.latency import marks
 from bench.turns import PATIENCE_S, submit_turn, take_turns
 from orchestrator.core.ids import SessionId
+from orchestrator.core.tagged import TagParser
 from orchestrator.gateways.workspace import Workspace, look_at
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
@@ -27,6 +28,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.wiring import guide
 
 SKILLS, TOOLS, PROMPTS, HISTORY = 200, 30, 20, 50
+DELTA_BYTES = 64
 _WARM = 3
 _ROUNDS = 3
 """How often requests with skills and tools take turns with requests without."""
@@ -41,7 +43,7 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
     async with fleet(lab, "questions") as running:
         running.hire(16)
         figures = [await _answers(running, times), *await _look_ups(running, times)]
-    return [*figures, *await _offers(lab, times)]
+    return [*figures, *await _offers(lab, times), _plans_read(1 if quick else 8)]
 
 
 # ── questions ─────────────────────────────────────────────────────────────────────────────────────
@@ -62,6 +64,24 @@ async def _answers(running: Fleet, times: int) -> Figure:
     seen = [mark[0] for mark in marks(running)[session]][1::2]
     waits = [at - sent for sent, at in zip(answered, seen, strict=True)][_WARM:]
     return spread("answer → request at the stub", waits, at_most(6), f"{times} questions of one session")
+
+
+# ── plans ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _plans_read(megabytes: int) -> Figure:
+    """The reader of `<proposed_plan>`, by itself, on text that comes in pieces of a delta's size."""
+    line = "1. Read what calls this, and name each caller by its file and its line.\n"
+    plan = f"Before it.\n<proposed_plan>\n{line * 40}</proposed_plan>\nBehind it.\n"
+    text = plan * (megabytes * 1_000_000 // len(plan))
+    pieces = [text[at : at + DELTA_BYTES] for at in range(0, len(text), DELTA_BYTES)]
+    parser, began = TagParser(), time.process_time()
+    for piece in pieces:
+        parser.feed(piece)
+    parser.finish()
+    rate = len(text) / (time.process_time() - began) / 1e6
+    told = f"in pieces of {DELTA_BYTES} bytes"
+    return Figure("plans read as they come", rate, "MB/s", at_least(50), note=told)
 
 
 # ── look-ups ──────────────────────────────────────────────────────────────────────────────────────
