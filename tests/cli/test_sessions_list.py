@@ -86,6 +86,7 @@ def listed(**more: Any) -> Listing:
         "model": "gpt-5-codex", "blended_total": 1_234_567, "context_left": 0.87,
         "updated_ms": NOW_MS - 60_000,
         "created_ms": 0, "holder": "host-1234-abcdef", "pool": "host:ab", "nobody_serves": False,
+        "unsaved_on": None,
         "change": {"files": 9, "insertions": 1_120, "deletions": 14},
     }  # fmt: skip
     return Listing(1, 1, [ListedTree({**root, **more}, {"running": 2, "ready": 11})])

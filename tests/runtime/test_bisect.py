@@ -1,4 +1,4 @@
-"""What becomes of a refused step: taken apart, tried again, or decided in another way."""
+"""A refused step is taken apart, tried again, or decided in another way."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -12,7 +13,11 @@ class Witness:
     """Holds a pidfd of every process that carries the mark, so that no pid can be mistaken for another."""
 
     def __init__(self, mark: str) -> None:
-        self.pidfds = [os.pidfd_open(pid) for pid in marked(mark)]
+        self.pidfds: list[int] = []
+        for pid in marked(mark):
+            # It may have ended since it was found.
+            with suppress(ProcessLookupError):
+                self.pidfds.append(os.pidfd_open(pid))
 
     def close(self) -> None:
         for pidfd in self.pidfds:
