@@ -83,6 +83,8 @@ class FolderNotMerged:
 
     reason: str
     conflicts: tuple[str, ...] = ()
+    partly: bool = False
+    """A part may be written all the same: the machine could not take it back."""
 
 
 FolderCommand = FolderMade | FolderFailed | FolderChanged | FolderUnsaved | FolderSettled

@@ -20,7 +20,7 @@ from orchestrator.folders.git_objects import EMPTY_TREE, Head, snapshot_of
 from orchestrator.folders.head import HeadImport, read_head
 from orchestrator.folders.known import Known, Walk, changes, dumped, loaded
 from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Planner
-from orchestrator.folders.merge_writer import write
+from orchestrator.folders.merge_writer import settle, take_back, write
 from orchestrator.folders.names import quoted
 from orchestrator.folders.packs import Pack, PackWriter
 from orchestrator.folders.records import (
@@ -87,6 +87,7 @@ class Copy:
         time, as long as the kernel has not written the page: what is read now is read again next time.
         """
         with system_errors("the snapshot"):
+            settle(self._work)
             state = self._state(parent)
             writer = self._writer()
             try:
@@ -270,6 +271,11 @@ class Copy:
                 return Conflicted((Conflict(".", "files changed since the merge was planned"),), 1)
             write(plan, self.place.folder, new, self._work)
             return Merged(*plan.counted())
+
+    def take_back_merge(self) -> None:
+        """Takes back the merge in which another process of this place was lost, as far as it came."""
+        with system_errors("the way back from a merge"):
+            take_back(self.place.folder, self._work)
 
     def _merge(self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[PackSource]) -> tuple[Plan, Known]:
         objects = self._with(packs)

@@ -175,6 +175,10 @@ class Keeper:
             return self._read(answer, Conflicted)
         return self._read(answer, Merged)
 
+    async def take_back_merge(self) -> None:
+        """Takes back the merge in which the last keeper was lost, as far as it came."""
+        await self._do({"do": "take_back_merge"}, ())
+
     async def diff(
         self, before: SnapshotId | None, after: SnapshotId, packs: Sequence[Path] = (), *, stat: bool = False
     ) -> Difference:

@@ -242,6 +242,11 @@ def _write_merge(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[st
     return _record(copy.write_merge(base, theirs, packs, words["digest"]))
 
 
+def _take_back_merge(copy: Copy, _: dict[str, Any], __: list[int]) -> dict[str, Any]:
+    copy.take_back_merge()
+    return {"is": "done"}
+
+
 def _diff(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
     before = SnapshotId(words["before"]) if words["before"] is not None else None
     return _record(copy.diff(before, SnapshotId(words["after"]), packs, stat=words["stat"]))
@@ -264,6 +269,7 @@ _WORK: dict[str, Callable[[Copy, dict[str, Any], list[int]], dict[str, Any]]] = 
     "make": _make,
     "plan_merge": _plan_merge,
     "write_merge": _write_merge,
+    "take_back_merge": _take_back_merge,
     "diff": _diff,
     "read_tree": _read_tree,
     "end": _end,

@@ -1,8 +1,13 @@
-"""The writing of a planned merge: all is staged first, then moved in, and moved back if a step fails."""
+"""The writing of a planned merge: all is staged first, then moved in, and moved back if a step fails.
+
+A process that is killed between two moves moves nothing back. So the staging folder of a copy keeps a list of
+the steps, and the old files, until something else is done with the copy: by these the merge is taken back.
+"""
 
 from __future__ import annotations
 
 import errno
+import marshal
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,7 +17,9 @@ from pathlib import Path
 from orchestrator.folders.build import FOLDER_FLAGS, new_file, remove
 from orchestrator.folders.known import Known
 from orchestrator.folders.merge import Plan, Step, entered
-from orchestrator.folders.names import LINK
+from orchestrator.folders.names import FILE, LINK
+
+STAGED, STEPS = "staged", "steps"
 
 
 def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
@@ -20,13 +27,84 @@ def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
     if not plan.steps:
         return
     same = work.stat().st_dev == folder.stat().st_dev
-    staging = work / "staged" if same else folder / f".dendro-merge-{os.urandom(6).hex()}"
+    staging = work / STAGED if same else folder / f".dendro-merge-{os.urandom(6).hex()}"
     remove(staging)
     staging.mkdir()
+    written = False
     try:
         _Writer(plan.steps, folder, theirs, staging).run()
+        written = True
     finally:
+        if not (written and same):
+            remove(staging)
+
+
+def settle(work: Path) -> None:
+    """Removes what a merge has left to be taken back by: it is known to be whole, or not to matter."""
+    remove(work / STAGED)
+
+
+def take_back(folder: Path, work: Path) -> None:
+    """Takes back the last merge, which a process did not live to tell of: all of it, or what there is."""
+    staging = work / STAGED
+    try:
+        steps, made = marshal.loads((staging / STEPS).read_bytes())
+    except FileNotFoundError:
+        # Nothing was moved yet.
         remove(staging)
+        return
+    with ExitStack() as stack:
+        back = _Back(_opened(stack, folder), _opened(stack, staging))
+        for number, step in reversed(list(enumerate(steps))):
+            back.step(number, *step)
+        for path in sorted(made, key=len, reverse=True):
+            back.without_folder(path)
+    remove(staging)
+
+
+def _opened(stack: ExitStack, path: Path) -> int:
+    fd = os.open(path, FOLDER_FLAGS)
+    stack.callback(os.close, fd)
+    return fd
+
+
+class _Back:
+    """The way back of steps of which some were done; each is looked at, and done again harmlessly."""
+
+    def __init__(self, root: int, stage: int) -> None:
+        self._root = root
+        self._stage = stage
+
+    def step(self, number: int, path: bytes, had: bool, has: bool) -> None:
+        """Takes a path's new file out if it is in, and puts its old one back if it is out."""
+        *folders, name = path.split(b"/")
+        if has and not self._is_staged(f"new-{number}"):
+            with entered(self._root, folders) as (fd, missing), suppress(FileNotFoundError):
+                if missing is None:
+                    os.rename(name, f"new-{number}", src_dir_fd=fd, dst_dir_fd=self._stage)
+        if had and self._is_staged(f"old-{number}"):
+            self._make(folders)
+            with entered(self._root, folders) as (fd, _):
+                os.rename(f"old-{number}", name, src_dir_fd=self._stage, dst_dir_fd=fd)
+
+    def without_folder(self, path: bytes) -> None:
+        """Removes a folder that the merge has made."""
+        *folders, name = path.split(b"/")
+        with entered(self._root, folders) as (fd, missing), suppress(OSError):
+            if missing is None:
+                os.rmdir(name, dir_fd=fd)
+
+    def _is_staged(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._stage, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _make(self, folders: list[bytes]) -> None:
+        for depth in range(1, len(folders) + 1):
+            with entered(self._root, folders[: depth - 1]) as (fd, _), suppress(FileExistsError):
+                os.mkdir(folders[depth - 1], 0o755, dir_fd=fd)
 
 
 class _Writer:
@@ -34,21 +112,17 @@ class _Writer:
         self._steps = steps
         self._theirs = theirs
         self._stack = ExitStack()
-        self._root = self._opened(folder)
-        self._stage = self._opened(staging)
+        self._root = _opened(self._stack, folder)
+        self._stage = _opened(self._stack, staging)
         self._back: list[Callable[[], None]] = []
         """The steps back, in the order in which their opposites were done."""
-
-    def _opened(self, path: Path) -> int:
-        fd = os.open(path, FOLDER_FLAGS)
-        self._stack.callback(os.close, fd)
-        return fd
 
     def run(self) -> None:
         """Stages, which is where a disk gets full, then moves names about."""
         with self._stack:
             for number, step in enumerate(self._steps):
                 self._staged(f"new-{number}", step)
+            self._note_steps()
             try:
                 for number, step in enumerate(self._steps):
                     self._move(number, step)
@@ -57,6 +131,22 @@ class _Writer:
                     with suppress(OSError):
                         back()
                 raise
+
+    def _note_steps(self) -> None:
+        """Writes what is about to be done, and which folders it makes."""
+        steps = [(step.path, step.before is not None, step.after is not None) for step in self._steps]
+        made = {folder for step in self._steps if step.after for folder in self._lacking(step.path)}
+        new_file(self._stage, "steps.part", marshal.dumps((steps, list(made))), FILE)
+        os.rename("steps.part", STEPS, src_dir_fd=self._stage, dst_dir_fd=self._stage)
+
+    def _lacking(self, path: bytes) -> Iterator[bytes]:
+        """The folders around a path that are not there."""
+        folders = path.split(b"/")[:-1]
+        for depth in range(len(folders), 0, -1):
+            with entered(self._root, folders[:depth]) as (_, missing):
+                if missing is None:
+                    return
+            yield b"/".join(folders[:depth])
 
     def _staged(self, name: str, step: Step) -> None:
         if step.after is None:

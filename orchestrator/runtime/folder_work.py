@@ -239,7 +239,8 @@ class FolderWork:
 def _merged(merged: FolderMerged | FolderNotMerged, work: MergeWork) -> Sequence[str]:
     """The lines that the model reads of a merge."""
     if isinstance(merged, FolderNotMerged):
-        return f"not merged, and nothing was written: {merged.reason}", *merged.conflicts
+        written = "a part may be written, so look at the files" if merged.partly else "nothing was written"
+        return f"not merged, and {written}: {merged.reason}", *merged.conflicts
     files = merged.files
     counts = f"{files.added} files added, {files.modified} modified, {files.deleted} deleted"
     return f"merged the work of agent {work.agent_id}: {counts}", *merged.names

@@ -17,11 +17,12 @@ CONFLICTS = "both of you have changed the same places. Ask the agent to change t
 
 
 async def merge(held: Held, packs: Packs, work: MergeWork) -> FolderMerged | FolderNotMerged:
-    """Plans the merge and writes it: all of it, or nothing of it where anything conflicts."""
+    """Plans the merge and writes it: all of it, or nothing of it where anything conflicts.
+
+    Raises `FolderError` where the keeper refused it, or was lost: then nobody knows how far it came.
+    """
     try:
         found = await _merged(held, packs, work)
-    except FolderError as error:
-        return FolderNotMerged(error.text)
     except BrokenPack as error:
         return FolderNotMerged(str(error))
     except ArchiveUnavailable as error:

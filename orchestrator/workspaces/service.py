@@ -63,6 +63,8 @@ STORE_PATIENCE_S = 60.0
 """The wait for a store that is away while a folder is made."""
 RETRY_S = 0.2
 FORGET_S = 30.0
+LOST = frozenset({"lost", "time"})
+"""Kinds of errors behind which there is no keeper any more."""
 ELSEWHERE = frozenset({"no_space", "busy", "lost", "time", "failed"})
 """Kinds of errors that another machine may well not have."""
 SOURCE = "source.git"
@@ -389,8 +391,7 @@ class MachineFolders:
         except FolderError as error:
             if error.kind != "lost":
                 raise
-        await _ended(held.keeper)
-        held.keeper = await self._keeper(held.copy, held.bounds, held.claim)
+        await self._replace_keeper(held)
         return await held.keeper.take(parent, at_ms, live=live)
 
     async def _stored(self, held: Held, taken: Taken) -> Pack:
@@ -437,7 +438,25 @@ class MachineFolders:
 
     async def _merge(self, held: Held, work: MergeWork) -> FolderMerged | FolderNotMerged:
         async with held.working:
-            return await merge(held, self._packs, work)
+            try:
+                return await merge(held, self._packs, work)
+            except FolderError as error:
+                if error.kind not in LOST:
+                    return FolderNotMerged(error.text)
+                return await self._taken_back(held, error.text)
+
+    async def _taken_back(self, held: Held, why: str) -> FolderNotMerged:
+        """Takes a merge back whose keeper was lost, by another keeper."""
+        try:
+            await self._replace_keeper(held)
+            await held.keeper.take_back_merge()
+        except (FolderError, OSError) as error:
+            return FolderNotMerged(f"{why}; {error}", partly=True)
+        return FolderNotMerged(f"{why}; merge again")
+
+    async def _replace_keeper(self, held: Held) -> None:
+        await _ended(held.keeper)
+        held.keeper = await self._keeper(held.copy, held.bounds, held.claim)
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)

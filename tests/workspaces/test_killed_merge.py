@@ -1,0 +1,79 @@
+"""A merge whose keeper is killed between two files: the folder is as it was, and the answer says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
+from orchestrator.folders.keeper import Keeper
+from orchestrator.folders.records import FolderError
+from orchestrator.workspaces.copies import Copy
+from tests.workspaces.machines import Session, tree_of
+from tests.workspaces.test_service import NewMachine, machine, store
+
+__all__ = ["machine", "store"]
+MANY = 1500
+
+
+async def test_keeper_that_is_killed_between_two_files_of_a_merge_leaves_nothing_of_it(
+    machine: NewMachine,
+) -> None:
+    here, there = machine("m1"), machine("m2")
+    parent = Session()
+    claim = await parent.made(here)
+    (here.folder / "goes").mkdir()
+    (here.folder / "goes/away").write_text("mine\n")
+    for number in range(MANY):
+        (here.folder / f"f{number:04}").write_text(f"{number}\n")
+    await parent.changed(here, claim)
+    child = parent.child()
+    theirs = await child.made(there)
+    folder = Copy(there.root, child.id, there.folders._boot).folder
+    (folder / "goes/away").unlink()
+    (folder / "goes").rmdir()
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/new").write_text("theirs\n")
+    for number in range(MANY):
+        (folder / f"f{number:04}").write_text(f"{number} theirs\n")
+    await child.changed(there, theirs)
+    before = tree_of(here.folder)
+    keeper = here.folders._held[claim.claim_id].keeper
+    merging = asyncio.ensure_future(here.folders.merge(parent.state, claim, child.offered()))
+    while not (here.folder / "a/b/new").exists():
+        assert not merging.done()
+        await asyncio.sleep(0)
+    os.kill(keeper.pid, signal.SIGKILL)
+    told = await merging
+    assert isinstance(told, FolderNotMerged)
+    assert "has ended" in told.reason
+    assert not told.partly
+    assert tree_of(here.folder) == before
+    assert not (here.folder / "a").exists()
+    assert await parent.changed(here, claim) is None, "there is nothing of it to be recorded"
+    again = await here.folders.merge(parent.state, claim, child.offered())
+    assert isinstance(again, FolderMerged), again
+    assert tree_of(here.folder) == tree_of(folder)
+    await parent.changed(here, claim)
+    assert not (here.copy().objects / "merging/staged").exists()
+
+
+async def test_merge_that_cannot_be_taken_back_is_not_told_as_unwritten(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = machine()
+    parent = Session()
+    claim = await parent.made(here)
+    child = parent.child()
+
+    async def lost(*_: object) -> None:
+        raise FolderError("lost", "the keeper has ended")
+
+    monkeypatch.setattr(Keeper, "plan_merge", lost)
+    monkeypatch.setattr(Keeper, "take_back_merge", lost)
+    told = await here.folders.merge(parent.state, claim, child.offered())
+    assert isinstance(told, FolderNotMerged)
+    assert told.partly
