@@ -114,6 +114,24 @@ async def test_copy_in_which_a_call_was_lost_is_built_again(machine: NewMachine)
     assert tree_of(first.folder) == {"a": "1"}
 
 
+async def test_copy_whose_last_snapshot_never_reached_the_log_is_built_again(machine: NewMachine) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    await first.folders.writing(session.state, claim)
+    (first.folder / "b").write_text("2")
+    found = await first.folders.changed(session.state, claim, (), 1_700_000_000_000)
+    assert isinstance(found, FolderChanged)
+    # The worker is gone before its commit.
+    await first.folders.release(SessionId(ROOT), claim)
+    made = await session.make(first, session.claim(first))
+    assert isinstance(made, FolderMade)
+    assert made.anew
+    assert tree_of(first.folder) == {"a": "1"}
+
+
 async def test_copy_that_the_log_has_left_behind_is_built_again(machine: NewMachine) -> None:
     first, second = machine("m1"), machine("m2")
     session = Session()
