@@ -361,4 +361,10 @@ DEFECTS = (
         "a worker does not end the work of a claim that it cannot trust any more",
         text(Worker, "_tick", "runner.lose()", "pass"),
     ),
+    Mutant(
+        "stands without its texts",
+        "`commit` does not look whether Redis still has the texts that were stored for the step",
+        lua("commit", " or check_texts()", ""),
+        "texts",
+    ),
 )

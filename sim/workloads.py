@@ -24,7 +24,7 @@ from sim.model_script import CLIENT_TOOL
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
 from sim.workloads_forks import heirs
-from sim.workloads_kept import archives, files, folders, outages
+from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_queues import queues
 
 PROVIDER = "openai"
@@ -331,8 +331,8 @@ async def limits(fixture: Fixture) -> None:
 async def amnesia(fixture: Fixture) -> None:
     """A tree, or a session with long commands, whose Redis forgets what it was told last, again and again."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
-    fixture.nemesis.weights |= {"rewind_at": 30, "rewind_text": 15}
-    odds.calls, odds.asks, odds.large = 0.9, 0.1, 0.5
+    fixture.nemesis.weights |= {"rewind_at": 30}
+    odds.calls, odds.asks = 0.9, 0.1
     facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer"))}
     if rng.random() < 0.7:
         odds.verbs |= {"subagent_spawn": 20}
@@ -460,6 +460,7 @@ LATER = (
     ((queues,), 0.02),
     ((heirs,), 0.02),
     ((jobs,), 0.02),
+    ((texts,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

@@ -134,3 +134,11 @@ async def _speaks_up(fixture: Fixture, person: Person, session: str) -> None:
         await person.works(session, 1)
     await fixture.nemesis.calm.wait()
     await person.works(session, 1)
+
+
+async def texts(fixture: Fixture) -> None:
+    """A session with long outputs, whose Redis forgets a text whose commit is on its way."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    fixture.nemesis.weights |= {"rewind_text": 60}
+    odds.calls, odds.asks, odds.large = 0.9, 0.0, 1.0
+    await used(fixture, person, await new_session(fixture, person, "never"), rng.choice((2, 4)))
