@@ -154,7 +154,8 @@ def _delegates(folder: Path, controller: str) -> bool:
 def _try_out(parent: Path, settings: tuple[tuple[str, str], ...]) -> None:
     """Makes a cgroup, limits it and moves a process into it: writing `cgroup.procs` may be refused alone."""
     trial = parent / f"dendro-probe-{os.getpid()}"
-    trial.mkdir()
+    # A process of this number may have been killed while it probed.
+    trial.mkdir(exist_ok=True)
     try:
         files = [(trial / name, value) for name, value in settings if (trial / name).exists()]
         if not files:

@@ -28,4 +28,5 @@ def test_pids_cgroup_is_found_or_the_reason_is_named() -> None:
     if folder is None:
         assert "pids cgroup" in why
         pytest.skip(why)
-    assert list(folder.glob("dendro-probe-*")) == []
+    # Others may probe at the same time, or have been killed while they did.
+    assert not (folder / f"dendro-probe-{os.getpid()}").exists()
