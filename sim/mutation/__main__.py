@@ -29,8 +29,9 @@ TESTS = (
 WITH_SERVER = (
     *(f"tests/cli/test_{name}.py" for name in ("verify", "import", "archived")),
     *(f"tests/workers/test_{name}.py" for name in ("sealed_segments", "sealed_readers", "retention")),
+    "tests/tree/test_tree_answers.py",
 )
-"""Measured beside them, on a real server: what reads whole logs, archives and files."""
+"""Measured beside them, on a real server: what reads whole logs, archives and files, and second answers."""
 SOME_FAILED = 1
 """pytest's exit code when tests failed: the map says which, and they are not asked."""
 PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-m")
