@@ -17,7 +17,7 @@ DEFECTS = (
     Mutant(
         "approved plans stay",
         "a plan that a task was shown is shown to the next one, too",
-        text(evolve_task, "_task_begun", "state = state.with_meta(PINNED, None)", "pass"),
+        text(evolve_task, "_task_begun", "state = state.with_extras(pinned_plan=None)", "pass"),
         "plans",
     ),
     Mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, input_items, outstanding, settings
+from orchestrator.core import evolve, input_items, lines, outstanding
 from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork
 from orchestrator.core.decide import (
     agent_status,
@@ -55,7 +55,7 @@ DEFECTS = (
     Mutant(
         "personality is forgotten",
         "the turn's context does not say which personality is in force",
-        text(settings.TurnSettings, "turn_context", "if self.personality is not None", "if False"),
+        text(lines.ContextLine, "of", "personality if personality is not None else UNSET", "UNSET"),
     ),
     Mutant(
         "last input first",

@@ -71,12 +71,13 @@ async def _folded(invocation: Invocation, source: str, at: int | None) -> Folded
 def _as_json(folded: Folded) -> bytes:
     import orjson
 
+    from orchestrator.core.lines import given
     from orchestrator.core.snapshot import digest, encode
 
     live = folded.live
     value: dict[str, Any] = {
         "kind": folded.kind or "session",
-        "session_id": folded.state.facts.session_id or folded.state.meta.get("id"),
+        "session_id": folded.state.facts.session_id or given(folded.state.meta.id),
         "seq": folded.seq,
         "head": folded.head.hex(),
         "state_sha256": digest(folded.state),
@@ -110,7 +111,7 @@ def _facts(state: State) -> Iterator[tuple[str, str]]:
     from orchestrator.rollouts.summary import title
 
     facts, settings, tokens = state.facts, state.settings, state.tokens
-    yield "session", facts.session_id or str(state.meta.get("id", "unknown"))
+    yield "session", facts.session_id or str(state.meta.id or "unknown")
     yield "title", title(state) or "(nothing was said yet)"
     yield "status", f"{state.status}{f', last task {state.outcome}' if state.outcome else ''}"
     sandbox = settings.sandbox_policy.get("mode", "")

@@ -129,8 +129,8 @@ def user_turns(history: Iterable[Item]) -> list[int]:
 
 def _given(state: State) -> str | None:
     """The instructions that the session was made with, if they can be read here."""
-    given = state.meta.get("instructions")
-    return given if isinstance(given, str) else None
+    found = state.meta.instructions
+    return found if isinstance(found, str) else None
 
 
 def stored_texts(kept: Iterable[str]) -> list[str]:

@@ -26,12 +26,16 @@ FORM = "form"
 
 @record
 class Form:
-    """`name` in JSON (empty: the field's own), and the two ways of a value that is no JSON."""
+    """`name` in JSON (empty: the field's own), and the two ways of a value that is no JSON.
+
+    `rest` marks the field that holds whatever the record has no field for; it is written last.
+    """
 
     name: str = ""
     read: Way | None = None
     write: Way | None = None
     always: bool = False
+    rest: bool = False
 
 
 def form(
@@ -60,6 +64,8 @@ EMPTY: Mapping[str, Form] = form(read=_none, write=_text, always=True)
 """The form of a field that is None in the record and an empty text in JSON."""
 LIST: Mapping[str, Form] = form(read=tuple, write=list)
 """The form of a field that is a tuple in the record and an array in JSON."""
+REST: Mapping[str, Form] = {FORM: Form(rest=True)}
+"""The form of the field that keeps, whole, the members that the record has no field for."""
 
 
 # ── texts that may stand beside the log ───────────────────────────────────────────────────────
@@ -102,7 +108,9 @@ _PLAIN = Form()
 
 def reader_of(cls: type[R]) -> Callable[[JsonMapping], R]:
     """The function that reads such a record; it raises `KeyError` where a field is not there."""
-    scope: dict[str, object] = {"cls": cls, "twin": twin_of(cls)}
+    named = [spec for spec in fields(cls) if not _form(spec).rest]  # type: ignore[arg-type]
+    names = frozenset(_form(spec).name or spec.name for spec in named)
+    scope: dict[str, object] = {"cls": cls, "twin": twin_of(cls), "names": names}
     stores = [f"made.{spec.name} = {_reading(spec, scope)}" for spec in fields(cls)]  # type: ignore[arg-type]
     lines = ["made = twin()", *stores, "made.__class__ = cls", "return made"]
     return cast(Callable[[JsonMapping], R], written("read", ["payload"], lines, scope))
@@ -111,6 +119,8 @@ def reader_of(cls: type[R]) -> Callable[[JsonMapping], R]:
 def _reading(spec: Field[object], scope: dict[str, object]) -> str:
     form = _form(spec)
     name = form.name or spec.name
+    if form.rest:
+        return "{name: value for name, value in payload.items() if name not in names}"
     if spec.default is MISSING:
         value = f"payload[{name!r}]"
     else:
@@ -122,10 +132,10 @@ def _reading(spec: Field[object], scope: dict[str, object]) -> str:
     return f"read_{spec.name}({value})"
 
 
-def writer_of(cls: type[R], kind: str) -> Callable[[R], JsonObject]:
-    """The function that writes such a record: its kind, then its fields in the order of the class."""
+def writer_of(cls: type[R], kind: str | None = None) -> Callable[[R], JsonObject]:
+    """The function that writes such a record: its kind, if it has one, and its fields, in their order."""
     scope: dict[str, object] = {}
-    parts = [f"'kind': {kind!r}"]
+    parts = [] if kind is None else [f"'kind': {kind!r}"]
     lines: list[str] = []
     for spec in fields(cls):  # type: ignore[arg-type]
         form = _form(spec)
@@ -134,7 +144,9 @@ def writer_of(cls: type[R], kind: str) -> Callable[[R], JsonObject]:
             scope[f"write_{spec.name}"] = form.write
             value = f"write_{spec.name}({value})"
         always = spec.default is MISSING or form.always
-        if always and not lines:
+        if form.rest:
+            lines.append(f"made |= {value}")
+        elif always and not lines:
             parts.append(f"{name!r}: {value}")
         elif always:
             lines.append(f"made[{name!r}] = {value}")

@@ -89,23 +89,6 @@ class TurnSettings:
         """Whether nothing confines what the task runs."""
         return bool(self.sandbox_policy["mode"] == "danger-full-access")
 
-    def turn_context(self) -> JsonObject:
-        """The rollout's `turn_context` payload: `effort` is absent when unset."""
-        context = {
-            "cwd": self.cwd,
-            "approval_policy": self.approval_policy,
-            "sandbox_policy": dict(self.sandbox_policy),
-            "model": self.model,
-            "summary": self.summary,
-        }
-        if self.effort is not None:
-            context["effort"] = self.effort
-        if self.personality is not None:
-            context["personality"] = self.personality
-        if self.collaboration_mode is not None:
-            context["collaboration_mode"] = dict(self.collaboration_mode)
-        return context
-
 
 _TURN_SETTINGS = tuple(spec.name for spec in fields(TurnSettings))
 NEW_SETTINGS: Mapping[str, None] = dict.fromkeys(("personality", "collaboration_mode", "item_events"))
@@ -196,16 +179,12 @@ class PortableFolder:
         return f"{self.root.rstrip('/')}/{tree}/{self.name}"
 
 
-_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder, "portable")
+_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder)
 
 
 def portable_wire(folder: PortableFolder | None) -> JsonObject | None:
     """As it stands among the facts, whose field says what it is."""
-    if folder is None:
-        return None
-    wire = _write_portable(folder)
-    del wire["kind"]
-    return wire
+    return None if folder is None else _write_portable(folder)
 
 
 Origin: TypeAlias = Literal["spawn", "fork"]

@@ -18,8 +18,10 @@ import orjson
 
 from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
+from orchestrator.core.extras import NO_EXTRAS, read_extras, without_extras, write_extras
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
+from orchestrator.core.lines import encode_line, read_meta
 from orchestrator.core.processes import NO_PROCESSES, USUAL_PROCESSES, Processes
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import FACTS_EMPTY, NEW_SETTINGS, USUAL_FACTS, SessionFacts, TurnSettings
@@ -52,7 +54,7 @@ SAME_SNAPSHOTS = frozenset({4, 5, 6, CORE_VERSION})
 
 def encode(state: State) -> bytes:
     """Canonical JSON: equal states are equal bytes."""
-    stored = _stated(_stored(state), {**USUAL_PROCESSES, **USUAL_WORKSPACE})
+    stored = _stated(_stored(state), {**USUAL_PROCESSES, **USUAL_WORKSPACE, "extras": NO_EXTRAS})
     return orjson.dumps(stored, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
 
 
@@ -65,6 +67,8 @@ def _stored(state: State) -> State:
     """The state with JSON in the place of what has a form of its own in a snapshot."""
     return replace(
         _emptied(state, _STATE_EMPTY),
+        meta={**encode_line(state.meta), **write_extras(state.extras)},
+        extras=NO_EXTRAS,
         facts=_stated(_emptied(state.facts, FACTS_EMPTY), USUAL_FACTS),
         settings=_stated(state.settings, NEW_SETTINGS),
         queue=tuple(_waiting(queued) for queued in state.queue),
@@ -194,6 +198,8 @@ def decode(data: bytes) -> State:
 def _state(wire: JsonObject) -> State:
     return State(
         **_plain(wire, State, skip=_STATE_NESTED, empty=_STATE_EMPTY),
+        meta=read_meta(without_extras(wire["meta"])),
+        extras=read_extras(wire["meta"]),
         facts=SessionFacts.of(wire["facts"]),
         settings=TurnSettings.of(wire["settings"]),
         history=_log(wire["history"]),
@@ -218,6 +224,8 @@ def _state(wire: JsonObject) -> State:
 
 _STATE_NESTED = frozenset(
     {
+        "meta",
+        "extras",
         "facts",
         "settings",
         "history",

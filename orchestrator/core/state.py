@@ -11,11 +11,13 @@ has more open calls than one commit can close, it is `ending` until the last one
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.core.extras import NO_EXTRAS, PendingLookUp, SessionExtras
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
+from orchestrator.core.lines import NO_META, MetaLine, given
 from orchestrator.core.processes import NO_PROCESSES, Processes
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -25,23 +27,9 @@ from orchestrator.core.tree import TreeView
 from orchestrator.core.turn_calls import ANSWERABLE, Call, Calls, Phase
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.core.workspace import NO_WORKSPACE, Workspace
-from orchestrator.protocol import ops
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
-from orchestrator.protocol.wire import JsonMapping, JsonValue, tag_of
-
-THREAD_NAME = "thread_name"
-"""The key of the name in `State.meta`: snapshots of sessions without a name stay what they were."""
-LOOKUPS, FOLDERS = "lookups", "told_folders"
-"""The same of the look-ups that are not answered, and of the folders whose instructions were told."""
-PINNED = "pinned_plan"
-"""The same of an approved plan, with the length of the conversation that knows of it."""
-FORKED_FROM = "forked_from_id"
-"""The field of `session_meta` that names the session which a root was forked from."""
-EARLIER = "earlier_turns"
-"""The same of the turns that compactions summed up, whose conversations the log still has."""
-MOST_EARLIER = 10_000
-"""Turns before compactions that can be gone back to, the newest."""
+from orchestrator.protocol.wire import JsonMapping
 
 
 @record
@@ -221,33 +209,6 @@ class Answer:
     """The identity of the response to questions; approvals have none."""
 
 
-HISTORY_OPS = frozenset({tag_of(ops.AddToHistory), tag_of(ops.GetHistoryEntryRequest)})
-
-
-@record
-class LookUp:
-    """An op whose answer lies outside of the log, in its wire form; `who` sent it."""
-
-    id: SubmissionId
-    op: JsonMapping
-    client: str | None
-    who: str
-
-    @property
-    def key(self) -> str:
-        """Tells it from all others: two clients may use one id."""
-        return f"{self.client or ''}|{self.id}"
-
-    @property
-    def turn(self) -> str | None:
-        """The response that ended the turn to find, for input that goes on from there."""
-        return self.op.get("last_response_id")
-
-    @property
-    def of_history(self) -> bool:
-        return self.op["type"] in HISTORY_OPS
-
-
 USUAL_TASK: Mapping[str, object] = {
     "rescue": 0,
     "rescued": False,
@@ -267,8 +228,8 @@ UNCONFIGURED = TurnSettings(
 class State:
     """A session as a fold over its rollout knows it."""
 
-    meta: JsonMapping = field(default_factory=dict)
-    """The payload of `session_meta`, and what only some sessions have: a name, look-ups, further folders."""
+    meta: MetaLine = NO_META
+    extras: SessionExtras = NO_EXTRAS
     facts: SessionFacts = field(default_factory=SessionFacts)
     settings: TurnSettings = UNCONFIGURED
     native: bool = False
@@ -307,23 +268,22 @@ class State:
     @property
     def name(self) -> str:
         """The session's name for people; empty until one is set."""
-        return str(self.meta.get(THREAD_NAME, ""))
+        return self.extras.thread_name or ""
 
     @property
     def forked_from(self) -> str | None:
         """The session that this root was forked from."""
-        return self.meta.get(FORKED_FROM)
+        return given(self.meta.forked_from_id)
 
     @property
-    def lookups(self) -> tuple[LookUp, ...]:
+    def lookups(self) -> tuple[PendingLookUp, ...]:
         """Look-ups that are not answered yet, oldest first."""
-        asked = self.meta.get(LOOKUPS)
-        return tuple(LookUp(**lookup) for lookup in asked) if asked else ()
+        return self.extras.lookups
 
     @property
-    def earlier_turns(self) -> Sequence[str]:
+    def earlier_turns(self) -> tuple[str, ...]:
         """The response ids of turns before compactions, oldest first: what was said then is in the log."""
-        return self.meta.get(EARLIER) or ()
+        return self.extras.earlier_turns
 
     @property
     def told_folders(self) -> tuple[str, ...]:
@@ -333,14 +293,14 @@ class State:
         """
         if self.task is not None and self.task.branch is not None and self.task.branch.told_folders:
             return self.task.branch.told_folders
-        return tuple(self.meta.get(FOLDERS) or (self._told_at_birth,))
+        return self.extras.told_folders or (self._told_at_birth,)
 
     @property
     def _told_at_birth(self) -> str:
         portable = self.facts.portable
         if portable is not None and portable.untold:
             return posixpath.dirname(portable.path(self.facts.tree_id))
-        return str(self.meta.get("cwd") or self.settings.cwd)
+        return str(self.meta.cwd or self.settings.cwd)
 
     @property
     def instructions_to_come(self) -> bool:
@@ -351,21 +311,15 @@ class State:
     @property
     def pinned(self) -> JsonMapping | None:
         """The approved plan that the next task of a person is shown; None for none."""
-        kept = self.meta.get(PINNED)
-        return kept["plan"] if kept else None
+        kept = self.extras.pinned_plan
+        return kept.plan if kept else None
 
-    def lookup(self, key: str) -> LookUp | None:
+    def lookup(self, key: str) -> PendingLookUp | None:
         return next((lookup for lookup in self.lookups if lookup.key == key), None)
 
-    def with_meta(self, name: str, value: JsonValue) -> State:
-        """The state with something that only some sessions have; without it if it is None."""
-        if value is None:
-            return replace(self, meta={k: v for k, v in self.meta.items() if k != name})
-        return replace(self, meta={**self.meta, name: value})
-
-    def with_list(self, name: str, values: Sequence[JsonValue]) -> State:
-        """The state with a list that only some sessions have; without it if it is empty."""
-        return self.with_meta(name, list(values) or None)
+    def with_extras(self, **changed: object) -> State:
+        """The state with something that only some sessions have."""
+        return replace(self, extras=replace(self.extras, **changed))
 
     @property
     def in_force(self) -> TurnSettings:

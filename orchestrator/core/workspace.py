@@ -68,13 +68,8 @@ class FolderChange:
 
 # ── as JSON ───────────────────────────────────────────────────────────────────────────────────
 
-_read_pack, _write_pack = reader_of(Pack), writer_of(Pack, "pack")
-_read_change, _write_change = reader_of(FolderChange), writer_of(FolderChange, "change")
-
-
-def _unkinded(wire: JsonObject) -> JsonObject:
-    del wire["kind"]
-    return wire
+_read_pack, _write_pack = reader_of(Pack), writer_of(Pack)
+_read_change, _write_change = reader_of(FolderChange), writer_of(FolderChange)
 
 
 def read_pack(wire: JsonMapping) -> Pack:
@@ -82,7 +77,7 @@ def read_pack(wire: JsonMapping) -> Pack:
 
 
 def write_pack(pack: Pack) -> JsonObject:
-    return _unkinded(_write_pack(pack))
+    return _write_pack(pack)
 
 
 def read_packs(wire: Sequence[JsonMapping]) -> tuple[Pack, ...]:
@@ -102,7 +97,7 @@ def read_change(wire: JsonMapping | None) -> FolderChange | None:
 
 
 def write_change(change: FolderChange | None) -> JsonObject | None:
-    return _unkinded(_write_change(change)) if change is not None else None
+    return _write_change(change) if change is not None else None
 
 
 PACK = form(read=read_pack, write=write_pack)
@@ -157,11 +152,11 @@ class Unsaved:
 
 read_unsaved = reader_of(Unsaved)
 read_merged = reader_of(Merged)
-read_offer, _write_offer = reader_of(Offer), writer_of(Offer, "offer")
+read_offer, _write_offer = reader_of(Offer), writer_of(Offer)
 
 
 def write_offer(offer: Offer) -> JsonObject:
-    return _unkinded(_write_offer(offer))
+    return _write_offer(offer)
 
 
 OFFER = form(read=read_offer, write=write_offer)

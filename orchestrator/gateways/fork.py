@@ -17,6 +17,7 @@ from orchestrator.core.blobs import is_reference, references, resolve
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item
 from orchestrator.core.ids import TreeId
+from orchestrator.core.lines import given
 from orchestrator.core.state import State
 from orchestrator.rollouts.replay import Folded, fold_session
 from orchestrator.rollouts.source import LogSource
@@ -87,12 +88,12 @@ def _broken(head: SessionHead, broken: object) -> CannotFork:
 
 async def _readable(found: LogSource, tree: TreeId, state: State) -> State:
     """The state with the texts that a new session is told of in their place, very long ones too."""
-    facts, meta = state.facts, {name: state.meta.get(name) for name in ("instructions",)}
-    texts = await found.large_texts(tree, references([facts.base_instructions, meta]))
+    facts, meta = state.facts, state.meta
+    texts = await found.large_texts(tree, references([facts.base_instructions, given(meta.instructions)]))
     if not texts:
         return state
     base = resolve(facts.base_instructions, texts.get)
-    meta = {**state.meta, **resolve(meta, texts.get)}
+    meta = replace(meta, instructions=resolve(meta.instructions, texts.get))
     return replace(state, meta=meta, facts=replace(facts, base_instructions=base))
 
 

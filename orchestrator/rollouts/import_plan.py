@@ -20,10 +20,12 @@ from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import resolve
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.evolve import evolve
+from orchestrator.core.lines import MetaLine, read_meta
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Pack, read_pack
 from orchestrator.protocol.codec import rollout_item
+from orchestrator.protocol.wire import UNSET
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, RolloutText
 
@@ -160,7 +162,7 @@ def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, byt
             meta = entry.payload
     if not entries:
         raise RolloutError("it holds no conversation")
-    first = Entry(e.SESSION_META, _session_meta(meta, newcomer))
+    first = e.line(_session_meta(read_meta(meta), newcomer))
     whole = [(first, newcomer.now_ms), *entries]
     state = _folded(whole, start_line=1)
     whole += [(entry, newcomer.now_ms) for entry in _settled(state, newcomer)]
@@ -189,15 +191,16 @@ def _text(blobs: Mapping[str, bytes], digest: str) -> str | None:
     return None if content is None else content.decode("utf-8", "surrogatepass")
 
 
-def _session_meta(meta: Mapping[str, Any], newcomer: Newcomer) -> dict[str, Any]:
-    missing = {
+def _session_meta(meta: MetaLine, newcomer: Newcomer) -> MetaLine:
+    usual: dict[str, Any] = {
         "timestamp": timestamp(newcomer.now_ms),
         "cwd": newcomer.fallback.cwd,
         "originator": ORIGINATOR,
         "cli_version": newcomer.version,
         "instructions": None,
     }
-    return {**missing, **meta, "id": newcomer.facts.session_id}
+    missing = {name: value for name, value in usual.items() if getattr(meta, name) is UNSET}
+    return replace(meta, **missing, id=newcomer.facts.session_id)
 
 
 def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
@@ -205,9 +208,9 @@ def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
     fallback, told = newcomer.fallback, state.settings
     settings = replace(
         fallback,
-        cwd=told.cwd or str(state.meta.get("cwd") or fallback.cwd),
+        cwd=told.cwd or str(state.meta.cwd or fallback.cwd),
         model=told.model or fallback.model,
-        model_provider=str(state.meta.get("model_provider") or fallback.model_provider),
+        model_provider=str(state.meta.model_provider or fallback.model_provider),
         effort=told.effort if told.model else fallback.effort,
         summary=told.summary if told.model else fallback.summary,
         approval_policy=told.approval_policy if told.model else fallback.approval_policy,

@@ -8,6 +8,7 @@ import orjson
 
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.history import message_text
+from orchestrator.core.lines import given
 from orchestrator.core.plans import goal_in
 from orchestrator.core.review import asked_in
 from orchestrator.core.snapshot import digest
@@ -33,7 +34,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "model": settings.model,
             "model_provider": settings.model_provider,
             "effort": settings.effort,
-            "git": state.meta.get("git"),
+            "git": given(state.meta.git),
             "status": state.status,
             "outcome": state.outcome or "",
             "blended_total": tokens.total.blended_total if tokens else 0,

@@ -184,5 +184,5 @@ def _folder_place(step: Step, machine: str, *, first: bool) -> FolderPlace | Non
 def _new_name(step: Step) -> str | None:
     """The name that the step gives the session; None if it gives none."""
     before, now = step.base.state, step.position.state
-    # The same mapping, unless a fact has changed something in it: this is asked of every step.
-    return now.name if now.meta is not before.meta and now.name != before.name else None
+    # The same record, unless a fact has changed something in it: this is asked of every step.
+    return now.name if now.extras is not before.extras and now.name != before.name else None

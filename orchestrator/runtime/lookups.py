@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.core import commands as c
+from orchestrator.core.extras import PendingLookUp
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import LookUp, State
+from orchestrator.core.state import State
 from orchestrator.core.windows import context_window
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -52,7 +53,7 @@ async def look_up(context: RunnerContext, key: str) -> c.LookedUp:
     return c.LookedUp(key, error=f"{asked.op['type']} was not answered: {why}. Ask again when that is mended")
 
 
-async def _answer(context: RunnerContext, asked: LookUp, state: State) -> Answer:
+async def _answer(context: RunnerContext, asked: PendingLookUp, state: State) -> Answer:
     op = ops.OPS[asked.op["type"]].model_validate(asked.op)
     match op:
         case ops.AddToHistory():
@@ -73,7 +74,7 @@ async def _answer(context: RunnerContext, asked: LookUp, state: State) -> Answer
             raise ValueError("this version does not look that up")
 
 
-async def _add_to_history(context: RunnerContext, asked: LookUp, text: str) -> None:
+async def _add_to_history(context: RunnerContext, asked: PendingLookUp, text: str) -> None:
     ports, session = context.ports, SessionId(context.claim.session)
     if not ports.library.keeps_history:
         return

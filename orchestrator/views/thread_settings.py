@@ -10,6 +10,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, TURN_CONTEXT
 from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.lines import read_context
 from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.past import MOST, STRETCH
@@ -71,4 +72,4 @@ class _Search:
     def _context(self, stored: StoredEntry) -> None:
         entry = decode_entry(stored.payload)
         if entry.type == TURN_CONTEXT:
-            self.base, self.of_request = TurnSettings.of(entry.payload), True
+            self.base, self.of_request = TurnSettings.of(read_context(entry.payload).changes()), True

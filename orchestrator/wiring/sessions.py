@@ -11,6 +11,7 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom, taken_facts, taken_settings
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId, new_session_id
+from orchestrator.core.lines import given
 from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.core.state import State
 from orchestrator.gateways.workspace import Workspace, mark
@@ -105,9 +106,10 @@ def forked_birth(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
     pool = own.facts.pool if named & {"pool", "cwd"} or _is_here(settings, state) else state.facts.pool
     same_folder = "cwd" not in turn and pool == state.facts.pool
     facts = replace(facts, pool=pool, workspace=state.facts.workspace if same_folder else own.facts.workspace)
-    given = own.user_instructions if "user_instructions" in named else state.meta.get("instructions")
-    git = own.git if "cwd" in turn else state.meta.get("git")
-    return replace(own, facts=facts, settings=taken, user_instructions=given, git=git, source=source)
+    named_own = "user_instructions" in named
+    instructions = own.user_instructions if named_own else given(state.meta.instructions)
+    git = own.git if "cwd" in turn else given(state.meta.git)
+    return replace(own, facts=facts, settings=taken, user_instructions=instructions, git=git, source=source)
 
 
 def kept_settings(settings: Settings, state: State) -> TurnSettings:

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.core.entries import TURN_CONTEXT, Entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import for_model, message_text
+from orchestrator.core.lines import ContextLine, MetaLine, encode_line
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import written
@@ -55,7 +56,7 @@ def test_history_of_a_foreign_rollout_is_what_its_model_was_shown(name: str) -> 
 def test_settings_of_a_foreign_rollout_are_those_of_its_last_request(name: str) -> None:
     state = before_the_last_request(name)
     contexts = [entry.payload for entry in rollout(name) if entry.type == TURN_CONTEXT]
-    assert state.settings.turn_context() == contexts[-1]
+    assert encode_line(ContextLine.of(state.settings)) == contexts[-1]
     reasoning = last_request(name)["reasoning"]
     assert (state.settings.effort, state.settings.summary) == (reasoning.get("effort"), reasoning["summary"])
     assert not state.native
@@ -77,7 +78,7 @@ def test_tokens_of_a_foreign_rollout_are_its_last_count(name: str) -> None:
 def test_foreign_state_is_idle_and_survives_a_snapshot(name: str) -> None:
     state = fold(State(), rollout(name), 1)
     assert state.status == "idle"
-    assert state.meta["originator"] == "codex_cli_rs"
+    assert state.meta.originator == "codex_cli_rs"
     assert digest(decode(encode(state))) == digest(state)
 
 
@@ -91,7 +92,7 @@ def test_compaction_of_a_foreign_rollout_keeps_what_the_user_said() -> None:
 
 def test_second_session_meta_of_a_copied_history_does_not_rename_the_session() -> None:
     entries = [Entry("session_meta", {"id": "child"}), Entry("session_meta", {"id": "parent"})]
-    assert fold(State(), entries, 1).meta == {"id": "child"}
+    assert fold(State(), entries, 1).meta == MetaLine("child")
 
 
 def test_lines_of_a_newer_peer_leave_the_state_as_it_was() -> None:

@@ -28,6 +28,7 @@ from orchestrator.core.entries.stored import (
 )
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.core.lines import MetaLine
 from orchestrator.core.snapshot import (
     Unauthenticated,
     decode,
@@ -212,8 +213,8 @@ def test_bytes_that_are_no_snapshot_are_refused(data: bytes) -> None:
 
 
 def test_digest_does_not_depend_on_the_order_of_names() -> None:
-    one = State(meta={"a": 1, "b": 2})
-    other = State(meta={"b": 2, "a": 1})
+    one = State(meta=MetaLine(others={"a": 1, "b": 2}))
+    other = State(meta=MetaLine(others={"b": 2, "a": 1}))
     assert digest(one) == digest(other)
 
 

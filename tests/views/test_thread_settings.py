@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from orchestrator.core.lines import ContextLine, encode_line
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.views.thread_settings import settings_of
 from tests.views.test_thread_log import Line, Logs, fact, turn
@@ -39,7 +40,7 @@ async def test_settings_are_those_of_the_last_turn_of_a_person_whatever_a_review
 
 async def test_reader_of_a_turn_of_many_entries_stops_at_a_request() -> None:
     logs = Logs()
-    context = {"type": "turn_context", "payload": FIRST.changed({"model": "m3"}).turn_context()}
+    context = {"type": "turn_context", "payload": encode_line(ContextLine.of(FIRST.changed({"model": "m3"})))}
     many = [line for _ in range(1_000) for line in turn("t1", "x")[1:]]
     found = await read(logs, BEGUN, task(model="m1"), *many)
     assert (found.model, found.model_provider) == ("m1", "own")

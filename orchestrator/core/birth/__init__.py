@@ -10,10 +10,10 @@ from orchestrator.core import facts as f
 from orchestrator.core.birth.session_fork import ForkedFrom, inherited_entries
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
+from orchestrator.core.lines import MetaLine, given
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
-from orchestrator.core.state import FORKED_FROM
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import UNSET, JsonObject
 
 ORIGINATOR = "dendro"
 MOST_NAMED = 10
@@ -44,27 +44,27 @@ class Birth:
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
     """`session_meta`, the settings, `session_configured` (id `""`), and the initial context."""
     facts, settings = birth.facts, birth.settings
-    meta: JsonObject = {
-        "id": facts.session_id,
-        "timestamp": timestamp(birth.at_ms),
-        "cwd": settings.cwd,
-        "originator": birth.originator,
-        "cli_version": birth.version,
-        "instructions": birth.user_instructions,
-    }
     source = birth.source
-    if birth.git:
-        meta["git"] = dict(birth.git)
+    parent = UNSET if source is None else source.session
+    meta = MetaLine(
+        facts.session_id,
+        timestamp(birth.at_ms),
+        settings.cwd,
+        birth.originator,
+        birth.version,
+        birth.user_instructions,
+        git=dict(birth.git) if birth.git else UNSET,
+        forked_from_id=parent,
+    )
     if source is not None:
-        meta[FORKED_FROM] = source.session
         opening = inherited_entries(source, settings, birth.user_instructions)
     else:
         opening = tuple(map(e.item, initial_context(settings, birth.user_instructions, birth.shell)))
     return (
-        Entry(e.SESSION_META, meta),
+        e.line(meta),
         e.fact(f.Configured(settings, facts)),
         *((e.fact(birth.folder),) if birth.folder is not None else ()),
-        session_configured("", facts, settings, history=birth.history, forked_from=meta.get(FORKED_FROM)),
+        session_configured("", facts, settings, history=birth.history, forked_from=given(parent)),
         *_left_out(birth.folder),
         *opening,
     )

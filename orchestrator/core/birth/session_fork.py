@@ -16,6 +16,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.inheritance import inherited_history
+from orchestrator.core.lines import given
 from orchestrator.core.modes import told_settings
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
@@ -50,7 +51,7 @@ def inherited_entries(
     entries = [e.fact(f.Forked(parent, content, tuple(texts), tuple(instructions)))]
     if state.told_folders != (settings.cwd,):
         entries.append(e.fact(f.FoldersTold(state.told_folders)))
-    if user_instructions and user_instructions != state.meta.get("instructions"):
+    if user_instructions and user_instructions != given(state.meta.instructions):
         entries.append(e.item(instructions_item(user_instructions, replacing=True)))
     changed = context_told(told_settings(state.in_force, state.settings), settings)
     if changed is not None:

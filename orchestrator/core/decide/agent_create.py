@@ -32,6 +32,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import encode_json
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
+from orchestrator.core.lines import given
 from orchestrator.core.modes import back_to_code, child_settings
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
@@ -209,8 +210,8 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
         created.settings,
         version=created.spec.version,
         at_ms=draft.moment.at_ms,
-        user_instructions=meta.get("instructions"),
-        git=meta.get("git"),
+        user_instructions=given(meta.instructions),
+        git=given(meta.git),
     )
     own = first_entries(birth)
     if created.inherited:
@@ -235,7 +236,7 @@ def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
     if portable is not None and portable.untold and not created.inherited:
         return ()
     # Without the conversation it gets what its parent was born with.
-    told = parents if created.inherited else (str(draft.state.meta.get("cwd") or parents[0]),)
+    told = parents if created.inherited else (str(draft.state.meta.cwd or parents[0]),)
     return () if told == (created.settings.cwd,) else (e.fact(f.FoldersTold(told)),)
 
 

@@ -13,7 +13,7 @@ from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.task import begin_failing, begin_task
 from orchestrator.core.decide.task_end import fail
-from orchestrator.core.state import LookUp
+from orchestrator.core.extras import PendingLookUp
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
 
@@ -71,7 +71,7 @@ def looked_up(draft: Draft, command: LookedUp) -> None:
         draft.add(e.event(asked.id, command.message))
 
 
-def _turn_found(draft: Draft, asked: LookUp, command: LookedUp) -> None:
+def _turn_found(draft: Draft, asked: PendingLookUp, command: LookedUp) -> None:
     """Begins the task of the input that waited; without the conversation of before, the task fails."""
     waiting = draft.state.queue[0]
     if (waiting.id, waiting.client) != (asked.id, asked.client) or draft.state.task is not None:

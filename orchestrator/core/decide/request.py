@@ -22,6 +22,7 @@ from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
 from orchestrator.core.history import CALL_KINDS, call_output, message_text, searched
+from orchestrator.core.lines import CompactedLine, ContextLine
 from orchestrator.core.modes import plan_item_id, plans
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Request
@@ -68,7 +69,7 @@ def begin_request(draft: Draft) -> None:
     draft.add(*map(e.item, task.steered))
     draft.add(
         f.RequestBegun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
-        e.Entry(e.TURN_CONTEXT, task.settings.turn_context()),
+        e.line(ContextLine.of(task.settings)),
     )
     token_count(draft)
     if draft.task.request is not None and draft.task.request.purpose == "compact":
@@ -206,17 +207,7 @@ def _compacted(draft: Draft) -> None:
         fail(draft, "the model answered the compaction request with no text; the history stays as it was")
         return
     kept, items = compacted_history(draft.state, summary)
-    draft.add(
-        e.Entry(
-            e.COMPACTED,
-            {
-                "message": summary,
-                "replacement_history": items,
-                "kept_user_texts": stored_texts(kept),
-                "turns_kept": True,
-            },
-        )
-    )
+    draft.add(e.line(CompactedLine(summary, items, tuple(stored_texts(kept)), turns_kept=True)))
     publish_compaction(draft, done=True)
     draft.event(ev.WarningEvent(message=COMPACTED_WARNING))
     if draft.task.kind == "compact":

@@ -17,8 +17,9 @@ from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.item_events import publish_input
 from orchestrator.core.decide.task import begin_task, bookmarked, bring_settings, lies_before
 from orchestrator.core.decide.task_end import stop
+from orchestrator.core.extras import MOST_EARLIER
 from orchestrator.core.input_items import input_messages, user_message_event
-from orchestrator.core.state import MOST_EARLIER, Queued
+from orchestrator.core.state import Queued
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops

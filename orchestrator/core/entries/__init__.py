@@ -13,16 +13,17 @@ from functools import lru_cache
 
 from orchestrator.core.facts import Fact, encode
 from orchestrator.core.frozen import record
+from orchestrator.core.lines import CompactedLine, ContextLine, Line, MetaLine, encode_line
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, JsonObject, written
 
 Json = JsonObject
 
-SESSION_META = "session_meta"
+SESSION_META = MetaLine.type
 RESPONSE_ITEM = "response_item"
-COMPACTED = "compacted"
-TURN_CONTEXT = "turn_context"
+COMPACTED = CompactedLine.type
+TURN_CONTEXT = ContextLine.type
 EVENT_MSG = "event_msg"
 DENDRO = "dendro"
 
@@ -64,6 +65,11 @@ def event(id: str, message: EventModel) -> Entry:
 def error(id: str, message: str, codex_error_info: CodexErrorInfo = None) -> Entry:
     """An `error` event. Its kind of error is written also when it is null (September 2025)."""
     return event(id, ev.Error(message=message, codex_error_info=codex_error_info))
+
+
+def line(said: Line) -> Entry:
+    """A line that is no item, no event and no fact."""
+    return Entry(said.type, encode_line(said))
 
 
 def fact(stated: Fact) -> Entry:

@@ -18,22 +18,13 @@ from orchestrator.core.evolve.request import evolve_request
 from orchestrator.core.evolve.task import evolve_call, evolve_task
 from orchestrator.core.evolve.tree import evolve_tree
 from orchestrator.core.evolve.workspace import evolve_workspace, runs_again
+from orchestrator.core.extras import MOST_EARLIER, PendingLookUp, PinnedPlan, without_extras
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
+from orchestrator.core.lines import NO_META, read_compacted, read_context, read_meta
 from orchestrator.core.modes import plans
 from orchestrator.core.secrets import SecretAnswer
-from orchestrator.core.state import (
-    ANSWERS_KEPT,
-    EARLIER,
-    FOLDERS,
-    LOOKUPS,
-    MOST_EARLIER,
-    PINNED,
-    THREAD_NAME,
-    Answer,
-    Queued,
-    State,
-)
+from orchestrator.core.state import ANSWERS_KEPT, Answer, Queued, State
 from orchestrator.core.tagged import proposal
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.turn_calls import Call, Phase
@@ -60,7 +51,7 @@ def fold(state: State, entries: Iterable[Entry], first_seq: int) -> State:
 
 def _session_meta(state: State, payload: Payload, seq: int) -> State:
     # A copied fork history may hold a second one: the first names the session.
-    return state if state.meta else replace(state, meta=payload)
+    return state if state.meta != NO_META else replace(state, meta=read_meta(without_extras(payload)))
 
 
 def _response_item(state: State, payload: Payload, seq: int) -> State:
@@ -81,20 +72,21 @@ def _response_item(state: State, payload: Payload, seq: int) -> State:
 
 
 def _compacted(state: State, payload: Payload, seq: int) -> State:
-    items, kept = payload.get("replacement_history"), tuple(payload.get("kept_user_texts") or ())
+    line = read_compacted(payload)
+    items, kept = line.replacement_history, line.kept_user_texts
     if items is None:
         # Codex records the summary alone, and builds the new history from it again.
-        kept, items = summarised_history(state, payload.get("message", ""))
+        kept, items = summarised_history(state, line.message)
     if state.task is not None and state.task.branch is not None:
         branch = replace(state.task.branch, items=Log.of(items), kept_user_texts=kept, compacted=True)
         task = replace(state.task, branch=branch, response_complete=False, summary=None, rescue=0)
         return replace(state, task=task)
-    if payload.get("turns_kept"):
+    if line.turns_kept:
         turns = (*state.earlier_turns, *(mark for mark, _ in state.bookmarks))
-        state = state.with_list(EARLIER, turns[-MOST_EARLIER:])
+        state = state.with_extras(earlier_turns=turns[-MOST_EARLIER:])
     # Lengths of the old history mean nothing in the new one.
     if state.pinned is not None:
-        state = state.with_meta(PINNED, {"plan": state.pinned, "length": 0})
+        state = state.with_extras(pinned_plan=PinnedPlan(state.pinned, 0))
     state = replace(
         state,
         history=Log.of(items),
@@ -111,7 +103,7 @@ def _compacted(state: State, payload: Payload, seq: int) -> State:
 def _turn_context(state: State, payload: Payload, seq: int) -> State:
     if state.native:
         return state
-    return replace(state, settings=state.settings.changed({"effort": None, **payload}))
+    return replace(state, settings=state.settings.changed(read_context(payload).changes()))
 
 
 def _event_msg(state: State, payload: Payload, seq: int) -> State:
@@ -173,7 +165,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.Instructed(text):
             return replace(state, facts=replace(state.facts, base_instructions=text or None))
         case f.Named(name):
-            return replace(state, meta={**state.meta, THREAD_NAME: name})
+            return state.with_extras(thread_name=name)
         case f.InputQueued(id, turn, client):
             return replace(state, queue=(*state.queue, Queued(id, turn, client)))
         case f.QueueOrdered(ids):
@@ -181,7 +173,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.QueuedEdited(id, items):
             return replace(state, queue=_edited(state.queue, id, items))
         case f.Closing(by):
-            return replace(state.with_list(LOOKUPS, ()), closing=by)
+            return replace(state.with_extras(lookups=()), closing=by)
         case f.Closed():
             return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):
@@ -200,16 +192,15 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
         case f.Rewound():
             return _restored(state, fact)
         case f.LookUpAsked(id, op, client, who):
-            asked = {"id": id, "op": op, "client": client, "who": who}
-            return state.with_list(LOOKUPS, (*state.meta.get(LOOKUPS, ()), asked))
+            return state.with_extras(lookups=(*state.lookups, PendingLookUp(id, op, client, who)))
         case f.LookUpEnded(id, client):
             ended = (id, client)
-            left = [one for one in state.meta.get(LOOKUPS, ()) if (one["id"], one["client"]) != ended]
-            return state.with_list(LOOKUPS, left)
+            left = tuple(asked for asked in state.lookups if (asked.id, asked.client) != ended)
+            return state.with_extras(lookups=left)
         case f.FoldersTold(folders):
             return _folders_told(state, folders)
         case f.PlanPinned(plan):
-            return state.with_meta(PINNED, {"plan": plan, "length": len(state.history)})
+            return state.with_extras(pinned_plan=PinnedPlan(plan, len(state.history)))
         case f.Forked(_, content, texts, instructions):
             inherited = _inherited(content, texts, instructions)
             return replace(state, history=state.history.append(inherited), native=True)
@@ -245,7 +236,7 @@ def _secret_told(state: State, fact: f.Answered) -> State:
 def _folders_told(state: State, folders: tuple[str, ...]) -> State:
     """A branch is told of folders by itself: the session's conversation does not hold what it reads."""
     if state.task is None or state.task.branch is None:
-        return state.with_list(FOLDERS, folders)
+        return state.with_extras(told_folders=folders)
     branch = replace(state.task.branch, told_folders=folders)
     return replace(state, task=replace(state.task, branch=branch))
 
@@ -264,12 +255,12 @@ def _inherited(
 
 def _restored(state: State, fact: f.Rewound) -> State:
     """The state with a conversation of before a compaction in the place of the one that it has."""
-    turns = tuple(state.earlier_turns)
+    turns = state.earlier_turns
     if fact.response_id in turns:
         turns = turns[: turns.index(fact.response_id) + 1]
     # A plan that waits was approved later: the first task after it would have taken it.
     return replace(
-        state.with_list(EARLIER, turns).with_meta(PINNED, None),
+        state.with_extras(earlier_turns=turns, pinned_plan=None),
         history=Log.of([_inherited(fact.content, fact.user_texts, fact.instructions)]),
         kept_user_texts=(),
         bookmarks=Log(),
@@ -280,9 +271,9 @@ def _restored(state: State, fact: f.Rewound) -> State:
 
 def _rewound(state: State, length: int) -> State:
     kept = Log.of(mark for mark in state.bookmarks if mark[1] <= length)
-    if (pinned := state.meta.get(PINNED)) and length < pinned["length"]:
+    if (pinned := state.extras.pinned_plan) and length < pinned.length:
         # The plan was talked about in what is left behind.
-        state = state.with_meta(PINNED, None)
+        state = state.with_extras(pinned_plan=None)
     # The provider's copy of the conversation goes on from the turn that was left.
     return replace(state, history=state.history.prefix(length), bookmarks=kept, last_response=None)
 

@@ -9,7 +9,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import VariantsWork
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item, Log
-from orchestrator.core.state import PINNED, Branch, Elicitation, State, Task
+from orchestrator.core.state import Branch, Elicitation, State, Task
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.turn_calls import Calls, Phase
 from orchestrator.core.user_shell import shell_call
@@ -67,7 +67,7 @@ def _task_begun(state: State, fact: f.TaskBegun) -> State:
         task = replace(task, calls=Calls((shell_call(fact.id, fact.command),)))
     if fact.takes_plan:
         task = replace(task, pinned=state.pinned)
-        state = state.with_meta(PINNED, None)
+        state = state.with_extras(pinned_plan=None)
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
