@@ -78,6 +78,27 @@ MESSAGES: list[tuple[str, list[Json], list[Json]]] = [
         [{"role": "user", "content": [{"type": "text", "text": "see"}, IMAGE]}],
     ),
     (
+        "texts around images",
+        [
+            {
+                "type": "message",
+                "role": "user",
+                "content": [
+                    SEEN,
+                    {"type": "input_text", "text": "or"},
+                    SEEN,
+                    {"type": "input_text", "text": "?"},
+                ],
+            }
+        ],
+        [
+            {
+                "role": "user",
+                "content": [IMAGE, {"type": "text", "text": "or"}, IMAGE, {"type": "text", "text": "?"}],
+            }
+        ],
+    ),
+    (
         "an image with its detail",
         [{"type": "message", "role": "user", "content": [SEEN | {"detail": "low"}]}],
         [

@@ -57,9 +57,8 @@ class _Talk:
             self._append({"role": role, "content": "".join(texts)} if texts else None)
             return
         kept = {"developer": self._developer_role, "system": "system"}.get(str(role), "user")
-        images = _images(content)
-        if images:
-            parts = [_text_part(text) for text in _texts(content)] + images
+        if _images(content):
+            parts = [part for one in content or () for part in _parts(one)]
             self._append({"role": kept, "content": parts})
         elif texts := _texts(content):
             # Many servers take a text alone.
@@ -107,6 +106,11 @@ def _texts(content: Any) -> list[str]:
     parts = [part for part in content or () if isinstance(part, Mapping)]
     texts = [part.get("text", part.get("refusal")) for part in parts]
     return [text for text in texts if isinstance(text, str)]
+
+
+def _parts(part: Any) -> list[Part]:
+    """A part of a message that has images: its text or its image, in its place."""
+    return [_text_part(text) for text in _texts([part])] or _images([part])
 
 
 def _images(content: Any) -> list[Part]:
