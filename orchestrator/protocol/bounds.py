@@ -30,7 +30,9 @@ IMAGE_BYTES: Final = 8 << 20
 """A whole submission has no more."""
 JSON_BYTES: Final = 64 << 10
 JSON_DEPTH: Final = 64
-"""The log's lines nest a schema further, and a line may nest 128 levels."""
+"""The log's lines nest a value further, and a line may nest 128 levels."""
+SCHEMA_DEPTH: Final = 32
+"""Levels of the schema of an answer."""
 BESIDE_BYTES: Final = 128 << 10
 """The rest of an operation in the log when its texts are stored beside it."""
 STORED_BYTES: Final = 256
@@ -105,6 +107,12 @@ JSON: Final[Mapping[str, int]] = dict.fromkeys(
     JSON_BYTES,
 )
 """Bytes of a value of any shape, written as JSON."""
+
+DEPTHS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(JSON, JSON_DEPTH),
+    "final_output_json_schema": SCHEMA_DEPTH,
+}
+"""Levels of arrays and objects in such a value."""
 
 Kind: TypeAlias = Literal["text", "path", "array", "object", "JSON"]
 
@@ -185,8 +193,8 @@ def _check_many(path: str, name: str, value: tuple[Any, ...] | dict[str, Any]) -
 
 
 def _check_json(path: str, name: str, value: JsonValue) -> int:
-    if deeper_than(value, JSON_DEPTH):
-        raise _Beyond(path, f"nested deeper than {JSON_DEPTH} levels")
+    if deeper_than(value, DEPTHS[name]):
+        raise _Beyond(path, f"nested deeper than {DEPTHS[name]} levels")
     try:
         size = len(orjson.dumps(value))
     except TypeError:
@@ -230,7 +238,7 @@ def _in_words(name: str, kind: Kind) -> str:
         case "path":
             return f"{PATHS[name]:,} bytes, none of them 0"
         case "JSON":
-            return f"{JSON[name]:,} bytes as JSON, {JSON_DEPTH} levels"
+            return f"{JSON[name]:,} bytes as JSON, {DEPTHS[name]} levels"
         case "array" | "object":
             together = f", {TOGETHER[name]:,} bytes in all" if name in TOGETHER else ""
             return f"{LISTS[name]:,} elements{together}"

@@ -54,17 +54,6 @@ def test_input_that_cannot_be_taken_is_an_error_and_stops_nothing(
     assert not session.task.stopping
 
 
-def test_schema_may_be_nested_thirty_two_levels_deep() -> None:
-    session = Session()
-    deep: dict[str, Any] = {}
-    for _ in range(31):
-        deep = {"properties": deep}
-    assert fault(op("user_input", items=[text("a")], final_output_json_schema=deep)) is None  # type: ignore[arg-type]
-    deep = {"properties": deep}
-    seen = session.submit(op("user_input", items=[text("a")], final_output_json_schema=deep))
-    assert "nested deeper than 32 levels" in seen.one("error")["message"]
-
-
 def test_marked_parts_of_texts_are_told_by_their_place_in_the_whole() -> None:
     session = Session()
     items = [marked("äb", (0, 2)), text("c"), marked("de", (0, 1), (1, 2))]

@@ -21,6 +21,10 @@ def said(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"type": "user_input", "items": [{"type": "text", "text": text}], **fields}
 
 
+def nested(levels: int) -> Any:
+    return orjson.loads("[" * levels + "]" * levels)
+
+
 def refused(op: dict[str, Any], id: str = "a") -> str:
     with pytest.raises(MalformedSubmission) as raised:
         parse_submission(orjson.dumps({"id": id, "op": op}))
@@ -75,9 +79,18 @@ BEYOND = [
         "op.final_output_json_schema: at most 65,536 bytes",
     ),
     (
-        said(final_output_json_schema=orjson.loads("[" * 65 + "]" * 65)),
+        said(final_output_json_schema=nested(33)),
         "a",
-        "op.final_output_json_schema: nested deeper than 64 levels",
+        "op.final_output_json_schema: nested deeper than 32 levels",
+    ),
+    (
+        {
+            "type": "dynamic_tool_response",
+            "id": "c",
+            "response": {"content_items": [nested(65)], "success": True},
+        },
+        "a",
+        "op.response.content_items[0]: nested deeper than 64 levels",
     ),
     (
         {"type": "user_input", "items": [{"type": "local_image", "path": "/" + "p" * 4_096}]},

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.protocol.bounds import JSON_DEPTH
+from orchestrator.protocol.bounds import SCHEMA_DEPTH
 from orchestrator.protocol.codec import MAX_DEPTH, MESSAGE_LIMIT, encode_submission, parse_submission
 from orchestrator.protocol.submission import MalformedSubmission, UnknownOp
 
@@ -102,7 +102,7 @@ def test_a_value_nested_too_deep_is_refused_before_it_can_be_stored(shape: bytes
 
 
 def test_the_deepest_value_that_is_read_can_be_written() -> None:
-    schema = nested(JSON_DEPTH)
+    schema = nested(SCHEMA_DEPTH)
     line = b'{"id":"a","op":{"type":"user_input","items":[],"final_output_json_schema":%b}}' % schema
     assert encode_submission(parse_submission(line)) == line
 
