@@ -262,10 +262,10 @@ def test_late_answer_to_an_approval_of_a_task_that_is_ending_changes_nothing(lat
     session = crowded(300, {299: "awaiting"}, [])
     session.interrupt()
     assert session.call("c299").phase == "awaiting_approval"
-    assert "no single approval is pending" in session.decides("c299", late).one("error")["message"]
+    assert "request is open under" in session.decides("c299", late).one("error")["message"]
     session.runs_its_course()
     assert session.output_of("c299") == BY_USER
-    assert "no single approval is pending" in session.decides("c299", late).one("error")["message"]
+    assert "request is open under" in session.decides("c299", late).one("error")["message"]
 
 
 def test_nothing_of_a_task_that_is_ending_starts_and_nothing_is_closed_twice() -> None:

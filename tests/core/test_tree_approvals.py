@@ -133,4 +133,4 @@ def test_answer_for_another_agent_is_not_held_against_what_the_root_was_asked() 
     asking(tree.root)
     tree.root.submit(op("exec_approval", id="c1", decision="approved"), who="ann")
     seen = tree.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=child.id))
-    assert "no single approval is pending under 'c1' in the tree" in seen.one("error")["message"]
+    assert "request is open under 'c1' in the tree" in seen.one("error")["message"]

@@ -288,8 +288,13 @@ def _too_late(name: str, decision: str, who: str) -> str:
 
 
 def _unknown_below(pending: Sequence[PendingBelow], id: str) -> str:
-    who = ", ".join(f"{one.call_id} of agent {one.agent_id}" for one in pending)
-    return f"no single approval is pending under {id!r} in the tree; pending: {who or 'none'}"
+    return _none_meant(f"{id!r} in the tree", [f"{one.call_id} of agent {one.agent_id}" for one in pending])
+
+
+def _none_meant(where: str, names: Sequence[str]) -> str:
+    if not names:
+        return f"no request is open under {where}: it ended with its turn, or never was; nothing was done"
+    return f"no single request is open under {where}: answer one by its call id; open are {', '.join(names)}"
 
 
 def _meant(draft: Draft, reply: Reply, seen_seq: int) -> list[Call]:
@@ -327,8 +332,7 @@ def _sandboxed(call: Call) -> bool | None:
 
 def _unknown(draft: Draft, id: str) -> str:
     asked = [call.call_id for call in _pending(draft)]
-    names = [*asked, *(one.id for one in _elicitations(draft))]
-    return f"no single approval is pending under {id!r}; pending: {', '.join(names) or 'none'}"
+    return _none_meant(repr(id), [*asked, *(one.id for one in _elicitations(draft))])
 
 
 def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
