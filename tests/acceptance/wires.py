@@ -59,17 +59,28 @@ def _in_both(request: Json) -> Json:
 
 
 def _readable(request: Json) -> Json:
-    """The request, with arguments that are no JSON object as the text of one: servers would refuse them."""
+    """The request, with the texts of a message as one, and arguments that are no JSON object as one's text.
+
+    Chat completions have a plain text for a message that is nothing else, and their servers refuse others.
+    """
     if not isinstance(request, dict):
         return request
     return {**request, "input": [_readable_item(item) for item in request["input"]]}
 
 
 def _readable_item(item: Json) -> Json:
+    if isinstance(item, dict) and item.get("type") == "message":
+        return {**item, "content": _joined(item["content"])}
     arguments = item.get("arguments", "") if isinstance(item, dict) else ""
     if not arguments.startswith("{") or _is_object(arguments):
         return item
     return {**item, "arguments": json.dumps({"arguments": arguments}, separators=(",", ":"))}
+
+
+def _joined(content: list[Message]) -> list[Message]:
+    if len(content) < 2 or any(part["type"] != "input_text" for part in content):
+        return content
+    return [{"type": "input_text", "text": "\n".join(part["text"] for part in content)}]
 
 
 def _is_object(text: str) -> bool:
