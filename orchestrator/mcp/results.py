@@ -19,7 +19,8 @@ from orchestrator.mcp.bounds import (
 )
 from orchestrator.mcp.records import Answer
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
-from orchestrator.protocol.mcp import CallToolResult
+from orchestrator.protocol.mcp import CallToolResult, ImageBlock, text_block
+from orchestrator.protocol.wire import written
 
 Shorten = Callable[[str], str]
 """Cuts a text to what one call may tell a model."""
@@ -50,29 +51,25 @@ def _blocks(content: Sequence[Any]) -> Iterator[dict[str, Any]]:
     images = 0
     for block in content[:BLOCKS]:
         if not isinstance(block, Mapping) or is_deeper(block, JSON_DEPTH):
-            yield _note("[a block that is nested too deep]")
+            yield text_block("[a block that is nested too deep]")
             continue
         kind = block.get("type")
         if kind == "image":
             images += 1
-            yield _image(block) if images <= IMAGES else _note(f"[an image beyond the first {IMAGES}]")
+            yield _image(block) if images <= IMAGES else text_block(f"[an image beyond the first {IMAGES}]")
         elif kind == "text":
-            yield {"type": "text", "text": plain(str(block.get("text", "")))}
+            yield text_block(plain(str(block.get("text", ""))))
         else:
             yield plain(block)
     if len(content) > BLOCKS:
-        yield _note(f"[{len(content) - BLOCKS} more blocks]")
-
-
-def _note(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
+        yield text_block(f"[{len(content) - BLOCKS} more blocks]")
 
 
 def _image(block: Mapping[str, Any]) -> dict[str, Any]:
     data, kind = block.get("data"), block.get("mimeType")
     if kind not in _IMAGE_KINDS or not isinstance(data, str) or not _is_base64(data):
-        return _note(f"[an image that cannot be shown: {cut(str(kind), 80)}]")
-    return {"type": "image", "data": data, "mimeType": kind}
+        return text_block(f"[an image that cannot be shown: {cut(str(kind), 80)}]")
+    return written(ImageBlock(data=data, mime_type=kind))
 
 
 def _is_base64(data: str) -> bool:
@@ -98,9 +95,9 @@ def _within(blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield block
         elif block.get("type") == "text":
             kept = block["text"].encode()[:room].decode("utf-8", "ignore")
-            yield _note(f"{kept}\n[{size - room} more bytes]")
+            yield text_block(f"{kept}\n[{size - room} more bytes]")
         else:
-            yield _note(f"[a block of {size} bytes]")
+            yield text_block(f"[a block of {size} bytes]")
         room = max(0, room - size)
 
 

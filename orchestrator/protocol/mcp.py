@@ -7,7 +7,17 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, Strict
 
-from orchestrator.protocol.wire import Flag, JsonValue, Maybe, OneOf, Source, Unknown, WireModel
+from orchestrator.protocol.wire import (
+    Flag,
+    JsonObject,
+    JsonValue,
+    Maybe,
+    OneOf,
+    Source,
+    Unknown,
+    WireModel,
+    written,
+)
 
 RequestId: TypeAlias = Annotated[int, Strict()] | str
 """A JSON-RPC request id: an integer or a string."""
@@ -33,9 +43,29 @@ class CallToolResult(WireModel):
     is_error: Annotated[Maybe[Flag], Field(alias="isError")] = None
 
 
+class TextBlock(WireModel):
+    """A text in a tool's result."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageBlock(WireModel):
+    """A picture in a tool's result, in base64."""
+
+    type: Literal["image"] = "image"
+    data: str
+    mime_type: Annotated[str, Field(alias="mimeType")]
+
+
+def text_block(text: str) -> JsonObject:
+    """A text as one of the blocks of a result."""
+    return written(TextBlock(text=text))
+
+
 def text_result(text: str) -> CallToolResult:
     """A result of one text."""
-    return CallToolResult(content=({"type": "text", "text": text},))
+    return CallToolResult(content=(text_block(text),))
 
 
 def _unwrap_result(value: Any) -> Any:

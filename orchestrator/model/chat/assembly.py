@@ -13,6 +13,8 @@ from typing import Any, Final, Literal
 from orchestrator.model.chat.tools import call_item
 from orchestrator.model.events import ItemAdded, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
 from orchestrator.model.shapes import BrokenItem, check_item
+from orchestrator.protocol.items import Message, OutputText, ReasoningText
+from orchestrator.protocol.wire import JsonObject, written
 
 MOST_ITEMS: Final = 1_024
 """Texts and calls of one response: as many calls as one may ask for."""
@@ -66,11 +68,11 @@ class _Words:
         if self.shown:
             yield ItemDone(self._item(("".join(self.pieces),)))
 
-    def _item(self, texts: tuple[str, ...]) -> dict[str, Any]:
+    def _item(self, texts: tuple[str, ...]) -> JsonObject:
         if self.kind == "message":
-            content = [{"type": "output_text", "text": text} for text in texts]
-            return {"type": "message", "role": "assistant", "content": content}
-        raw = [{"type": "reasoning_text", "text": text} for text in texts]
+            return written(Message(role="assistant", content=tuple(OutputText(text=text) for text in texts)))
+        # No `Reasoning`: it would say that encrypted reasoning is null, of a server that has no such thing.
+        raw = [written(ReasoningText(text=text)) for text in texts]
         return {"type": "reasoning", "summary": [], "content": raw}
 
 

@@ -26,8 +26,10 @@ from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_run
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.app_server.write_settings import session_json
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import TaskStarted
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.thread_settings import settings_of
@@ -116,7 +118,7 @@ async def _tell_tokens(door: Door, seen: SessionHead) -> None:
     if event is None:
         return
     projector = Projector(seen.session)
-    projector.receive(Event(event.id, {"type": "task_started"}))
+    projector.receive(Event(event.id, written(TaskStarted())))
     for change in projector.receive(event):
         if isinstance(change, TokenUsageUpdated):
             for method, params in notifications(seen.session, change):
