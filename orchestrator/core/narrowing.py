@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.wire import JsonMapping
+from orchestrator.tables.commands import SANDBOX_MODES
 
-_RANK = {"read-only": 1, "workspace-write": 2, "danger-full-access": 3}
+_RANK = {mode: rank for rank, mode in enumerate(SANDBOX_MODES)}
 _WORDS = {
     "read": "read-only",
     "readonly": "read-only",
@@ -42,7 +43,7 @@ def narrowed(parent: TurnSettings, mode: str | None, model: str | None) -> TurnS
     if mode is None:
         return settings
     wanted, has = sandbox_mode(mode), parent.sandbox_policy["mode"]
-    if _RANK[wanted] > _RANK.get(has, _RANK["read-only"]):
+    if _RANK[wanted] > _RANK.get(has, 0):
         raise Widening(
             f"an agent may not get more than its parent: {wanted} was asked for, {has} is in force"
         )
