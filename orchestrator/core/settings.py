@@ -144,6 +144,10 @@ class HistoryHead:
 NO_HISTORY = HistoryHead()
 
 
+MARK_BYTES = 256
+"""Bytes that are read of a mark's file."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkspaceMark:
     """The mark that tells a session's folder from another at the same path: a random id in its own file."""

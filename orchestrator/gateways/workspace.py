@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.core.settings import WorkspaceMark
+from orchestrator.core.settings import MARK_BYTES, WorkspaceMark
 from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.repository import Repository, git, repository
 from orchestrator.sandbox.trusted_files import read_regular
 
-MARK_BYTES = 256
 MARK_IN_GIT = "dendro-workspace"
 MARK_FOLDER, MARK_FILE = ".dendro", "workspace"
 

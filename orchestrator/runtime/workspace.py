@@ -13,13 +13,12 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from orchestrator.core.settings import SessionFacts, WorkspaceMark
+from orchestrator.core.settings import MARK_BYTES, SessionFacts, WorkspaceMark
 from orchestrator.core.state import State
 from orchestrator.sandbox.trusted_files import read_regular
 
 PATIENCE_S = 10.0
 """Seconds that a look may take: a share whose server is gone blocks every look at it."""
-MARK_BYTES = 256
 MOMENT_S = 1.0
 
 WorkspaceCheck = Callable[[SessionFacts, str], Awaitable[str | None]]
