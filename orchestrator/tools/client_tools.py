@@ -14,9 +14,8 @@ from orchestrator.core.calls.client_tool import MOST_ARGUMENT_BYTES
 from orchestrator.core.client_tools import ClientTool
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
-from orchestrator.protocol.bounds import JSON_DEPTH, deeper_than
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.arguments import json_object
 from orchestrator.tools.specs import function_of_schema
 
 
@@ -43,20 +42,9 @@ def called(state: State, call: Call) -> ClientTool | None:
 
 def assessed(state: State, call: Call, tool: ClientTool) -> ClientToolWork:
     """The call as the client is to be asked; raises `BadArguments` for what no JSON object is."""
-    text, brought = call.item["arguments"], state.facts.client_tools
+    brought = state.facts.client_tools
     assert brought is not None
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > MOST_ARGUMENT_BYTES:
-        raise BadArguments(f"{size:,} bytes of arguments: at most {MOST_ARGUMENT_BYTES:,} are taken")
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError as error:
-        raise BadArguments(f"failed to parse function arguments: {error}") from error
-    if not isinstance(value, dict):
-        raise BadArguments("failed to parse function arguments: they are no JSON object")
-    if deeper_than(value, JSON_DEPTH):
-        raise BadArguments(f"the arguments are nested deeper than {JSON_DEPTH} levels")
-    given = orjson.dumps(value).decode()
+    given = orjson.dumps(json_object(call.item["arguments"], MOST_ARGUMENT_BYTES)).decode()
     return ClientToolWork(tool.tool, brought.client, brought.limit_ms, tool.namespace, given)
 
 

@@ -26,7 +26,7 @@ from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.mcp import text_result
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.arguments import json_object
 from orchestrator.tools.exec.output import for_model
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.places import on_machine
@@ -151,7 +151,7 @@ class _Custom(Tool):
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         if call.item["type"] != "function_call" or site.state.facts.helper_call is not None:
             return unsupported(call)
-        arguments, place = _arguments(call.item["arguments"]), _place(site)
+        arguments, place = json_object(call.item["arguments"], PAYLOAD_BYTES), _place(site)
         try:
             with _tame(self._tool.name):
                 return _assessment(self._tool.name, await self._assessed(arguments, place), place)
@@ -225,19 +225,6 @@ def _place(site: CallSite) -> ToolPlace:
     mode = str(settings.sandbox_policy["mode"])
     folder = str(on_machine(facts, Path(settings.cwd)))
     return ToolPlace(facts.session_id, facts.tree_id, facts.agent_id, folder, mode)
-
-
-def _arguments(text: str) -> JsonObject:
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > PAYLOAD_BYTES:
-        raise BadArguments(f"{size:,} bytes of arguments are given, at most {PAYLOAD_BYTES:,} are taken")
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError as error:
-        raise BadArguments(f"failed to parse function arguments: {error}") from error
-    if not isinstance(value, dict):
-        raise BadArguments("failed to parse function arguments: they are no JSON object")
-    return value
 
 
 def _assessment(name: str, assessed: str | ToolRequest, place: ToolPlace) -> Assessment:

@@ -234,6 +234,7 @@ def toolbox(tool: CustomTool, most: int = 10) -> Toolbox:
         ('{"words": 3}', "toy: words: a list of words is needed"),
         ('{"words": []}', "nothing to say"),
         ('{"words": ["%s"]}' % ("x" * PAYLOAD_BYTES), "65,551 bytes of arguments are given, at most 65,536"),
+        ('{"words": %s}' % ("[" * 64 + "]" * 64), "the arguments are nested deeper than 64 levels"),
         ('{"words": [1]}', "toy failed: TypeError: "),
     ],
 )
