@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.figures import Figure, Target, at_most, spread
 from bench.lab import Lab
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, Place, SnapshotId, Taken, Unchanged
+from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken, Unchanged
 
 SIZES, QUICK = (1_000, 20_000), (200, 1_000)
 ROUNDS = 40
@@ -75,13 +75,13 @@ async def _one(root: Path, count: int) -> list[Figure]:
     return [*figures, made, Figure("  start of the keeper", started * 1000, "ms")]
 
 
-async def _same(keeper: Keeper, at: SnapshotId) -> float:
+async def _same(keeper: Keeper, at: FolderSnapshot) -> float:
     began = time.perf_counter()
     assert isinstance(await keeper.take(at, 0), Unchanged)
     return time.perf_counter() - began
 
 
-async def _changed(keeper: Keeper, root: Path, number: int, at: SnapshotId) -> tuple[float, Taken]:
+async def _changed(keeper: Keeper, root: Path, number: int, at: FolderSnapshot) -> tuple[float, Taken]:
     with _file(root / "folder", number).open("ab") as file:
         file.write(b"one line more\n")
     began = time.perf_counter()
@@ -91,7 +91,7 @@ async def _changed(keeper: Keeper, root: Path, number: int, at: SnapshotId) -> t
     return seconds, taken
 
 
-async def _large_text(keeper: Keeper, root: Path, at: SnapshotId) -> Figure:
+async def _large_text(keeper: Keeper, root: Path, at: FolderSnapshot) -> Figure:
     """The bytes that a new text of 10 KB adds to the store, and what a change of it adds."""
     path = root / "folder" / "text"
     text = _text(7, 160)[:10_240]
@@ -103,7 +103,7 @@ async def _large_text(keeper: Keeper, root: Path, at: SnapshotId) -> Figure:
     return Figure("stored for one changed text of 10 KB", taken.bytes / 1024, "KiB", at_most(_TEXT_KB))
 
 
-async def _made(root: Path, packs: list[Path], at: SnapshotId) -> float:
+async def _made(root: Path, packs: list[Path], at: FolderSnapshot) -> float:
     keeper = await _keeper(root / "elsewhere")
     try:
         began = time.perf_counter()

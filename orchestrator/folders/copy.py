@@ -30,13 +30,13 @@ from orchestrator.folders.records import (
     Conflicted,
     Difference,
     FolderError,
+    FolderSnapshot,
     Made,
     Merged,
     Omission,
     Omissions,
     Place,
     Planned,
-    SnapshotId,
     Taken,
     Unchanged,
 )
@@ -71,7 +71,7 @@ class Copy:
     def __init__(self, place: Place, bounds: Bounds) -> None:
         self.place = place
         self.bounds = bounds
-        self._states: dict[SnapshotId, State] = {}
+        self._states: dict[FolderSnapshot, State] = {}
         """The last snapshot, and the one before: the last one may never be recorded."""
         for folder in (self._packs, self.place.objects / "spool"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class Copy:
     def _packs(self) -> Path:
         return self.place.objects / "packs"
 
-    def take(self, parent: SnapshotId, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
+    def take(self, parent: FolderSnapshot, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
         """Takes a snapshot of the folder as it is, behind `parent`.
 
         `live` says that processes work in it. A file that one of them has mapped may change without a new
@@ -169,7 +169,7 @@ class Copy:
         """Removes an uploaded pack from the spool."""
         taken.pack.unlink(missing_ok=True)
 
-    def make(self, packs: Sequence[PackSource], snapshot: SnapshotId, *, repository: bool = True) -> Made:
+    def make(self, packs: Sequence[PackSource], snapshot: FolderSnapshot, *, repository: bool = True) -> Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place."""
         with system_errors("the folder"):
             objects = self._received(packs)
@@ -197,7 +197,7 @@ class Copy:
         beside.rename(self.place.folder)
         remove(old)
 
-    def adopt(self, packs: Sequence[PackSource], snapshot: SnapshotId) -> bool:
+    def adopt(self, packs: Sequence[PackSource], snapshot: FolderSnapshot) -> bool:
         """Goes on with the folder as it is, which was left at this snapshot.
 
         What `leave` kept is used where it fits; else all files are read again, where the packs that make
@@ -214,7 +214,7 @@ class Copy:
                 self._states = {snapshot: state}
             return state is not None
 
-    def _left(self, snapshot: SnapshotId) -> State | None:
+    def _left(self, snapshot: FolderSnapshot) -> State | None:
         """The state that `leave` kept."""
         try:
             version, last, settings, names, row = marshal.loads((self.place.objects / "index").read_bytes())
@@ -226,7 +226,7 @@ class Copy:
         except (OSError, ValueError, EOFError, TypeError, FolderError):
             return None
 
-    def _recovered(self, snapshot: SnapshotId) -> State | None:
+    def _recovered(self, snapshot: FolderSnapshot) -> State | None:
         """The state after a keeper that was killed: its packs are here, and nothing is known of the files."""
         try:
             names = marshal.loads((self.place.objects / "last").read_bytes())[snapshot]
@@ -238,7 +238,7 @@ class Copy:
         found = [kept(self._packs / name) for name in names]
         return Objects([pack for pack in found if pack is not None])
 
-    def _unread(self, snapshot: SnapshotId, objects: Objects) -> State:
+    def _unread(self, snapshot: FolderSnapshot, objects: Objects) -> State:
         root, head = self._walked(objects, snapshot)
         return State(snapshot, root, objects, head)
 
@@ -253,14 +253,14 @@ class Copy:
             replace(self.place.objects / "index", marshal.dumps(row))
 
     def plan_merge(
-        self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[PackSource]
+        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource]
     ) -> Planned | Conflicted:
         """Plans what brings the changes from `base` to `theirs` into the folder as it is now."""
         with system_errors("the merge"):
             return self._merge(base, theirs, packs)[0].told()
 
     def write_merge(
-        self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[PackSource], digest: str
+        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource], digest: str
     ) -> Merged | Conflicted:
         """Plans the merge again, and writes it if it is still the one that was planned."""
         with system_errors("the merge"):
@@ -277,7 +277,9 @@ class Copy:
         with system_errors("the way back from a merge"):
             take_back(self.place.folder, self._work)
 
-    def _merge(self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[PackSource]) -> tuple[Plan, Known]:
+    def _merge(
+        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource]
+    ) -> tuple[Plan, Known]:
         objects = self._with(packs)
         old, new = self._walked(objects, base)[0], self._walked(objects, theirs)[0]
         self._work.mkdir(exist_ok=True)
@@ -289,8 +291,8 @@ class Copy:
 
     def diff(
         self,
-        before: SnapshotId | None,
-        after: SnapshotId,
+        before: FolderSnapshot | None,
+        after: FolderSnapshot,
         packs: Sequence[PackSource] = (),
         *,
         stat: bool = False,
@@ -302,7 +304,7 @@ class Copy:
             return difference(old, self._walked(objects, after)[0], objects, text=not stat)
 
     def read_tree(
-        self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[PackSource] = ()
+        self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[PackSource] = ()
     ) -> Mapping[str, bytes]:
         """Contents of files of a snapshot; those that it lacks, large ones, and too many are left out."""
         objects = self._with(packs)
@@ -319,7 +321,7 @@ class Copy:
                 found[path] = objects.read(file.sha, "blob")
         return found
 
-    def _state(self, parent: SnapshotId) -> State:
+    def _state(self, parent: FolderSnapshot) -> State:
         state = self._states.get(parent) or self._recovered(parent)
         if state is None:
             raise FolderError("missing", f"the copy is not at snapshot {parent}: it has to be made first")
@@ -347,7 +349,7 @@ class Copy:
             if path.stem not in needed:
                 path.unlink()
 
-    def _walked(self, objects: Objects, snapshot: SnapshotId) -> tuple[Known, Head | None]:
+    def _walked(self, objects: Objects, snapshot: FolderSnapshot) -> tuple[Known, Head | None]:
         commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
         if commit.tree == EMPTY_TREE:
             return Known(), commit.head

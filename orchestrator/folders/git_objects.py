@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.folders.names import COMMIT, FILE, FOLDER, LINK, PROGRAM, refused_name
-from orchestrator.folders.records import FolderError, SnapshotId
+from orchestrator.folders.records import FolderError, FolderSnapshot
 
 EMPTY_TREE = hashlib.sha1(b"tree 0\0", usedforsecurity=False).digest()
 MOST_TREE = 64 * 1024 * 1024
@@ -56,7 +56,7 @@ class Snapshot:
     """A commit object of ours."""
 
     tree: bytes
-    parent: SnapshotId | None
+    parent: FolderSnapshot | None
     head: Head | None
 
     def data(self, at_ms: int) -> bytes:
@@ -131,7 +131,7 @@ def snapshot_of(data: bytes) -> Snapshot:
     head = None
     if found["head"]:
         head = Head(bytes.fromhex(found["head"].decode()), branch_name(found["branch"]))
-    parent = SnapshotId(found["parent"].decode()) if found["parent"] else None
+    parent = FolderSnapshot(found["parent"].decode()) if found["parent"] else None
     return Snapshot(bytes.fromhex(found["tree"].decode()), parent, head)
 
 

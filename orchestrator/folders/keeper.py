@@ -31,11 +31,11 @@ from orchestrator.folders.records import (
     Difference,
     ErrorKind,
     FolderError,
+    FolderSnapshot,
     Made,
     Merged,
     Place,
     Planned,
-    SnapshotId,
     Taken,
     Unchanged,
 )
@@ -110,7 +110,7 @@ class Keeper:
             # A process that does not hear it keeps the old one: it dies early rather than late.
             self._control.send(struct.pack("d", deadline_boottime), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-    async def take(self, parent: SnapshotId, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
+    async def take(self, parent: FolderSnapshot, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
         """Takes a snapshot of the folder, whose history is `parent`.
 
         The same parent again, because the last snapshot was never recorded, gives one that covers both.
@@ -136,7 +136,7 @@ class Keeper:
         """Removes an uploaded pack from the spool."""
         taken.pack.unlink(missing_ok=True)
 
-    async def adopt(self, packs: Sequence[Path], snapshot: SnapshotId) -> bool:
+    async def adopt(self, packs: Sequence[Path], snapshot: FolderSnapshot) -> bool:
         """Goes on with the folder as it is, which was left at this snapshot.
 
         What the last keeper left is used where it fits; else all files are read again, where the packs
@@ -145,7 +145,7 @@ class Keeper:
         answer = await self._do({"do": "adopt", "snapshot": snapshot}, packs)
         return answer.get("value") is True
 
-    async def make(self, packs: Sequence[Path], snapshot: SnapshotId) -> Made:
+    async def make(self, packs: Sequence[Path], snapshot: FolderSnapshot) -> Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place.
 
         `packs` are those since the last whole one, it first, in the order of their entries.
@@ -153,7 +153,7 @@ class Keeper:
         return self._read(await self._do({"do": "make", "snapshot": snapshot}, packs), Made)
 
     async def plan_merge(
-        self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[Path]
+        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[Path]
     ) -> Planned | Conflicted:
         """Plans what brings the changes from `base` to `theirs` into the folder as it is now.
 
@@ -166,7 +166,7 @@ class Keeper:
         return self._read(answer, Planned)
 
     async def write_merge(
-        self, base: SnapshotId, theirs: SnapshotId, packs: Sequence[Path], digest: str
+        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[Path], digest: str
     ) -> Merged | Conflicted:
         """Plans the merge again and writes it, whole, if its digest is still the one that was approved."""
         words = {"do": "write_merge", "base": base, "theirs": theirs, "digest": digest}
@@ -180,14 +180,19 @@ class Keeper:
         await self._do({"do": "take_back_merge"}, ())
 
     async def diff(
-        self, before: SnapshotId | None, after: SnapshotId, packs: Sequence[Path] = (), *, stat: bool = False
+        self,
+        before: FolderSnapshot | None,
+        after: FolderSnapshot,
+        packs: Sequence[Path] = (),
+        *,
+        stat: bool = False,
     ) -> Difference:
         """Compares two snapshots; None is the empty folder. With `stat` the figures alone."""
         words = {"do": "diff", "before": before, "after": after, "stat": stat}
         return self._read(await self._do(words, packs), Difference)
 
     async def read_tree(
-        self, snapshot: SnapshotId, paths: Sequence[str], packs: Sequence[Path] = ()
+        self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[Path] = ()
     ) -> Mapping[str, bytes]:
         """Contents of files of a snapshot, up to 1 MiB each and 16 MiB in all; others are left out."""
         answer = await self._do({"do": "read_tree", "snapshot": snapshot, "paths": list(paths)}, packs)

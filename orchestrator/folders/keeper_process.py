@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId
+from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
 from orchestrator.folders.wire import frame, receive
 from orchestrator.sandbox import kernel, landlock, seccomp
 from orchestrator.sandbox.confine import confine_self
@@ -217,7 +217,7 @@ def _plain(value: Any) -> Any:
 
 
 def _take(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
-    return _record(copy.take(SnapshotId(words["parent"]), words["at_ms"], live=words["live"]))
+    return _record(copy.take(FolderSnapshot(words["parent"]), words["at_ms"], live=words["live"]))
 
 
 def _born(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
@@ -226,19 +226,19 @@ def _born(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
 
 
 def _adopt(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    return {"is": "bool", "value": copy.adopt(packs, SnapshotId(words["snapshot"]))}
+    return {"is": "bool", "value": copy.adopt(packs, FolderSnapshot(words["snapshot"]))}
 
 
 def _make(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    return _record(copy.make(packs, SnapshotId(words["snapshot"])))
+    return _record(copy.make(packs, FolderSnapshot(words["snapshot"])))
 
 
 def _plan_merge(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    return _record(copy.plan_merge(SnapshotId(words["base"]), SnapshotId(words["theirs"]), packs))
+    return _record(copy.plan_merge(FolderSnapshot(words["base"]), FolderSnapshot(words["theirs"]), packs))
 
 
 def _write_merge(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    base, theirs = SnapshotId(words["base"]), SnapshotId(words["theirs"])
+    base, theirs = FolderSnapshot(words["base"]), FolderSnapshot(words["theirs"])
     return _record(copy.write_merge(base, theirs, packs, words["digest"]))
 
 
@@ -248,12 +248,12 @@ def _take_back_merge(copy: Copy, _: dict[str, Any], __: list[int]) -> dict[str, 
 
 
 def _diff(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    before = SnapshotId(words["before"]) if words["before"] is not None else None
-    return _record(copy.diff(before, SnapshotId(words["after"]), packs, stat=words["stat"]))
+    before = FolderSnapshot(words["before"]) if words["before"] is not None else None
+    return _record(copy.diff(before, FolderSnapshot(words["after"]), packs, stat=words["stat"]))
 
 
 def _read_tree(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    found = copy.read_tree(SnapshotId(words["snapshot"]), words["paths"], packs)
+    found = copy.read_tree(FolderSnapshot(words["snapshot"]), words["paths"], packs)
     return {"is": "contents", "value": {path: base64.b64encode(it).decode() for path, it in found.items()}}
 
 

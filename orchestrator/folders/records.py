@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NewType
 
-SnapshotId = NewType("SnapshotId", str)
-"""The 40 hexadecimal digits of a commit object of git."""
+FolderSnapshot = NewType("FolderSnapshot", str)
+"""The 40 hexadecimal digits of a commit object of git; `protocol.ids` has the id that a log knows it by."""
 
 NAMES_BYTES = 2048
 """The most bytes of names that a record of a change carries, quoted."""
@@ -80,8 +80,8 @@ class Omissions:
 class Taken:
     """A snapshot that differs from its parent, and the pack that it adds."""
 
-    snapshot: SnapshotId
-    parent: SnapshotId | None
+    snapshot: FolderSnapshot
+    parent: FolderSnapshot | None
     tree: str
     pack: Path
     """A file in the spool of the place. The caller uploads it; `settle` of the keeper removes it."""
@@ -100,7 +100,7 @@ class Taken:
 class Unchanged:
     """A folder whose tree is that of the snapshot before."""
 
-    snapshot: SnapshotId
+    snapshot: FolderSnapshot
     omitted: Omissions = Omissions()
 
 

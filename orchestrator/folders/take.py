@@ -25,9 +25,9 @@ from orchestrator.folders.records import (
     NAMES_BYTES,
     Counts,
     FolderError,
+    FolderSnapshot,
     Omission,
     Omissions,
-    SnapshotId,
 )
 from orchestrator.folders.store import Objects
 
@@ -39,7 +39,7 @@ MOST_PACKS = 32
 class State:
     """A snapshot of this copy: the folder as it was, and the packs that make it."""
 
-    snapshot: SnapshotId | None
+    snapshot: FolderSnapshot | None
     root: Known
     objects: Objects
     head: Head | None = None
@@ -75,12 +75,12 @@ class NewObjects:
         self._writer.add("tree", sha, data, base)
         return sha
 
-    def commit(self, state: State, root: Known, at_ms: int) -> SnapshotId:
+    def commit(self, state: State, root: Known, at_ms: int) -> FolderSnapshot:
         """Writes the snapshot's commit."""
         data = Snapshot(root.tree, state.snapshot, state.head).data(at_ms)
         sha = object_id("commit", data)
         self._writer.add("commit", sha, data)
-        return SnapshotId(sha.hex())
+        return FolderSnapshot(sha.hex())
 
 
 def closure(objects: Objects, commit: bytes, head: Head | None) -> Iterator[tuple[bytes, str]]:

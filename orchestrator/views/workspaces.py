@@ -18,7 +18,7 @@ from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.workspace import NO_WORKSPACE, FolderChange, Pack, Unsaved
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId
+from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import ViewError
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
@@ -34,7 +34,7 @@ class Moment:
 
     seq: int
     """The entry from which on the folder was so."""
-    snapshot: SnapshotId
+    snapshot: FolderSnapshot
     packs: tuple[Pack, ...]
     files: int = 0
     """Files that differ from the snapshot before."""
@@ -106,7 +106,7 @@ async def recorded_past(source: LogSource, head: SessionHead) -> FolderPast | No
         if fact.of != "workspace":
             continue
         known = evolve_workspace(known, fact)
-        snapshot = None if known.snapshot is None else SnapshotId(known.snapshot)
+        snapshot = None if known.snapshot is None else FolderSnapshot(known.snapshot)
         if snapshot is not None and (not moments or moments[-1].snapshot != snapshot):
             files, names = (fact.files.total, fact.names) if isinstance(fact, f.WorkspaceSaved) else (0, ())
             moments.append(Moment(stored.seq, snapshot, known.packs, files, names, line_ms(stored.payload)))

@@ -12,7 +12,7 @@ from orchestrator.broker.records import Claim
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.workspace import Pack
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, Place, SnapshotId, Taken
+from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken
 from orchestrator.rollouts.objects import CHUNK
 from orchestrator.workspaces.copies import Copy, remove_tree
 from orchestrator.workspaces.packs import PackName, Packs
@@ -30,9 +30,9 @@ class Held:
     copy: Copy
     keeper: Keeper
     bounds: Bounds
-    stored: SnapshotId | None = None
+    stored: FolderSnapshot | None = None
     """The last snapshot that the store has and the runner was told of: the parent of the next one."""
-    standing: SnapshotId | None = None
+    standing: FolderSnapshot | None = None
     """The snapshot that the folder was found to be at last."""
     working: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a snapshot under way: a call's end that was not waited for goes on behind it."""

@@ -7,8 +7,7 @@ import asyncio
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
 from orchestrator.core.workspace import FileCounts, fitting
-from orchestrator.folders.records import Conflicted, FolderError, Merged
-from orchestrator.folders.records import SnapshotId as FolderSnapshot
+from orchestrator.folders.records import Conflicted, FolderError, FolderSnapshot, Merged
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.workspaces.held import Held, fetch_all, forget_incoming
 from orchestrator.workspaces.packs import BrokenPack, Packs

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.core.state import State
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId
+from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
@@ -40,16 +40,16 @@ async def instructions_of(
     try:
         async with asyncio.timeout(READ_S):
             if keeper is not None:
-                contents = await keeper.read_tree(SnapshotId(snapshot), paths)
+                contents = await keeper.read_tree(FolderSnapshot(snapshot), paths)
             else:
-                contents = await _from_store(state, SnapshotId(snapshot), paths, packs)
+                contents = await _from_store(state, FolderSnapshot(snapshot), paths, packs)
     except (FolderError, BrokenPack, ArchiveUnavailable) as error:
         raise OSError(str(error)) from error
     return docs.of_contents(folders, contents)
 
 
 async def _from_store(
-    state: State, snapshot: SnapshotId, paths: Sequence[str], packs: Packs
+    state: State, snapshot: FolderSnapshot, paths: Sequence[str], packs: Packs
 ) -> Mapping[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="dendro-read-") as folder:
         files = []

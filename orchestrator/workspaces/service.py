@@ -35,8 +35,7 @@ from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Pack
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, Taken, Unchanged
-from orchestrator.folders.records import SnapshotId as FolderSnapshot
+from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Taken, Unchanged
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable

@@ -17,13 +17,13 @@ from orchestrator.folders.delta import delta
 from orchestrator.folders.git_objects import Entry, Snapshot, object_id, tree_data
 from orchestrator.folders.names import FILE, FOLDER, LINK, refused_link, refused_name
 from orchestrator.folders.packs import REF_DELTA, PackWriter, entry_head
-from orchestrator.folders.records import Bounds, FolderError, Place, SnapshotId, Taken
+from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place, Taken
 from tests.folders.workshop import AT_MS, Bench, content_of, git
 
 
 def hostile(
     root: Path, entries: list[Entry], blobs: list[bytes], trees: list[bytes] | None = None
-) -> tuple[Path, SnapshotId]:
+) -> tuple[Path, FolderSnapshot]:
     """A pack with a snapshot of any tree."""
     writer = PackWriter(root / "hostile.pack")
     for blob in blobs:
@@ -33,10 +33,10 @@ def hostile(
         writer.add("tree", object_id("tree", tree), tree)
     commit = Snapshot(object_id("tree", top), None, None).data(AT_MS)
     writer.add("commit", object_id("commit", commit), commit)
-    return writer.finish().path, SnapshotId(object_id("commit", commit).hex())
+    return writer.finish().path, FolderSnapshot(object_id("commit", commit).hex())
 
 
-def refused(root: Path, pack: Path, snapshot: SnapshotId, bounds: Bounds | None = None) -> str:
+def refused(root: Path, pack: Path, snapshot: FolderSnapshot, bounds: Bounds | None = None) -> str:
     """The kind of error by which a folder is not made; the folder that was there stays."""
     place = Place(root / "victim" / "folder", root / "victim" / "objects")
     place.folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def test_same_name_twice_or_out_of_order_is_never_made(tmp_path: Path) -> None:
     writer.add("tree", object_id("tree", twice), twice)
     commit = Snapshot(object_id("tree", twice), None, None).data(AT_MS)
     writer.add("commit", object_id("commit", commit), commit)
-    snapshot = SnapshotId(object_id("commit", commit).hex())
+    snapshot = FolderSnapshot(object_id("commit", commit).hex())
     assert refused(tmp_path, writer.finish().path, snapshot) == "damaged"
 
 
@@ -162,7 +162,7 @@ def test_deltas_above_each_other_are_bounded(tmp_path: Path) -> None:
     writer.add("tree", object_id("tree", tree), tree)
     commit = Snapshot(object_id("tree", tree), None, None).data(AT_MS)
     writer.add("commit", object_id("commit", commit), commit)
-    snapshot = SnapshotId(object_id("commit", commit).hex())
+    snapshot = FolderSnapshot(object_id("commit", commit).hex())
     assert refused(tmp_path, writer.finish().path, snapshot) == "damaged"
 
 
@@ -197,10 +197,10 @@ def test_damaged_pack_is_refused(bench: Bench, harm: str) -> None:
 def test_pack_without_the_snapshot_is_told_as_missing(bench: Bench) -> None:
     bench.write({"a": b"1"})
     pack = bench.born().pack
-    assert refused(bench.root, pack, SnapshotId("1" * 40)) == "missing"
+    assert refused(bench.root, pack, FolderSnapshot("1" * 40)) == "missing"
 
 
-def _with_entry(root: Path, head: bytes, packed: bytes) -> tuple[Path, SnapshotId]:
+def _with_entry(root: Path, head: bytes, packed: bytes) -> tuple[Path, FolderSnapshot]:
     (root / "hostile.pack").unlink(missing_ok=True)
     writer = PackWriter(root / "hostile.pack")
     writer.add("blob", SHA, BLOB)
@@ -209,7 +209,7 @@ def _with_entry(root: Path, head: bytes, packed: bytes) -> tuple[Path, SnapshotI
     writer.add("tree", object_id("tree", tree), tree)
     commit = Snapshot(object_id("tree", tree), None, None).data(AT_MS)
     writer.add("commit", object_id("commit", commit), commit)
-    return writer.finish().path, SnapshotId(object_id("commit", commit).hex())
+    return writer.finish().path, FolderSnapshot(object_id("commit", commit).hex())
 
 
 def test_repository_in_the_folder_runs_nothing_and_is_left_out(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from orchestrator.folders.known import Known
 from orchestrator.folders.merge import Plan, Side, Step
 from orchestrator.folders.merge_writer import write
 from orchestrator.folders.names import FILE
-from orchestrator.folders.records import Conflict, Conflicted, Counts, Merged, Planned, SnapshotId
+from orchestrator.folders.records import Conflict, Conflicted, Counts, FolderSnapshot, Merged, Planned
 from tests.folders.workshop import Bench, Content, content_of, git
 
 
@@ -33,7 +33,7 @@ class Family:
         self.child.at, self.child.packs = self.base, list(self.parent.packs)
 
     @property
-    def theirs(self) -> SnapshotId:
+    def theirs(self) -> FolderSnapshot:
         """The child's folder as it is now."""
         self.child.take()
         return self.child.at

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.head import excludes_of
-from orchestrator.folders.records import Bounds, Counts, FolderError, Place, SnapshotId
+from orchestrator.folders.records import Bounds, Counts, FolderError, FolderSnapshot, Place
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
 
@@ -224,4 +224,4 @@ def test_diff_of_snapshots_is_that_of_git(bench: Bench) -> None:
     assert {it.path: (it.insertions, it.deletions, it.binary) for it in found.files}["a"] == (1, 2, False)
     assert bench.copy.diff(first, second, stat=True).text == ""
     assert bench.copy.diff(None, first).counts == Counts(added=6)
-    assert bench.copy.diff(SnapshotId(first), SnapshotId(first)).text == ""
+    assert bench.copy.diff(FolderSnapshot(first), FolderSnapshot(first)).text == ""

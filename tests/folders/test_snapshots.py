@@ -16,7 +16,7 @@ from orchestrator.folders.build import clock_ns, remove
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.known import UNSURE
 from orchestrator.folders.packs import PackWriter
-from orchestrator.folders.records import Bounds, Counts, FolderError, Place, SnapshotId, Taken, Unchanged
+from orchestrator.folders.records import Bounds, Counts, FolderError, FolderSnapshot, Place, Taken, Unchanged
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.store import Objects
 from orchestrator.folders.take import NewObjects
@@ -198,7 +198,7 @@ def test_next_claim_goes_on_with_the_copy_that_was_left(bench: Bench) -> None:
     bench.write({"b/c": b"3"})
     assert bench.taken().names == ("M b/c",)
     assert content_of(bench.elsewhere()) == content_of(bench.folder)
-    assert not Copy(bench.copy.place, bench.bounds).adopt((), SnapshotId("0" * 40))
+    assert not Copy(bench.copy.place, bench.bounds).adopt((), FolderSnapshot("0" * 40))
 
 
 def test_made_folder_is_the_copy_of_its_snapshot(bench: Bench) -> None:

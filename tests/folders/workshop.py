@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, Place, SnapshotId, Taken, Unchanged
+from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken, Unchanged
 
 AT_MS = 1_790_000_000_000
 Content = bytes | str | None
@@ -24,7 +24,7 @@ class Bench:
         self.bounds = bounds or Bounds()
         self.copy = Copy(Place(self.folder, root / "objects"), self.bounds)
         self.packs: list[Path] = []
-        self.at = SnapshotId("")
+        self.at = FolderSnapshot("")
         self.last: Taken | Unchanged | None = None
 
     def write(self, files: Mapping[str | bytes, Content], folder: Path | None = None) -> None:

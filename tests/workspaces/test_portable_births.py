@@ -19,7 +19,7 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Unsaved
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Place, SnapshotId
+from orchestrator.folders.records import FolderSnapshot, Place
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
@@ -73,7 +73,7 @@ async def made(settings: Settings, state: State, target: Path) -> dict[str, str]
     assert portable is not None
     assert snapshot is not None
     place = Place(target, target.with_name(f"{target.name}-objects"))
-    Copy(place, birth_bounds(settings, portable)).make(files, SnapshotId(snapshot))
+    Copy(place, birth_bounds(settings, portable)).make(files, FolderSnapshot(snapshot))
     return tree_of(target)
 
 
