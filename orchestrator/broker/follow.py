@@ -44,6 +44,11 @@ class EqCursor:
         return cls(int(n), int(seq), hash8)
 
     @classmethod
+    def behind(cls, event: StoredEvent) -> EqCursor:
+        """The place behind an event."""
+        return cls(event.n, event.seq, event.hash8)
+
+    @classmethod
     def at(cls, head: SessionHead) -> EqCursor:
         """The end: only what comes from now on."""
         return cls(head.eq_n, head.seq, hash8_of(head.head))
@@ -59,13 +64,17 @@ class EqCursor:
 BEGINNING = EqCursor(0, 0, hash8_of(GENESIS))
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Followed:
-    """An event, and the cursor that comes back after it."""
+    """Events that one read has found, in their order and without a hole: at least one."""
 
-    cursor: EqCursor
-    payload: bytes
-    at_ms: int = 0
+    events: tuple[StoredEvent, ...]
+    """The very answer of the reader, wherever all of it is new: followers who share reads share it."""
+
+    @property
+    def cursor(self) -> EqCursor:
+        """The place behind the last of them."""
+        return EqCursor.behind(self.events[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +153,17 @@ async def follow(
                 at = EqCursor.at(head)
                 yield CaughtUp(at)
             events, seen, newborn = await reader.wait_eq(session, at.n, idle_s), False, False
-        for event in events:
-            if event.n != at.n + 1:
-                # Trimmed while we were away; the check above finds the gap.
-                break
-            at, seen = EqCursor(event.n, event.seq, event.hash8), True
-            yield Followed(at, event.payload, event.at_ms)
+        found = Followed(_without_hole(events, at.n))
+        if found.events:
+            at, seen = found.cursor, True
+            yield found
+
+
+def _without_hole(events: tuple[StoredEvent, ...], after_n: int) -> tuple[StoredEvent, ...]:
+    """The events up to the first hole: trimmed while we were away, and found by the next look at the gap."""
+    if events and events[-1].n == after_n + len(events):
+        return events
+    return tuple(event for n, event in enumerate(events, after_n + 1) if event.n == n)
 
 
 async def _gap_at(reader: EventReader, session: SessionId, at: EqCursor) -> Gap | None:

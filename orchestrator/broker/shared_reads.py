@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from orchestrator.broker.follow import EqCursor
@@ -23,8 +25,7 @@ class SharedReads:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._running: dict[Hashable, asyncio.Task[Any]] = {}
-        self._waiting: dict[asyncio.Task[Any], int] = {}
+        self._running: dict[Hashable, _Read] = {}
 
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
         """Events after `after_n`, waiting for the first of them as long as the first who asked would."""
@@ -56,30 +57,50 @@ class SharedReads:
         return await self._reader.read_rollout(session, after_seq, count)
 
     async def _shared(self, key: Hashable, read: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        task: asyncio.Task[Answer] | None = self._running.get(key)
-        if task is None:
-            task = self._running[key] = asyncio.create_task(read())
-            task.add_done_callback(lambda done: self._over(key, done))
-        self._waiting[task] = self._waiting.get(task, 0) + 1
+        running = self._running.get(key)
+        if running is None:
+            running = self._running[key] = _Read(asyncio.create_task(read()))
+            running.task.add_done_callback(partial(self._over, key, running))
+        # A future of its own for each: to shield the task wakes every follower twice.
+        waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        running.waiters[waiter] = None
         try:
-            return await asyncio.shield(task)
-        finally:
-            self._leave(key, task)
+            return await waiter
+        except asyncio.CancelledError:
+            self._leave(key, running, waiter)
+            raise
 
-    def _leave(self, key: Hashable, task: asyncio.Task[Any]) -> None:
-        self._waiting[task] -= 1
-        if not self._waiting[task]:
-            del self._waiting[task]
+    def _leave(self, key: Hashable, running: _Read, waiter: asyncio.Future[Any]) -> None:
+        running.waiters.pop(waiter, None)
+        if not running.waiters and not running.task.done():
             # Nobody is left to wait: a blocked connection would be held for nothing. Who asks from now on
             # must not meet a read that is being cancelled.
-            self._forget(key, task)
-            task.cancel()
+            self._forget(key, running)
+            running.task.cancel()
 
-    def _over(self, key: Hashable, task: asyncio.Task[Any]) -> None:
-        self._forget(key, task)
-        if not task.cancelled():
-            task.exception()
+    def _over(self, key: Hashable, running: _Read, task: asyncio.Task[Any]) -> None:
+        self._forget(key, running)
+        waiters, running.waiters = running.waiters, {}
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(task.result())
+            elif isinstance(error, asyncio.CancelledError):
+                waiter.cancel()
+            else:
+                waiter.set_exception(error)
 
-    def _forget(self, key: Hashable, task: asyncio.Task[Any]) -> None:
-        if self._running.get(key) is task:
+    def _forget(self, key: Hashable, running: _Read) -> None:
+        if self._running.get(key) is running:
             del self._running[key]
+
+
+@dataclass(slots=True)
+class _Read:
+    """A read that goes on, and those who wait for it."""
+
+    task: asyncio.Task[Any]
+    waiters: dict[asyncio.Future[Any], None] = field(default_factory=dict)
+    """In the order in which they came."""

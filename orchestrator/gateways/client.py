@@ -32,7 +32,7 @@ from orchestrator.broker.request_feed import RequestChange
 from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth, first_entries
-from orchestrator.core.blobs import REFERENCE, references, resolve
+from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewSession, new_session
 from orchestrator.core.entries.stored import encode_entry
@@ -41,6 +41,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
+from orchestrator.gateways.bursts import Burst, bursts_of
 from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
@@ -53,7 +54,6 @@ from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event, Message
 from orchestrator.views.turns.log import told_by
 
-_REFERENCE = REFERENCE.encode()
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0
 RESTORES = 3
@@ -222,15 +222,23 @@ class Client:
 
         `newborn`: the session was made a moment ago, and the cursor is its beginning.
         """
+        async for burst in self.bursts(session, cursor, newborn=newborn):
+            for event in burst.events:
+                yield event
+
+    async def bursts(
+        self, session: SessionId, cursor: EqCursor = BEGINNING, *, newborn: bool = False
+    ) -> AsyncIterator[Burst]:
+        """The same, those together that are there at once."""
         await self._check_visible(session)
         at = cursor
         while True:
             try:
                 reader = self._ports.events or self._ports.broker
                 async for item in follow(reader, session, at, newborn=newborn):
-                    for event in await self._events(session, item):
-                        at = event.cursor or at
-                        yield event
+                    for burst in self._bursts(item):
+                        yield await self._whole_burst(session, burst) if burst.refers else burst
+                        at = burst.events[-1].cursor or at
                     at = item.cursor if isinstance(item, CaughtUp) else at
             except Unavailable:
                 newborn = False
@@ -249,23 +257,23 @@ class Client:
         finally:
             await feed.aclose()
 
-    async def _events(self, session: SessionId, item: Item) -> list[Event]:
+    def _bursts(self, item: Item) -> tuple[Burst, ...]:
         match item:
-            case Followed(cursor, payload, at_ms):
+            case Followed(events):
                 messages = self._ports.messages
-                read = messages.of(payload) if messages is not None else Message(payload)
-                # Looked for in the bytes: to walk through a message takes longer than to read it.
-                if _REFERENCE in payload:
-                    return [Event(read.id, await self._whole(session, read.msg), cursor, at_ms, cursor.seq)]
-                return [Event(read.id, read.msg, cursor, at_ms, cursor.seq, read)]
+                return messages.bursts(events) if messages is not None else bursts_of(events, Message)
             case Gap(reason):
-                return [Event("", written(WarningEvent(message=GAP_TEXTS[reason])))]
+                return (Burst((Event("", written(WarningEvent(message=GAP_TEXTS[reason]))),)),)
             case Replayed(stored):
                 # Of answers, and of nothing else of a fact, some are told live and some are not.
                 event = told_by(stored, facts=False)
-                return [] if event is None else [replace(event, msg=await self._whole(session, event.msg))]
+                return () if event is None else (Burst((event,), refers=True),)
             case CaughtUp():
-                return []
+                return ()
+
+    async def _whole_burst(self, session: SessionId, burst: Burst) -> Burst:
+        (event,) = burst.events
+        return Burst((replace(event, msg=await self._whole(session, event.msg), shared=None),))
 
     async def _whole(self, session: SessionId, message: dict[str, Any]) -> dict[str, Any]:
         needed = set(references(message))

@@ -1,7 +1,9 @@
-"""Events that many connections of one process follow, each read once for all of them."""
+"""Events that many connections of one process follow, each read and written once for all of them."""
 
 from __future__ import annotations
 
+from orchestrator.broker.records import StoredEvent
+from orchestrator.gateways.bursts import Burst, bursts_of
 from orchestrator.tables.base import KIB
 from orchestrator.views.event import Message
 
@@ -10,12 +12,34 @@ MOST_BYTES = 512 * KIB
 
 
 class Messages:
-    """The messages of the payloads that were read last."""
+    """The messages of the payloads that were read last, and the bursts of the answers that they came in."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most = most_bytes
         self._bytes = 0
         self._kept: dict[bytes, Message] = {}
+        self._answered = 0
+        self._answers: dict[int, tuple[tuple[StoredEvent, ...], tuple[Burst, ...]]] = {}
+        """Bursts by the identity of their answer, which is kept beside them and so stays its own."""
+
+    def bursts(self, answer: tuple[StoredEvent, ...]) -> tuple[Burst, ...]:
+        """The bursts of a reader's answer; the same ones for all who share the answer, soon behind it."""
+        found = self._answers.get(id(answer))
+        if found is not None:
+            return found[1]
+        bursts = bursts_of(answer, self.of)
+        self._keep_answer(answer, bursts)
+        return bursts
+
+    def _keep_answer(self, answer: tuple[StoredEvent, ...], bursts: tuple[Burst, ...]) -> None:
+        size = _size(answer)
+        if size > self._most:
+            return
+        self._answers[id(answer)] = (answer, bursts)
+        self._answered += size
+        while self._answered > self._most:
+            oldest, _ = self._answers.pop(next(iter(self._answers)))
+            self._answered -= _size(oldest)
 
     def of(self, payload: bytes) -> Message:
         """The message of a payload; what comes soon behind it finds the same one."""
@@ -34,3 +58,7 @@ class Messages:
             oldest = next(iter(self._kept))
             del self._kept[oldest]
             self._bytes -= len(oldest)
+
+
+def _size(answer: tuple[StoredEvent, ...]) -> int:
+    return sum(len(event.payload) for event in answer)

@@ -17,24 +17,21 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.bursts import Burst, Numbers
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
-from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
-from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests
 from orchestrator.views.questions import call_id_of, is_elicitation, is_question
 
 AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
 """The statuses of a session that waits for a person, and what is open then."""
 READ_BYTES = 1 << 16
-BURST_BYTES = 1 << 16
-"""Bytes of lines beyond which the next event waits until they are sent."""
 
 
 class Ending(StrEnum):
@@ -61,7 +58,7 @@ class Streams:
 class LineOptions:
     """Differences of a connection from standard input and output."""
 
-    numbers: Callable[[Event, int], int] | None = None
+    numbers: Numbers | None = None
     """The `seq` of an event from that of the event before; without it lines have none."""
     number: int = 0
     """The `seq` of the last event that the client has."""
@@ -86,9 +83,7 @@ class NdjsonConnection:
         self._splitter = LineSplitter(line_limit, options.first_line)
         self._options = options
         self._number = options.number
-        self._unsent = bytearray()
-        """Lines of one burst of events, which go out together."""
-        self._sending: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
         self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._eof = False
         self._published = 0
@@ -106,12 +101,9 @@ class NdjsonConnection:
             task.add_done_callback(self._watched)
         try:
             ending = await self._ended
-            if self._sending is not None:
-                await self._sending
-            return ending
+            async with self._writing:
+                return ending
         finally:
-            if self._sending is not None:
-                tasks.append(self._sending)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -123,54 +115,41 @@ class NdjsonConnection:
     # ── out ───────────────────────────────────────────────────────────────────────────────────
 
     async def _publish_events(self, cursor: EqCursor) -> None:
-        async for event in self._client.follow(self._session, cursor):
-            if self._options.numbers is not None:
-                self._number = self._options.numbers(event, self._number)
-            kind = event.type
-            if kind not in NOT_ON_A_LINE:
-                await self._write(event.line())
-            self._note(event, kind)
-            if kind == "shutdown_complete":
-                self._end(Ending.SHUT_DOWN)
-            elif self._eof:
+        async for burst in self._client.bursts(self._session, cursor):
+            lines = burst.lines(self._options.numbers, self._number)
+            # Before they are written: an error that waits behind them is sent with the number of the last.
+            self._number = burst.number(self._options.numbers, self._number)
+            if lines:
+                await self._write(lines)
+            self._note(burst)
+            if self._eof:
                 await self._leave_if_at_rest()
 
-    def _note(self, event: Event, kind: str) -> None:
+    def _note(self, burst: Burst) -> None:
         """Records the last event that was sent, and the requests that this connection may have to answer."""
-        self._published = event.cursor.n if event.cursor else self._published
+        last = burst.events[-1]
+        self._published = last.cursor.n if last.cursor else self._published
         self._published_at = asyncio.get_running_loop().time()
-        self._asking.receive(event)
-        if kind == "exec_command_begin" and event.msg.get("process_id"):
-            self._processes.add(event.msg["call_id"])
-        elif kind == "exec_command_end":
-            self._processes.discard(event.msg["call_id"])
+        for event in burst.noted():
+            self._asking.receive(event)
+            if event.type == "exec_command_begin" and event.msg.get("process_id"):
+                self._processes.add(event.msg["call_id"])
+            elif event.type == "exec_command_end":
+                self._processes.discard(event.msg["call_id"])
+            elif event.type == "shutdown_complete":
+                self._end(Ending.SHUT_DOWN)
 
-    async def _write(self, line: bytes) -> None:
-        """Adds an object to the lines to send, with its number where the connection has numbers."""
-        if self._options.numbers is None:
-            self._unsent += line + b"\n"
-        else:
-            self._unsent += b'%b,"seq":%d}\n' % (line[:-1], self._number)
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._send())
-            self._sending.add_done_callback(self._watched)
-        if len(self._unsent) > BURST_BYTES:
-            await asyncio.shield(self._sending)
-
-    async def _send(self) -> None:
-        """Sends what was written since the loop has turned: a call to the kernel for many events."""
-        try:
-            while self._unsent:
-                lines, self._unsent = bytes(self._unsent), bytearray()
-                await self._streams.write(lines)
-        finally:
-            self._sending = None
+    async def _write(self, lines: bytes) -> None:
+        # Standard output is written by a thread: what came first has to be out before the next is begun.
+        async with self._writing:
+            await self._streams.write(lines)
 
     async def _error(self, id: str, message: str) -> None:
         await self._publish(id, ev.Error(message=message, codex_error_info=UNSET))
 
     async def _publish(self, id: str, message: EventModel) -> None:
-        await self._write(orjson.dumps({"id": id, "msg": written(message)}))
+        seq = {} if self._options.numbers is None else {"seq": self._number}
+        await self._write(orjson.dumps({"id": id, "msg": written(message), **seq}) + b"\n")
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────
 
@@ -248,6 +227,8 @@ class NdjsonConnection:
 
     def _owes_events(self, head: SessionHead) -> bool:
         """Whether the follower is behind. After a gap no number can be compared: then quiet has to do."""
+        if self._writing.locked():
+            return True
         quiet_s = asyncio.get_running_loop().time() - self._published_at
         return head.eq_n > self._published and quiet_s < QUIET_S
 

@@ -17,6 +17,8 @@ ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"}) | AS
 BEGINS = frozenset({"exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin"})
 """Events by which a call begins: its request was allowed."""
 REST = frozenset({"task_complete", "turn_aborted"})
+TELLING = ASKS | BEGINS | REST | {"request_resolved", "token_count"}
+"""Events that open or close requests."""
 
 Request = Mapping[str, Any]
 

@@ -89,7 +89,7 @@ async def test_many_followers_each_get_every_event_once(broker: Broker) -> None:
         found: list[int] = []
         async for item in follow(reads, held.claim.session, BEGINNING):
             assert isinstance(item, Followed)
-            found.append(item.cursor.n)
+            found += [event.n for event in item.events]
             if len(found) == 3:
                 break
         return found

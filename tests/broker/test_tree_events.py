@@ -56,7 +56,7 @@ async def test_follower_of_the_root_sees_what_a_child_did(broker: Broker) -> Non
         await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
         item = await anext(following)
     assert isinstance(item, Followed)
-    assert item.payload == b"status"
+    assert [event.payload for event in item.events] == [b"status"]
 
 
 async def test_own_events_of_the_tree_stand_where_they_happened(broker: Broker) -> None:

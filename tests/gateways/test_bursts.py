@@ -11,26 +11,41 @@ import orjson
 import pytest
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.broker.records import SessionHead, StoredEvent
+from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways import ndjson
+from orchestrator.gateways.bursts import BURST_BYTES, Burst, bursts_of
 from orchestrator.gateways.client import Client
-from orchestrator.gateways.ndjson import BURST_BYTES, Ending, NdjsonConnection, Streams
+from orchestrator.gateways.messages import Messages
+from orchestrator.gateways.ndjson import Ending, LineOptions, NdjsonConnection, Streams
+from orchestrator.gateways.sq_eq.places import number_after
 from orchestrator.gateways.wires.wire import WireClosed
-from orchestrator.views.event import Event
+from orchestrator.views.event import Message
+from tests.views.test_threads import head
 
 SESSION = SessionId("01a1f8a1-c5d0-7001-97bc-c80be6a60f79")
 
 
 @dataclass
 class Told:
-    """A client of a session whose events are all there at once."""
+    """A client of a session whose events are all there at once, and which rests behind them."""
 
     count: int
     text: str = ""
+    looks: int = 0
+    """Looks at the session's head."""
 
-    async def follow(self, session: SessionId, cursor: EqCursor = BEGINNING) -> AsyncIterator[Event]:
-        for number in range(self.count):
-            yield Event("t", {"type": "agent_message", "message": f"{number} {self.text}"})
-        yield Event("", {"type": "shutdown_complete"})
+    async def head(self, session: SessionId) -> SessionHead:
+        self.looks += 1
+        return head(session=session, eq_n=self.count + 1, status="idle")
+
+    async def bursts(self, session: SessionId, cursor: EqCursor = BEGINNING) -> AsyncIterator[Burst]:
+        said = [{"type": "agent_message", "message": f"{n} {self.text}"} for n in range(self.count)]
+        payloads = [orjson.dumps({"id": "t", "msg": msg}) for msg in (*said, {"type": "shutdown_complete"})]
+        found = tuple(StoredEvent(n, payload, n, "0" * 8) for n, payload in enumerate(payloads, 1))
+        for burst in bursts_of(found, Message):
+            yield burst
 
 
 @dataclass
@@ -75,3 +90,86 @@ async def test_client_that_missed_much_is_sent_it_in_pieces() -> None:
 async def test_connection_ends_with_a_client_that_leaves_in_the_middle() -> None:
     with pytest.raises(WireClosed):
         await connection(Told(500, "x" * 1_000), Wire(most=1)).serve()
+
+
+async def test_connection_whose_input_has_ended_waits_for_a_reader_that_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ndjson, "AT_REST_POLL_S", 0.0)
+    told, taken, written = Told(200, "x" * 1_000), asyncio.Event(), list[bytes]()
+
+    async def read(limit: int) -> bytes:
+        return b""
+
+    async def write(data: bytes) -> None:
+        await taken.wait()
+        written.append(data)
+
+    one = NdjsonConnection(cast(Client, told), SESSION, Streams(read, write), 1 << 20)
+    one._published_at -= 2 * ndjson.QUIET_S
+    serving = asyncio.create_task(one.serve())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert told.looks > 1
+    taken.set()
+    assert await serving is Ending.SHUT_DOWN
+    assert b"".join(written).count(b"\n") == 201
+
+
+async def test_error_between_events_has_the_number_of_the_event_before_it() -> None:
+    wire, taken = Wire(), asyncio.Event()
+    lines = [b"no json\n"]
+
+    async def read(limit: int) -> bytes:
+        return lines.pop() if lines else await wire.read(limit)
+
+    async def write(data: bytes) -> None:
+        await taken.wait()
+        await wire.write(data)
+
+    options = LineOptions(number_after)
+    one = NdjsonConnection(cast(Client, Told(3)), SESSION, Streams(read, write), 1 << 20, options)
+    serving = asyncio.create_task(one.serve())
+    # The error is there while the events are still being written.
+    for _ in range(5):
+        await asyncio.sleep(0)
+    taken.set()
+    await serving
+    numbers = [orjson.loads(line)["seq"] for line in b"".join(wire.writes).splitlines()]
+    assert len(numbers) == 5
+    assert numbers == sorted(numbers)
+
+
+def stored(n: int, text: str = "x", *, refers: bool = False) -> StoredEvent:
+    message = {REFERENCE: "0" * 64, "bytes": 9} if refers else text
+    payload = orjson.dumps({"id": "t", "msg": {"type": "agent_message", "message": message}})
+    return StoredEvent(n, payload, n, "0" * 8)
+
+
+def test_burst_is_bounded_and_an_event_whose_text_lies_elsewhere_is_one_of_its_own() -> None:
+    large = "x" * (BURST_BYTES // 2)
+    events = (stored(1), stored(2), stored(3, refers=True), *(stored(n, large) for n in (4, 5, 6)), stored(7))
+    bursts = bursts_of(events, Message)
+    numbers = [[event.cursor.n for event in burst.events if event.cursor] for burst in bursts]
+    assert numbers == [[1, 2], [3], [4], [5], [6, 7]]
+    assert [burst.refers for burst in bursts] == [False, True, False, False, False]
+
+
+def test_lines_of_an_answer_are_written_once_for_all_who_share_it() -> None:
+    messages, answer = Messages(), (stored(1), stored(2))
+    (burst,), (other,) = messages.bursts(answer), messages.bursts(answer)
+    assert burst.lines(number_after, 0) is other.lines(number_after, 7)
+    assert burst.lines(None, 0) is other.lines(None, 0)
+    assert messages.bursts((stored(1), stored(2))) != messages.bursts(answer)
+
+
+def test_answers_are_kept_up_to_a_bound_and_the_oldest_go_first() -> None:
+    size = len(stored(1).payload)
+    messages, answers = Messages(most_bytes=2 * size), [(stored(n),) for n in (1, 2, 3)]
+    first, second = messages.bursts(answers[0]), messages.bursts(answers[1])
+    assert messages.bursts(answers[0]) is first
+    messages.bursts(answers[2])
+    assert messages.bursts(answers[1]) is second
+    assert messages.bursts(answers[0]) is not first
+    large = (stored(4, "x" * 2 * size),)
+    assert messages.bursts(large) is not messages.bursts(large)

@@ -41,7 +41,8 @@ class SocketStream:
         self._writer = writer
         self._bounds = bounds
         # Half is kept for the message that is handed over while nothing waits.
-        writer.transport.set_write_buffer_limits(high=bounds.outgoing // 2)
+        self._most = bounds.outgoing // 2
+        writer.transport.set_write_buffer_limits(high=self._most)
         keep_alive(writer.get_extra_info("socket"))
 
     @property
@@ -63,8 +64,7 @@ class SocketStream:
             raise WireClosed("the client has left")
         self._writer.write(data)
         transport = self._writer.transport
-        while transport.get_write_buffer_size():
-            waiting = transport.get_write_buffer_size()
+        while (waiting := transport.get_write_buffer_size()) > self._most:
             try:
                 async with asyncio.timeout(self._bounds.stall_s):
                     await self._writer.drain()

@@ -1,0 +1,88 @@
+"""Events that came together, with what all connections of a process make of them, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.records import StoredEvent
+from orchestrator.core.blobs import REFERENCE
+from orchestrator.protocol.served import NOT_ON_A_LINE
+from orchestrator.tables.base import KIB
+from orchestrator.views.event import Event, Message
+from orchestrator.views.open_requests import TELLING
+
+BURST_BYTES = 64 * KIB
+"""Bytes of payloads behind which another burst begins."""
+NOTED = TELLING | {"exec_command_end", "shutdown_complete"}
+"""Events from which a connection of lines learns more than its client."""
+
+Numbers = Callable[[Event, int], int]
+"""The `seq` of an event on a line, from that of the event before."""
+_REFERENCE = REFERENCE.encode()
+
+
+class Burst:
+    """Events of one session that are told together; connections share it, and none may change it."""
+
+    __slots__ = ("_lines", "_noted", "events", "refers")
+
+    def __init__(self, events: tuple[Event, ...], *, refers: bool = False) -> None:
+        self.events = events
+        self.refers = refers
+        """Whether it is an event whose large texts are still to be put in."""
+        self._lines: dict[Numbers | None, bytes] = {}
+        self._noted: tuple[Event, ...] | None = None
+
+    def lines(self, numbers: Numbers | None, number: int) -> bytes:
+        """A line for each event that is told on lines, with its number if there are `numbers`."""
+        if self.events[0].cursor is None:
+            return self._written(numbers, number)
+        # Numbers of events that have a place are the same for every connection.
+        found = self._lines.get(numbers)
+        if found is None:
+            found = self._lines[numbers] = self._written(numbers, number)
+        return found
+
+    def _written(self, numbers: Numbers | None, number: int) -> bytes:
+        lines = []
+        for event in self.events:
+            number = numbers(event, number) if numbers is not None else 0
+            if event.type not in NOT_ON_A_LINE:
+                line = event.line()
+                lines.append(line if numbers is None else b'%b,"seq":%d}' % (line[:-1], number))
+        return b"\n".join((*lines, b"")) if lines else b""
+
+    def number(self, numbers: Numbers | None, number: int) -> int:
+        """The `seq` of its last event, for a connection whose last one was `number`."""
+        return number if numbers is None else numbers(self.events[-1], number)
+
+    def noted(self) -> tuple[Event, ...]:
+        """Its events of the kinds `NOTED`."""
+        if self._noted is None:
+            self._noted = tuple(event for event in self.events if event.type in NOTED)
+        return self._noted
+
+
+def bursts_of(found: Iterable[StoredEvent], read: Callable[[bytes], Message]) -> tuple[Burst, ...]:
+    """Events of a queue as bursts of at most `BURST_BYTES`, or of one event; `read` reads a payload."""
+    bursts: list[Burst] = []
+    together: list[Event] = []
+    size = 0
+    for stored in found:
+        event = _event(stored, read(stored.payload))
+        # Looked for in the bytes: to walk through a message takes longer than to read it.
+        refers = _REFERENCE in stored.payload
+        if together and (refers or size + len(stored.payload) > BURST_BYTES):
+            bursts.append(Burst(tuple(together)))
+            together, size = [], 0
+        if refers:
+            bursts.append(Burst((event,), refers=True))
+        else:
+            together.append(event)
+            size += len(stored.payload)
+    return (*bursts, Burst(tuple(together))) if together else tuple(bursts)
+
+
+def _event(stored: StoredEvent, read: Message) -> Event:
+    return Event(read.id, read.msg, EqCursor.behind(stored), stored.at_ms, stored.seq, read)
