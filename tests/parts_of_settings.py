@@ -35,10 +35,12 @@ from orchestrator.tools.mcp_programs import _program
 from orchestrator.wiring import worker as wired
 from orchestrator.wiring.gateway import authentication, gateway_tls, tokens_of
 from orchestrator.wiring.new_threads import NewThreads
+from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.portable import NoWorkspace, first_folder
 from orchestrator.wiring.portable import machine_folders as folders_of
 from orchestrator.wiring.repositories import Repositories
 from orchestrator.wiring.sign_in import sign_in
+from orchestrator.workspaces.keys import KeyUnavailable
 from orchestrator.workspaces.service import MachineFolders
 from tests import settings_at_work as at_work
 from tests.settings_at_work import birth
@@ -194,6 +196,14 @@ def bounds(settings: Settings) -> Bounds:
 
 def lacks_room(settings: Settings) -> bool:
     return "workspace.min_free" in machine_folders(settings)._fault(portable(settings))
+
+
+def needs_keys(settings: Settings) -> bool:
+    try:
+        pack_store(settings).require_keys()
+    except KeyUnavailable as error:
+        return "/srv/keys" in str(error)
+    return False
 
 
 def clones_a_folder(settings: Settings) -> bool:

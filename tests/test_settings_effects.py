@@ -46,6 +46,7 @@ from tests.parts_of_settings import (
     mcp_refuses_authorities,
     mcp_server,
     mcp_tools,
+    needs_keys,
     opening,
     portable,
     refuses_authorities,
@@ -213,6 +214,7 @@ EFFECTS: Mapping[str, Effect] = {
     ),
     # Portable folders
     "workspace.root": Effect('"/srv/w"', lambda s: machine_folders(s)._config.root, Path("/srv/w")),
+    "workspace.key_file": Effect('"/srv/keys"', lambda s: needs_keys(s), True),
     "workspace.include": Effect('["a"]', lambda s: portable(s).include, ("a",)),
     "workspace.exclude": Effect('["a"]', lambda s: portable(s).exclude, ("a",)),
     "workspace.max_file": Effect("2000", lambda s: bounds(s).max_file, 2_000),

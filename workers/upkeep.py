@@ -44,7 +44,7 @@ from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
-from orchestrator.wiring.portable import pack_store
+from orchestrator.wiring.pack_store import pack_store
 from orchestrator.workspaces.packs import Packs
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs

@@ -24,6 +24,7 @@ from orchestrator.cli.doctor import doctor
 from orchestrator.cli.exec import exec_
 from orchestrator.cli.export import export, import_
 from orchestrator.cli.invocation import Invocation, hoisted
+from orchestrator.cli.keys import keys
 from orchestrator.cli.logs import logs
 from orchestrator.cli.processes import model_stub, upkeep, worker
 from orchestrator.cli.proto import proto
@@ -104,6 +105,7 @@ for command in (
     app.command()(command)
 app.command("import")(import_)
 app.add_typer(token)
+app.add_typer(keys)
 app.command("exec")(exec_)
 
 

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.doctor.mcp_servers import judge_mcp_servers
+from orchestrator.doctor.pack_keys import check_pack_keys
 from orchestrator.doctor.rules import judge_rules
 from orchestrator.doctor.server import check_redis
 from orchestrator.sandbox.trusted_files import find_program
@@ -34,14 +35,16 @@ EARLIEST_TIME_S = 1_767_225_600
 async def diagnose(settings: Settings) -> list[Finding]:
     """The findings about this machine, checked at once."""
     checks = (_check_sandbox, _check_git, _check_home, _check_archive, _check_workspaces)
-    redis, *others = await asyncio.gather(
-        check_redis(settings), *(asyncio.to_thread(check, settings) for check in checks)
+    redis, keys, *others = await asyncio.gather(
+        check_redis(settings),
+        check_pack_keys(settings),
+        *(asyncio.to_thread(check, settings) for check in checks),
     )
     found_here = [finding for findings in others for finding in findings]
     judged = [*_judge_settings(settings), *judge_model(settings), *judge_clock(time.time())]
     judged += judge_mcp_servers(settings)
     judged += judge_rules(settings)
-    return [*judged, *redis, *found_here]
+    return [*judged, *redis, *found_here, *keys]
 
 
 def _judge_settings(settings: Settings) -> Iterator[Finding]:

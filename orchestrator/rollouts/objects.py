@@ -8,12 +8,11 @@ itself is `ArchiveUnavailable`: file systems have no error in common.
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,13 +61,38 @@ class Objects:
         with self._asked("does not take", name):
             if isinstance(self._fs, LocalFileSystem):
                 with source.open("rb") as content:
-                    self._write_file(Path(self._root, name), content)
+                    self._write_file(Path(self._root, name), iter(partial(content.read, CHUNK), b""))
                 return
             path = self._path(name)
             unfinished = f"{path}.{self._token(8)}{_UNFINISHED}"
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs.put_file(str(source), unfinished)
             self._fs.mv(unfinished, path)
+
+    def put_parts(self, name: str, parts: Iterable[bytes]) -> None:
+        """Stores bytes as `put` does, which are made while they are stored."""
+        with self._asked("does not take", name):
+            if isinstance(self._fs, LocalFileSystem):
+                self._write_file(Path(self._root, name), parts)
+                return
+            path = self._path(name)
+            unfinished = f"{path}.{self._token(8)}{_UNFINISHED}"
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            with self._fs.open(unfinished, "wb") as target:
+                for part in parts:
+                    target.write(part)
+            self._fs.mv(unfinished, path)
+
+    def begin(self, name: str, most: int) -> bytes | None:
+        """The first bytes of an object, or all of one that has no more; None if there is none."""
+        with (
+            self._asked("does not give", name),
+            suppress(FileNotFoundError),
+            self._fs.open(self._path(name), "rb") as source,
+        ):
+            content: bytes = source.read(most)
+            return content
+        return None
 
     def get_file(self, name: str, target: BinaryIO, most: int) -> int | None:
         """Copies an object into an open file; None if there is none, else its bytes.
@@ -84,14 +108,14 @@ class Objects:
         return None
 
     def _put_file(self, path: Path, content: bytes) -> None:
-        self._write_file(path, io.BytesIO(content))
+        self._write_file(path, (content,))
 
-    def _write_file(self, path: Path, content: BinaryIO) -> None:
+    def _write_file(self, path: Path, parts: Iterable[bytes]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f"{path.name}.{self._token(8)}{_UNFINISHED}")
         try:
             with unfinished.open("xb") as file:
-                shutil.copyfileobj(content, file, CHUNK)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)

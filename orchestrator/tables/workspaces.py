@@ -21,6 +21,12 @@ class WorkspaceSettings(Table):
     `<root>/<tree>/<name>` on every machine, so all workers of a pool need the same one; a worker with another
     one gives such a session back. It may not lead through a symbolic link."""
 
+    key_file: Path | None = setting(None, "workspace.key_file")
+    """File of the keys by which packs of portable folders are encrypted before the store gets them
+    (`dendro keys new FILE` makes one), readable for its owner only. Every process that writes or reads such
+    packs needs it: workers, gateways, and commands such as `dendro diff`. The first key writes, all of them
+    read. Packs of before there was a key are read as well."""
+
     include: tuple[str, ...] = setting((), "workspace.include")
     """Files that are recorded although the folder's rules ignore them: lines as in a `.gitignore`. Counts for
     sessions that are made with it."""
@@ -81,6 +87,8 @@ class WorkspaceSettings(Table):
             raise conflict(
                 "workspace.root", str(self.root)[:80], "an absolute path of at most 512 characters"
             )
+        if self.key_file is not None and not self.key_file.is_absolute():
+            raise conflict("workspace.key_file", str(self.key_file)[:80], "an absolute path")
         for key, globs in (("workspace.include", self.include), ("workspace.exclude", self.exclude)):
             if len(globs) > 256 or any(not glob or len(glob) > 512 or "\n" in glob for glob in globs):
                 raise conflict(key, f"{len(globs)} lines", "at most 256 lines of at most 512 characters")

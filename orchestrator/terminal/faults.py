@@ -95,8 +95,9 @@ def _setup() -> tuple[type[Exception], ...]:
 def _misuse() -> tuple[type[Exception], ...]:
     from orchestrator.gateways.wires.addresses import BadAddress
     from orchestrator.views.errors import Contradiction
+    from orchestrator.workspaces.keys import KeyUnavailable
 
-    return (Contradiction, BadAddress)
+    return (Contradiction, BadAddress, KeyUnavailable)
 
 
 def _failures() -> tuple[type[Exception], ...]:

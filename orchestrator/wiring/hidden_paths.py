@@ -1,4 +1,4 @@
-"""Paths kept from confined commands: the data folder, copies of workspaces, Redis's socket, Dendro's code.
+"""Paths kept from confined commands: the data folder, copies and keys, Redis's socket, Dendro's code.
 
 A command that reaches Redis could approve itself and edit logs. Knows settings and a URL;
 how paths are hidden is the sandbox's matter.
@@ -17,7 +17,20 @@ from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import embedded_config
 
 _SHARED = (
-    *("/", "/dev/shm", "/home", "/run", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/run", "/var/tmp"),
+    *(
+        "/",
+        "/dev/shm",
+        "/etc",
+        "/home",
+        "/run",
+        "/srv",
+        "/tmp",
+        "/usr",
+        "/var",
+        "/var/lib",
+        "/var/run",
+        "/var/tmp",
+    ),
 )
 """Commands need what else is in them. There only the socket itself is hidden."""
 
@@ -47,6 +60,8 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
             paths.append(copies)
     if runtime is not None and runtime.is_dir() and not _is_shared(settings, runtime):
         paths.append(runtime)
+    if settings.workspace.key_file is not None:
+        paths.append(_around(settings, settings.workspace.key_file))
     place = urlsplit(settings.upkeep.archive_url)
     archive = Path(unquote(place.path))
     # Other sessions' logs, and what a session is restored from.
@@ -57,6 +72,16 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         in_workspace = socket.parent.resolve() == settings.session_defaults.cwd.resolve()
         paths.append(socket if in_workspace or _is_shared(settings, socket.parent) else socket.parent)
     return tuple(dict.fromkeys(paths))
+
+
+def _around(settings: Settings, file: Path) -> Path:
+    """The folder of a secret file, so that a new file in its place is hidden, too.
+
+    The file alone where commands need the folder.
+    """
+    folder = file.parent
+    holds_work = settings.session_defaults.cwd.resolve().is_relative_to(folder.resolve())
+    return file if holds_work or _is_shared(settings, folder) else folder
 
 
 def own_code() -> tuple[Path, ...]:

@@ -29,7 +29,7 @@ from orchestrator.gateways.workspace import look_at
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log, head_of
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import BrokenLog
@@ -37,6 +37,7 @@ from orchestrator.runtime.restore import restore_session
 from orchestrator.settings import Settings
 from orchestrator.views.find import find, find_one, find_tree
 from orchestrator.wiring.deployment import Deployment, chain_key, deployment, redis_url
+from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.sessions import SESSIONS, forked_birth, guide, new_birth
 from orchestrator.workspaces.packs import Packs
 
@@ -82,7 +83,7 @@ class Opened:
 
     def packs(self) -> Packs:
         """The store of the packs of portable folders."""
-        return Packs(Objects(self.settings.upkeep.archive_url))
+        return pack_store(self.settings)
 
     def folder_bounds(self) -> Bounds:
         """The bounds within which folders of sessions are read on this machine."""

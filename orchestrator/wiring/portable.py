@@ -31,17 +31,19 @@ from orchestrator.gateways.workspace import Workspace, look_at
 from orchestrator.instructions.repository import git
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.workspaces import WorkspaceSource
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
 from orchestrator.sandbox.probe import SandboxSupport, cannot_mount
 from orchestrator.settings import Settings
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.first_folder import FirstFolder
+from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.sessions import forked_birth, guide, new_birth
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.clones import check_source
-from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
+from orchestrator.workspaces.keys import KeyUnavailable
+from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName
 from orchestrator.workspaces.service import MachineConfig, MachineFolders
 
 IGNORED_BYTES = 16 << 10
@@ -55,11 +57,6 @@ class NoWorkspace(ViewError):
 
 
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
-
-
-def pack_store(settings: Settings) -> Packs:
-    """The store of packs: the archive's."""
-    return Packs(Objects(settings.upkeep.archive_url))
 
 
 def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig:
@@ -124,6 +121,12 @@ def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
             )
     top = Path(git(real, "rev-parse", "--show-toplevel") or real)
     top = top if real.is_relative_to(top) else real
+    keys = settings.workspace.key_file
+    if keys is not None and keys.resolve().is_relative_to(top):
+        raise NoWorkspace(
+            f"folder: {keys} (`workspace.key_file`) lies in {top}, and would be stored with it; keep it "
+            "elsewhere"
+        )
     portable = _portable(settings, top.name, ignored=_own_ignores(settings, top))
     return FirstFolder(portable, str(real.relative_to(top)), top)
 
@@ -176,6 +179,8 @@ async def with_folder(settings: Settings, birth: Birth, first: FirstFolder) -> B
         return birth
     except FolderError as error:
         raise NoWorkspace(f"folder: {error.text}") from error
+    except KeyUnavailable as error:
+        raise NoWorkspace(str(error)) from error
     except (ArchiveUnavailable, BrokenPack) as error:
         raise NoWorkspace(f"the store of workspaces (`upkeep.archive_url`): {error}") from error
 

@@ -51,6 +51,7 @@ from orchestrator.wiring.deployment import (
 from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.observed import observed
+from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.portable import machine_config, machine_folders
 from orchestrator.wiring.sessions import VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
@@ -96,8 +97,9 @@ async def running_worker(
 
     It serves the pools that the settings name, or these: with none it claims only what it adopts.
     `say` gets a line when Redis is away, and when it is back. `own_tools` are offered beside the built-in
-    ones; raises `ValueError` for one that cannot be.
+    ones; raises `ValueError` for one that cannot be, and `KeyUnavailable` without the keys of packs.
     """
+    pack_store(settings).require_keys()
     tools = tool_config(settings, url, probe())
     supervisor = await Supervisor.start(SupervisorConfig(tools.support, tools.sandbox.mechanism))
     models = ModelClients(settings.model.providers, signed_in=signed_in(settings))

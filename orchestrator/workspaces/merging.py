@@ -10,6 +10,7 @@ from orchestrator.core.workspace import FileCounts, fitting
 from orchestrator.folders.records import Conflicted, FolderError, FolderSnapshot, Merged
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.workspaces.held import Held, fetch_all, forget_incoming
+from orchestrator.workspaces.keys import KeyUnavailable
 from orchestrator.workspaces.packs import BrokenPack, Packs
 
 CONFLICTS = "both of you have changed the same places. Ask the agent to change them, or change your side"
@@ -24,6 +25,8 @@ async def merge(held: Held, packs: Packs, work: MergeWork) -> FolderMerged | Fol
         found = await _merged(held, packs, work)
     except BrokenPack as error:
         return FolderNotMerged(str(error))
+    except KeyUnavailable as error:
+        return FolderNotMerged(f"{error}; merge again when this worker has it")
     except ArchiveUnavailable as error:
         return FolderNotMerged(f"the store did not give it: {error}; merge again when the store is back")
     except OSError as error:

@@ -6,6 +6,9 @@ A pack is written before the entry that names it, by the claim in its name. A pa
 read by nobody: its claim died before the commit. They lie beside the tree's logs, so what deletes a tree
 deletes them, too. Names come from logs, which may come from another deployment: a name that is none of the
 session's tree is refused before the store is asked.
+
+With a key the store has them sealed (`sealing`): this is the one place where packs are sealed and opened. A
+name and its SHA-256 are those of the pack as it was before.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import BinaryIO
 
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects, TooLarge
+from orchestrator.workspaces.keys import PackKeys
+from orchestrator.workspaces.sealing import FIRST_BYTES, PIECE, NotOpened, Opening, seal, sealed_bytes
 
 _ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 _NAME = re.compile(
@@ -59,10 +64,16 @@ class PackName:
 
 
 class Packs:
-    """The packs of all workspaces, in one store."""
+    """The packs of all workspaces, in one store; `keys` seal what is put into it."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, keys: PackKeys | None = None) -> None:
         self._objects = objects
+        self._keys = keys
+
+    def require_keys(self) -> None:
+        """Raises `KeyUnavailable` if there are to be keys, and none can be had."""
+        if self._keys is not None:
+            self._keys.first()
 
     async def put(self, name: PackName, file: Path) -> None:
         """Stores a pack; it is in the store, and survives a power failure, when this returns.
@@ -77,14 +88,19 @@ class Packs:
             found = hashlib.file_digest(content, "sha256").hexdigest()
         if found != name.sha256:
             raise BrokenPack(f"{file.name} changed after it was made: it is not stored")
-        self._objects.put_file(str(name), file)
+        if self._keys is None:
+            self._objects.put_file(str(name), file)
+            return
+        key = self._keys.first()
+        with file.open("rb") as content:
+            self._objects.put_parts(str(name), seal(content, str(name), key))
 
     async def fetch(self, name: PackName, target: Path, most: int) -> None:
         """Brings a pack here, whole and checked: `target` is there with its bytes, or not at all.
 
-        Raises `BrokenPack` for one that is missing, has more than `most` bytes, or has another hash than
-        its name says; `ArchiveUnavailable` where the store does not answer; `OSError` where this disk does
-        not take it.
+        Raises `BrokenPack` for one that is missing, has more than `most` bytes, or is not the one that its
+        name says; `ArchiveUnavailable` where the store does not answer, as `KeyUnavailable` where the key of
+        the pack is not here; `OSError` where this disk does not take it.
         """
         await asyncio.to_thread(self._fetch, name, target, most)
 
@@ -93,25 +109,54 @@ class Packs:
         try:
             with unfinished.open("wb") as file:
                 hashed = _Hashed(file)
-                size = self._copied(name, hashed, most)
-            if size is None:
-                raise BrokenPack(f"the store lacks {name}, which the log names: restore it from a backup")
+                self._copied(name, Opening(hashed.write, str(name), self._keys, most), most)
             if hashed.digest.hexdigest() != name.sha256:
                 raise BrokenPack(f"{name} has other bytes than its name says: restore it from a backup")
             unfinished.replace(target)
         finally:
             unfinished.unlink(missing_ok=True)
 
-    def _copied(self, name: PackName, target: _Hashed, most: int) -> int | None:
+    def _copied(self, name: PackName, target: Opening, most: int) -> None:
         try:
-            return self._objects.get_file(str(name), target, most)  # type: ignore[arg-type]
+            self._received(name, target, most)
         except TooLarge as error:
             raise BrokenPack(f"{error}: it is not read") from error
+        except NotOpened as error:
+            raise BrokenPack(f"{error}: restore it from a backup") from error
+
+    def _received(self, name: PackName, target: Opening, most: int) -> None:
+        # `target` counts exactly; this bounds what it is given.
+        bound = sealed_bytes(most + PIECE)
+        try:
+            size = self._objects.get_file(str(name), target, bound)  # type: ignore[arg-type]
         except ArchiveUnavailable:
             if target.refused is not None:
-                # The store did answer: this disk is full, or broken.
+                # The store did answer: this disk is full, or the key is not here.
                 raise target.refused from None
             raise
+        if size is None:
+            raise BrokenPack(f"the store lacks {name}, which the log names: restore it from a backup")
+        target.finish()
+
+    async def is_sealed(self, name: PackName) -> bool | None:
+        """Whether a pack is sealed, and its first piece opens with a key of ours; None if it is not there.
+
+        Raises `BrokenPack`, `ArchiveUnavailable`.
+        """
+        return await asyncio.to_thread(self._is_sealed, name)
+
+    def _is_sealed(self, name: PackName) -> bool | None:
+        start = self._objects.begin(str(name), FIRST_BYTES)
+        if start is None:
+            return None
+        first = Opening(len, str(name), self._keys, FIRST_BYTES)
+        try:
+            first.write(start)
+            if len(start) < FIRST_BYTES:
+                first.finish()
+        except NotOpened as error:
+            raise BrokenPack(f"{error}: restore it from a backup") from error
+        return first.sealed
 
     async def has(self, name: PackName) -> bool:
         return await asyncio.to_thread(self._objects.exists, str(name))
@@ -122,6 +167,22 @@ class Packs:
         found = await asyncio.to_thread(self._objects.names, folder)
         named = (_NAME.fullmatch(f"{folder}/{name}") for name in found)
         return tuple(PackName.of(match.group(), tree) for match in named if match is not None)
+
+    async def newest(self, most: int) -> PackName | None:
+        """The pack written last, in the youngest tree that has one; looks at `most` trees and sessions."""
+        for tree in await self._youngest("", most):
+            found: list[PackName] = []
+            for session in await self._youngest(f"{tree}/workspaces", most):
+                found += await self.names(TreeId(tree), session)
+            if found:
+                written = {name: await self.written_s(name) or 0.0 for name in found}
+                return max(found, key=lambda name: written[name])
+        return None
+
+    async def _youngest(self, folder: str, most: int) -> list[SessionId]:
+        """The ids right below a folder, the youngest first: they begin with the time."""
+        found = await asyncio.to_thread(self._objects.names, folder)
+        return [SessionId(name) for name in sorted(found, reverse=True) if re.fullmatch(_ID, name)][:most]
 
     async def written_s(self, name: PackName) -> float | None:
         """The Unix time at which a pack was stored; None if it is not there."""
@@ -138,21 +199,15 @@ def named_in(payload: bytes) -> set[str]:
 
 
 class _Hashed:
-    """A file to write to that hashes what is written."""
+    """A file to write to that hashes what is written to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.digest = hashlib.sha256()
-        self.refused: OSError | None = None
-        """The error with which this machine's disk refused a part of it."""
 
     def write(self, chunk: bytes) -> int:
         self.digest.update(chunk)
-        try:
-            return self._file.write(chunk)
-        except OSError as error:
-            self.refused = error
-            raise
+        return self._file.write(chunk)
 
 
 def folder_of(tree: TreeId, session: SessionId) -> str:

@@ -52,6 +52,7 @@ from orchestrator.workspaces.held import (
     keep_unsaved,
     place_of,
 )
+from orchestrator.workspaces.keys import KeyUnavailable
 from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 from orchestrator.workspaces.reading import instructions_of
@@ -176,6 +177,8 @@ class MachineFolders:
             return FolderFailed(machine, str(error))
         except CloneFailed as error:
             return FolderFailed(machine, str(error))
+        except KeyUnavailable as error:
+            return FolderFailed(machine, str(error), elsewhere=True)
         except ArchiveUnavailable as error:
             return FolderFailed(machine, f"the store did not give it: {error}", elsewhere=True)
         except OSError as error:
@@ -321,6 +324,8 @@ class MachineFolders:
         while True:
             try:
                 return await work()
+            except KeyUnavailable:
+                raise
             except ArchiveUnavailable:
                 if self._boottime() > until:
                     raise

@@ -23,10 +23,15 @@ from orchestrator.doctor import machine as doctor
 from orchestrator.doctor.findings import Finding, as_json, exit_code
 from orchestrator.doctor.machine import diagnose, judge_clock, judge_model
 from orchestrator.doctor.mcp_servers import judge_mcp_servers
+from orchestrator.doctor.pack_keys import check_pack_keys
 from orchestrator.doctor.rules import judge_rules
 from orchestrator.doctor.server import judge_access, judge_server
+from orchestrator.rollouts.objects import Objects
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.workspaces.keys import PackKeys, new_file
+from orchestrator.workspaces.packs import Packs
+from tests.workspaces.test_packs import file_with, name_of
 
 GOOD = {
     "appendonly": "yes",
@@ -423,3 +428,34 @@ def test_rule_file_with_an_error_is_shown_with_its_line(load: Load) -> None:
     assert [level for level, _ in shown] == ["warn", "ok"]
     assert f"{found.home}/rules/b.rules: line 2: " in shown[0][1]
     assert shown[1][1] == "2 rules about commands"
+
+
+# --- keys of packs
+
+
+async def test_keys_of_packs_are_tried_on_the_newest_pack(load: Load, tmp_path: Path) -> None:
+    file = tmp_path / "pack.keys"
+    given = (f"workspace.key_file='{file}'", f"upkeep.archive_url='{(tmp_path / 'archive').as_uri()}'")
+    settings = load(*given)
+    assert await check_pack_keys(load()) == []
+
+    async def found(level: str) -> str:
+        (finding,) = await check_pack_keys(settings)
+        assert (finding.name, finding.level) == ("workspace keys", level), finding
+        assert bool(finding.remedy) == (level != "ok")
+        return finding.detail
+
+    assert "there is no file" in await found("missing")
+    key = new_file(file)
+    assert f"key {key.id} writes; the store has no pack" in await found("ok")
+    objects = Objects(settings.upkeep.archive_url)
+    await Packs(objects, PackKeys(file)).put(name_of(b"x"), file_with(tmp_path, b"x"))
+    assert "the newest pack opens" in await found("ok")
+    await Packs(objects).put(name_of(b"x"), file_with(tmp_path, b"x"))
+    assert "is not encrypted" in await found("warn")
+    await Packs(objects, PackKeys(file)).put(name_of(b"x"), file_with(tmp_path, b"x"))
+    file.unlink()
+    new_file(file)
+    assert f"is encrypted with key {key.id}" in await found("warn")
+    file.chmod(0o644)
+    assert f"chmod 600 {file}" in await found("missing")

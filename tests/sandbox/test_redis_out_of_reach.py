@@ -152,6 +152,17 @@ def test_folder_that_commands_need_is_not_hidden_with_the_socket_in_it(tmp_path:
         assert hidden_paths(settings(tmp_path, f"redis.url={url!r}"), url)[-1] == Path(path)
 
 
+def test_keys_of_packs_are_hidden_with_their_folder_unless_commands_need_it(tmp_path: Path) -> None:
+    for file, hidden in (
+        ("/srv/dendro/pack.keys", "/srv/dendro"),
+        ("/etc/pack.keys", "/etc/pack.keys"),
+        (f"{tmp_path}/pack.keys", f"{tmp_path}/pack.keys"),
+        (f"{tmp_path.parent}/pack.keys", f"{tmp_path.parent}/pack.keys"),
+    ):
+        found = hidden_paths(settings(tmp_path, f"workspace.key_file={file!r}"), "redis://h/0")
+        assert found[-1] == Path(hidden)
+
+
 def test_copies_of_workspaces_are_hidden_wherever_their_root_is(tmp_path: Path) -> None:
     root = tmp_path / "elsewhere/workspaces"
     found = hidden_paths(settings(tmp_path, f"workspace.root='{root}'"), "redis://h/0")

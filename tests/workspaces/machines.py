@@ -22,6 +22,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy
+from orchestrator.workspaces.keys import PackKeys
 from orchestrator.workspaces.packs import Packs
 from orchestrator.workspaces.service import MachineConfig, MachineFolders
 
@@ -31,13 +32,15 @@ ROOT = new_session_id(1, 3, 7)
 class Machine:
     """A machine of its own: its root is another folder, which stands for one path on all of them."""
 
-    def __init__(self, name: str, root: Path, store: Objects, **settings: Any) -> None:
+    def __init__(
+        self, name: str, root: Path, store: Objects, keys: PackKeys | None = None, **settings: Any
+    ) -> None:
         self.root = root
         chosen = WorkspaceSettings(root=root, **{"min_free": 0, "git_protocols": ("file",), **settings})
         environ = {"PATH": "/usr/bin:/bin", "HOME": str(root.parent)}
         docs = ProjectDocs(root.parent, 1000, ("NOTES.md",))
         config = MachineConfig(chosen, name, 60.0, docs=docs, environ=environ)
-        self.folders = MachineFolders(config, Packs(store), lambda: 1_700_000_000_000)
+        self.folders = MachineFolders(config, Packs(store, keys), lambda: 1_700_000_000_000)
 
     def copy(self) -> Copy:
         return Copy(self.root, SessionId(ROOT), self.folders._boot)

@@ -10,6 +10,7 @@ import pytest
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.workspaces.keys import KeyUnavailable, PackKeys, new_file
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 
 ROOT = new_session_id(1, 3, 7)
@@ -114,6 +115,111 @@ async def test_deleting_a_tree_deletes_its_packs(objects: Objects, tmp_path: Pat
     await Packs(objects).put(name_of(b"x"), file_with(tmp_path, b"x"))
     await Archive(objects).delete_tree(TREE)
     assert await Packs(objects).names(TREE, SESSION) == ()
+
+
+# --- under a key
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> PackKeys:
+    new_file(tmp_path / "keys")
+    return PackKeys(tmp_path / "keys")
+
+
+async def test_pack_is_stored_sealed_and_read_by_a_worker_with_the_key(
+    objects: Objects, keys: PackKeys, tmp_path: Path
+) -> None:
+    content = b"a line of a file\n" * 200_000
+    packs, name = Packs(objects, keys), name_of(content)
+    await packs.put(name, file_with(tmp_path, content))
+    await packs.put(name, file_with(tmp_path, content))
+    stored = objects.get(str(name))
+    assert stored is not None
+    assert b"a line" not in stored
+    assert await packs.names(TREE, SESSION) == (name,), "its name is that of the pack as it was"
+    await packs.fetch(name, tmp_path / "here.pack", len(content))
+    assert (tmp_path / "here.pack").read_bytes() == content
+    assert await packs.is_sealed(name)
+
+
+async def test_pack_of_before_there_was_a_key_is_read_and_the_next_one_is_sealed(
+    objects: Objects, keys: PackKeys, tmp_path: Path
+) -> None:
+    packs, old, new = Packs(objects, keys), name_of(b"old", 1), name_of(b"new", 2)
+    await Packs(objects).put(old, file_with(tmp_path, b"old"))
+    await packs.fetch(old, tmp_path / "here.pack", MOST)
+    assert (tmp_path / "here.pack").read_bytes() == b"old"
+    await packs.put(new, file_with(tmp_path, b"new"))
+    assert [await packs.is_sealed(name) for name in (old, new)] == [False, True]
+
+
+@pytest.mark.parametrize("change", ["flip", "cut", "lengthen", "exchange", "replace"])
+async def test_sealed_pack_that_somebody_changed_in_the_store_is_broken(
+    change: str, objects: Objects, keys: PackKeys, tmp_path: Path
+) -> None:
+    packs, name, other = Packs(objects, keys), name_of(b"x" * 5000), name_of(b"y" * 5000)
+    for each, content in ((name, b"x"), (other, b"y")):
+        await packs.put(each, file_with(tmp_path, content * 5000))
+    stored, theirs = objects.get(str(name)) or b"", objects.get(str(other)) or b""
+    changed = {
+        "flip": stored[:-1] + bytes([stored[-1] ^ 1]),
+        "cut": stored[:-16],
+        "lengthen": stored + b"x",
+        "exchange": theirs,
+        "replace": b"another pack, not sealed",
+    }
+    objects.put(str(name), changed[change])
+    with pytest.raises(BrokenPack, match="restore it from a backup"):
+        await packs.fetch(name, tmp_path / "here.pack", MOST)
+    assert list(tmp_path.glob("here*")) == []
+
+
+async def test_worker_with_another_key_leaves_nothing_and_says_which_key_it_needs(
+    objects: Objects, keys: PackKeys, tmp_path: Path
+) -> None:
+    name = name_of(b"x")
+    await Packs(objects, keys).put(name, file_with(tmp_path, b"x"))
+    new_file(tmp_path / "other")
+    for without in (PackKeys(tmp_path / "other"), None):
+        with pytest.raises(KeyUnavailable, match=keys.first().id):
+            await Packs(objects, without).fetch(name, tmp_path / "here.pack", MOST)
+        with pytest.raises(KeyUnavailable):
+            await Packs(objects, without).is_sealed(name)
+    assert list(tmp_path.glob("here*")) == []
+
+
+async def test_nothing_is_stored_in_the_clear_when_the_key_is_gone(
+    objects: Objects, keys: PackKeys, tmp_path: Path
+) -> None:
+    packs, name = Packs(objects, keys), name_of(b"x")
+    (tmp_path / "keys").chmod(0o644)
+    with pytest.raises(KeyUnavailable, match="chmod 600"):
+        await packs.put(name, file_with(tmp_path, b"x"))
+    assert not await packs.has(name)
+
+
+async def test_sealed_pack_of_more_bytes_than_a_worker_takes_is_left_in_the_store(
+    objects: Objects, keys: PackKeys, tmp_path: Path
+) -> None:
+    content = b"x" * (MOST + 1)
+    await Packs(objects, keys).put(name_of(content), file_with(tmp_path, content))
+    with pytest.raises(BrokenPack, match=r"more than the 1,048,576 bytes"):
+        await Packs(objects, keys).fetch(name_of(content), tmp_path / "here.pack", MOST)
+
+
+async def test_newest_pack_is_found_among_trees_sessions_and_other_names(
+    objects: Objects, tmp_path: Path
+) -> None:
+    packs = Packs(objects)
+    assert await packs.newest(10) is None
+    later = TreeId(new_session_id(9, 3, 9))
+    objects.put("condemned/x", b"")
+    objects.put(f"{TreeId(new_session_id(10, 3, 1))}/blobs/x", b"")
+    for name in (name_of(b"x"), name_of(b"y", tree=later)):
+        await packs.put(name, file_with(tmp_path, b"x" if name.tree == TREE else b"y"))
+    assert await packs.newest(10) == name_of(b"y", tree=later)
+    await packs.remove(name_of(b"y", tree=later))
+    assert await packs.newest(10) == name_of(b"x")
 
 
 async def test_removed_pack_may_be_removed_again(objects: Objects, tmp_path: Path) -> None:

@@ -24,16 +24,17 @@ from orchestrator.gateways.workspace import Workspace
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.portable import (
     NoWorkspace,
     birth_bounds,
     first_folder,
     forked_folder,
     machine_folders,
-    pack_store,
     with_folder,
 )
 from orchestrator.wiring.sessions import new_birth
+from orchestrator.workspaces.keys import new_file
 from orchestrator.workspaces.packs import PackName
 from tests.workspaces.machines import tree_of
 
@@ -211,6 +212,31 @@ async def test_store_that_is_away_is_named_before_there_is_a_session(settings: N
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(NoWorkspace, match=r"upkeep\.archive_url"):
         await born(found, WorkspaceSource(folder=str(tmp_path / "work")))
+
+
+async def test_folder_that_holds_the_keys_is_not_packed_with_them(settings: New, tmp_path: Path) -> None:
+    keys = tmp_path / "work/within/pack.keys"
+    keys.parent.mkdir(parents=True)
+    new_file(keys)
+    with pytest.raises(NoWorkspace, match="would be stored with it"):
+        await born(settings(f"workspace.key_file='{keys}'"), WorkspaceSource(folder=str(tmp_path / "work")))
+
+
+async def test_session_begins_with_the_folder_of_another_under_each_ones_key(
+    settings: New, tmp_path: Path
+) -> None:
+    keyed = settings(f"workspace.key_file='{tmp_path}/pack.keys'")
+    (tmp_path / "work/a").write_text("a line of a file")
+    wish = WorkspaceSource(folder=str(tmp_path / "work"))
+    with pytest.raises(NoWorkspace, match="there is no file"):
+        await born(keyed, wish)
+    new_file(tmp_path / "pack.keys")
+    parent = state_of(await born(keyed, wish))
+    fork = state_of(await born(keyed, WorkspaceSource(session="s1"), parent))
+    assert await made(keyed, fork, tmp_path / "made") == {"a": "a line of a file"}
+    packs = [file.read_bytes() for file in (tmp_path / "home/archive").rglob("*.pack")]
+    assert len(set(packs)) == 2
+    assert all(pack.startswith(b"DENDRPK") for pack in packs)
 
 
 async def test_fork_goes_on_in_a_copy_that_is_its_own(settings: New, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import s3fs
 
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.workspaces.keys import PackKeys, new_file
 from orchestrator.workspaces.packs import Packs
 from tests.workspaces.s3_server import BUCKET, S3, running_s3
 from tests.workspaces.test_packs import MOST, SESSION, TREE, file_with, name_of
@@ -66,6 +67,19 @@ async def test_pack_that_the_store_did_not_take_is_not_there_until_it_is_put_aga
     assert await packs.names(TREE, SESSION) == (), "half an upload is no pack"
     await packs.put(name, file)
     await packs.fetch(name, tmp_path / "here.pack", 4 * MOST)
+
+
+async def test_sealed_pack_is_there_whole_or_not_at_all(s3: S3, objects: Objects, tmp_path: Path) -> None:
+    new_file(tmp_path / "keys")
+    packs, name = Packs(objects, PackKeys(tmp_path / "keys")), name_of(CONTENT)
+    file = file_with(tmp_path, CONTENT)
+    with s3.failing("half"), pytest.raises(ArchiveUnavailable, match="does not take"):
+        await packs.put(name, file)
+    assert not await packs.has(name)
+    await packs.put(name, file)
+    assert await packs.is_sealed(name)
+    await packs.fetch(name, tmp_path / "here.pack", 4 * MOST)
+    assert (tmp_path / "here.pack").read_bytes() == CONTENT
 
 
 async def test_store_that_breaks_while_it_is_read_leaves_no_half_pack(

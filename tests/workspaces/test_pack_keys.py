@@ -1,0 +1,109 @@
+"""The file of keys: who may read it, what it holds, and how a key is exchanged for another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.workspaces.keys import MOST_KEYS, KeyUnavailable, PackKeys, add_key, new_file, read_keys
+
+HEX = "0f" * 32
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def written(file: Path, text: str) -> Path:
+    file.write_text(text)
+    file.chmod(0o600)
+    return file
+
+
+def test_new_file_is_its_owners_alone_and_never_replaces_another(file: Path) -> None:
+    key = new_file(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [each.id for each in read_keys(file)] == [key.id]
+    with pytest.raises(FileExistsError):
+        new_file(file)
+    assert read_keys(file) == (key,)
+
+
+def test_id_of_a_key_tells_nothing_of_it_and_neither_does_its_picture(file: Path) -> None:
+    key = new_file(file)
+    assert key.id not in key.secret.hex()
+    assert key.secret.hex() not in repr(key)
+    assert repr(key.secret) not in repr(key)
+
+
+def test_key_that_is_added_reads_and_the_first_one_goes_on_writing(file: Path) -> None:
+    first = new_file(file)
+    keys = PackKeys(file)
+    assert keys.first() == first
+    second = add_key(file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert keys.first() == first
+    assert keys.of(second.id, "a pack") == second, "a running process sees that the file changed"
+    lines = file.read_text().splitlines()
+    written(file, "\n".join([lines[-1], *lines[:-1]]))
+    assert keys.first() == second
+    assert keys.of(first.id, "a pack") == first
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o601])
+def test_file_that_others_may_read_or_write_is_not_used(file: Path, mode: int) -> None:
+    new_file(file)
+    file.chmod(mode)
+    with pytest.raises(KeyUnavailable, match=f"chmod 600 {file}"):
+        read_keys(file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_file_of_another_user_is_not_used(file: Path) -> None:
+    new_file(file)
+    os.chown(file, 12_345, 12_345)
+    with pytest.raises(KeyUnavailable, match="others than its owner"):
+        read_keys(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "holds 0 keys"),
+        ("# a remark\n\n", "holds 0 keys"),
+        (f"dendro-pack-key-1:{HEX}\nhush-hush\n", "line 2"),
+        (f"dendro-pack-key-1:{HEX[:-2]}\n", "line 1"),
+        (f"dendro-pack-key-2:{HEX}\n", "line 1"),
+        (f"dendro-pack-key-1:{HEX}\n" * 2, "line 2 .* again"),
+        ("".join(f"dendro-pack-key-1:{n:064x}\n" for n in range(MOST_KEYS + 1)), "1 to 64"),
+        ("#" * 70_000, "more than"),
+    ],
+)
+def test_file_that_holds_no_keys_is_refused_without_showing_what_it_holds(
+    file: Path, text: str, why: str
+) -> None:
+    with pytest.raises(KeyUnavailable, match=why) as refused:
+        read_keys(written(file, text))
+    assert "hush" not in str(refused.value)
+    assert HEX[:20] not in str(refused.value)
+
+
+def test_file_that_is_missing_or_no_file_is_named_with_the_remedy(file: Path) -> None:
+    with pytest.raises(KeyUnavailable, match=f"dendro keys new {file}"):
+        PackKeys(file).first()
+    os.mkfifo(file)
+    with pytest.raises(KeyUnavailable, match="is no file"):
+        PackKeys(file).first()
+    with pytest.raises(KeyUnavailable, match="is no file"):
+        read_keys(file.parent)
+
+
+def test_file_holds_no_more_keys_than_are_read(file: Path) -> None:
+    written(file, "".join(f"dendro-pack-key-1:{n:064x}\n" for n in range(MOST_KEYS)))
+    with pytest.raises(KeyUnavailable, match="remove one"):
+        add_key(file)
+    assert len(read_keys(file)) == MOST_KEYS
