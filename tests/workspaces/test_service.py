@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.extras import SessionExtras
 from orchestrator.core.folder_commands import (
     FolderChanged,
     FolderFailed,
@@ -404,12 +405,12 @@ async def test_instructions_of_a_folder_are_read_from_its_snapshot(machine: NewM
     if not held:
         await first.folders.release(SessionId(ROOT), claim)
     top = f"{first.root}/{ROOT}/work"
-    state = replace(session.state, meta={"told_folders": [top]})
+    state = replace(session.state, extras=SessionExtras(told_folders=(top,)))
     assert await first.folders.instructions(state, f"{top}/a/b") == "in a\n\nin b"
     assert await first.folders.instructions(state, f"{top}/c") is None
     assert await first.folders.instructions(state, top) is None
     assert await first.folders.instructions(state, "/etc") is None
-    elsewhere = replace(state, meta={"told_folders": ["/elsewhere"]})
+    elsewhere = replace(state, extras=SessionExtras(told_folders=("/elsewhere",)))
     assert await first.folders.instructions(elsewhere, f"{top}/c") == "top"
 
 
@@ -421,7 +422,7 @@ async def test_instructions_that_the_store_does_not_give_are_an_error_in_words(
     claim = await session.made(first)
     await first.folders.release(SessionId(ROOT), claim)
     store.remove(str(ROOT))
-    state = replace(session.state, meta={"told_folders": ["/elsewhere"]})
+    state = replace(session.state, extras=SessionExtras(told_folders=("/elsewhere",)))
     with pytest.raises(OSError, match="restore it from a backup"):
         await first.folders.instructions(state, f"{first.root}/{ROOT}/work")
 
