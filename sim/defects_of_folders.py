@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.broker import commit_requests, machines
 from orchestrator.core import outstanding
 from orchestrator.core.decide import workspace
+from orchestrator.core.evolve import workspace as workspace_facts
 from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.runner import Runner
 from orchestrator.runtime.side_work import SideWork
@@ -58,6 +59,40 @@ DEFECTS = (
         "unsaved changes are given away",
         "a session whose changes are on one machine alone owes nothing, and its claim is released",
         text(outstanding, "_in_folder", "unsaved is not None and unsaved.trying", "False"),
+        "folders",
+    ),
+    Mutant(
+        "calls do not wait for the set-up",
+        "a call begins in a folder in which the session's script has not run",
+        text(outstanding, "_in_folder", "made and lacks_setup(state)", "False and lacks_setup(state)"),
+        "folders",
+    ),
+    Mutant(
+        "folders made anew pass for set up",
+        "a folder that is made again goes on as one in which the script has run",
+        text(
+            workspace_facts,
+            "evolve_workspace",
+            "known.set_up and not anew and machine == known.machine",
+            "known.set_up",
+        ),
+        "folders",
+    ),
+    Mutant(
+        "a stopped task leaves its set-up running",
+        "what stops a task does not stop the set-up that it waits for",
+        text(SideWork, "_stop_all", "await self.folder.stop_setup()", "pass"),
+        "folders",
+    ),
+    Mutant(
+        "nobody records what a set-up writes",
+        "a folder counts as set up before its snapshot has what the script wrote",
+        text(
+            FolderWork,
+            "_set_up",
+            "await self.record((), setup=True)\n        self._arrivals",
+            "self._arrivals",
+        ),
         "folders",
     ),
     Mutant(

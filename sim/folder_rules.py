@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Workspace
-from sim.folders import Copy, Folders
+from sim.folders import SETUP, Copy, Folders
 from sim.ledger import Ledger, Run
 from sim.observer import Observer
 from sim.placement import Placement
@@ -15,6 +15,11 @@ from sim.rights import Rights
 from sim.seen import Seen
 
 IN_DOUBT = "in doubt"
+
+
+def has_script(state: State) -> bool:
+    """Whether the session's folder is to be set up before it is used."""
+    return state.facts.portable is not None and state.facts.portable.setup is not None
 
 
 class FolderObserver(Observer, Protocol):
@@ -30,7 +35,7 @@ class FolderRules:
         self._watch, self._ledger, self._folders = watch, ledger, folders
         self.placement = placement
         folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
-        folders.cleaned = self._cleaned
+        folders.cleaned, folders.prepares = self._cleaned, self._prepares
 
     # ── as calls begin and write ──────────────────────────────────────────────────────────────
 
@@ -46,6 +51,8 @@ class FolderRules:
             return
         if known.unsaved is not None and known.unsaved.blocked:
             watch.broken("folder", f"{session}: {call_id} begins, and the disk is full")
+        if has_script(seen.state) and not copy.prepared:
+            watch.broken("set_up", f"{session}: {call_id} begins in a folder that is not set up")
         if others or seen.state.processes.living or (known.unsaved and known.unsaved.snapshot is None):
             return
         if tuple(copy.content) != self._folders.contents[known.standing]:
@@ -53,6 +60,20 @@ class FolderRules:
             watch.broken("folder", f"{session}: {call_id} meets {copy.content}, the log has {recorded}")
         if known.epoch > 1 and copy.content:
             watch.reach.saw("folder")
+
+    def _prepares(self, session: str, claim: str, copy: Copy) -> None:
+        """A set-up begins: in a folder of its claim, as the log has it, and with no call beside it."""
+        watch = self._watch
+        seen = watch.sessions.get(session)
+        if seen is None or seen.claim != claim or watch.now_s < watch.forgot_s + 4.1:
+            return
+        known = seen.state.workspace
+        if copy.holder != claim or known.setting_up != known.epoch:
+            watch.broken("set_up", f"{session}: a set-up begins, and the log of its claim does not say so")
+        if others := [run.call_id for run in self._ledger.running(session) if run.marks is not None]:
+            watch.broken("set_up", f"{session}: a set-up begins beside {others}")
+        if known.epoch > 1:
+            watch.reach.saw("set_up")
 
     def _made(self, session: str, claim: str, before: Copy | None) -> None:
         """A copy is put in the place of another one: not of that of a later holder."""
@@ -76,6 +97,8 @@ class FolderRules:
         known = seen.state.workspace
         if fact["kind"] == "workspace_merged":
             self._is_merged(session, known, fact)
+        if fact["kind"] == "workspace_setup_ended" and fact["outcome"] == "done":
+            self._is_prepared(session, known)
         if fact["kind"] == "workspace_rolled_back":
             self.placement.told(session, fact.get("by", ""))
         if fact["kind"] in ("workspace", "workspace_settled"):
@@ -89,6 +112,18 @@ class FolderRules:
             return
         if content != self._folders.contents[known.snapshot]:
             self._watch.broken("packed", f"{session}: the packs of {fact['snapshot']} make {content}")
+
+    def _is_prepared(self, session: str, known: Workspace) -> None:
+        """A set-up is over: what it wrote is recorded, or is not stored."""
+        runs = self._ledger.by_call.get((session, SETUP), ())
+        last = runs[-1] if runs else None
+        if known.unsaved is not None or last is None or self._watch.reads_anew:
+            return
+        if last.began_s <= self._watch.forgot_s:
+            return
+        content = self._folders.contents[known.snapshot]
+        if lacking := [mark for mark in last.marks or () if mark not in content]:
+            self._watch.broken("set_up", f"{session}: the set-up is over, and the log lacks {lacking}")
 
     def _is_merged(self, session: str, known: Workspace, fact: Mapping[str, Any]) -> None:
         """All that the child had by then is recorded in its parent's folder, or is not stored."""

@@ -25,8 +25,9 @@ from orchestrator.core.folder_commands import (
     FolderUnsaved,
 )
 from orchestrator.core.folder_use import may_write
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
-from orchestrator.core.settings import PortableFolder
+from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.core.workspace import FileCounts, Pack
@@ -38,7 +39,11 @@ from sim.loop import SimLoop
 from sim.objects import SimObjects
 
 PORTABLE = PortableFolder("/sim", "folder", untold=True)
+SCRIPTED = replace(PORTABLE, setup=FolderSetup("install"))
+"""The same with a set-up."""
 RULES = "rules of the folder"
+SETUP = CallId("set-up")
+"""The name of set-ups among calls."""
 MOST_ADDED = 3
 """Packs behind one that stands alone; the product adds more of them."""
 STORE_PATIENCE_S = 20.0
@@ -54,6 +59,8 @@ class Copy:
     """The claim that made it, or found it clean."""
     clean: str = ""
     """The snapshot that it is known to be at; empty: nobody knows."""
+    prepared: bool = False
+    """Whether a set-up has run in it to its end, and none has begun since."""
 
 
 @dataclass(slots=True)
@@ -78,6 +85,8 @@ class Folders:
     """Lets a worker stand still for longer than it may trust its claim."""
     met: Callable[[str, str, str, Copy | None], None] = lambda session, call_id, claim, copy: None
     """Told of a call that begins, and of the folder that it meets."""
+    prepares: Callable[[str, str, Copy], None] = lambda session, claim, copy: None
+    """Told of a set-up that begins, and of the folder that it meets."""
     made: Callable[[str, str, Copy | None], None] = lambda session, claim, before: None
     """Told of a claim that puts its copy in the place of another one."""
     cleaned: Callable[[str, Copy], None] = lambda session, copy: None
@@ -107,13 +116,27 @@ class Folders:
         self.met(session, call.call_id, site.claim, copy)
         if copy is None or not may_write(call.work, state.task.settings):
             return
+        self._writes(run, copy)
+
+    def sets_up(self, run: Run, site: CallSite) -> bool:
+        """Gives a set-up the folder that it prepares; False where there is none."""
+        copy = self.copies.get((self.host_of(run.machine), run.session))
+        if copy is None:
+            return False
+        self.prepares(run.session, site.claim, copy)
+        self._writes(run, copy)
+        return True
+
+    def _writes(self, run: Run, copy: Copy) -> None:
         self.runs += 1
-        name, marks = f"{call.call_id}/{self.runs}", list[str]()
+        name, marks = f"{run.call_id}/{self.runs}", list[str]()
 
         def mark(what: str) -> None:
             marks.append(f"{name}:{what}")
             copy.content.append(marks[-1])
-            self.wrote(session, site.claim, copy)
+            if run.call_id == SETUP:
+                copy.prepared = what == "done"
+            self.wrote(run.session, run.claim, copy)
 
         run.marks, run.mark = marks, mark
 

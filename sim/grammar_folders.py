@@ -32,6 +32,10 @@ class FolderGrammar(Reading):
         """The calls whose changes the store has not got."""
         self.lost: set[str] = set()
         """Calls whose changes were lost with their holder."""
+        self.set_up = False
+        """Whether the set-up has run in the folder as its machine has it."""
+        self._setting_up = 0
+        self._machine = ""
         self._here = ""
         """The snapshot of them on their machine."""
         self._made = 0
@@ -42,8 +46,8 @@ class FolderGrammar(Reading):
         """Whether the product's state of the same log knows the same folder."""
         known = state.workspace
         calls = None if known.unsaved is None else [*known.unsaved.call_ids]
-        told = (known.snapshot or "", [pack.name for pack in known.packs], calls)
-        return told == (self.snapshot, self.packs, self.unsaved)
+        told = (known.snapshot or "", [pack.name for pack in known.packs], calls, known.set_up)
+        return told == (self.snapshot, self.packs, self.unsaved, self.set_up)
 
     def folder_is_told(self) -> None:
         """The model of a task in the folder is told of its instructions, once there is a folder to read."""
@@ -61,7 +65,20 @@ class FolderGrammar(Reading):
 
     def _fact_workspace_made(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"the folder is made by epoch {fact['epoch']} in {epoch}")
-        self._made = epoch
+        self._made, self._setting_up = epoch, 0
+        if fact.get("anew") or fact["machine"] != self._machine:
+            self.set_up = False
+        self._machine = fact["machine"]
+
+    def _fact_workspace_setup_begun(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check((self.facts.get("portable") or {}).get("setup"), "a set-up begins that the session has not got")
+        check(fact["epoch"] == epoch == self._made, f"a set-up begins in {epoch}, made by {self._made}")
+        check(not self.set_up and not self._setting_up, "a folder that is set up, or is being, is set up")
+        self._setting_up = epoch
+
+    def _fact_workspace_setup_ended(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(self._setting_up == epoch, f"a set-up ends in {epoch} that began in {self._setting_up}")
+        self._setting_up, self.set_up = 0, fact["outcome"] == "done"
 
     def _fact_workspace(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["parent"] == self.snapshot, f"a snapshot after {fact['parent']} follows {self.snapshot}")

@@ -12,6 +12,13 @@ FOLDER_RULES = {
         ),
         Case("a call began in a folder that was written under an earlier claim"),
     ),
+    "set_up": Rule(
+        (
+            "A call meets a folder in which its session's set-up has run since the folder was made there; the"
+            " set-up runs alone, as its log says, and what it wrote is recorded before calls begin."
+        ),
+        Case("a set-up began under a later claim than the first"),
+    ),
     "one_writer": Rule(
         "Nobody but the holder of a session's claim writes to its portable folder.",
         Case("a portable folder was made, or found clean, under a claim", ("fact workspace_made",)),

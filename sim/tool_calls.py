@@ -25,6 +25,7 @@ from orchestrator.core.calls import (
 from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
+from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
@@ -46,6 +47,7 @@ from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import Tree
 from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
 from orchestrator.tools.view_image import ViewImage
+from sim.folder_setups import SimSetups
 from sim.folders import Folders
 from sim.ledger import Ledger, Run, SimSupervisor
 from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript
@@ -94,12 +96,16 @@ class SimTools:
         self._starting = starting
         self._folders = folders
         self.processes = SimProcesses(model.loop, model.rng, ledger, supervisor, machine, folders)
+        self._setups = SimSetups(model.loop, model.rng, ledger, supervisor, machine, folders)
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Needs nothing."""
 
     def release(self, session: SessionId) -> None:
         """Held nothing."""
+
+    async def set_up(self, site: CallSite) -> SetupEnded:
+        return await self._setups.run(site)
 
     async def follow(self, process: Process, claim: str) -> ProcessEnd:
         return await self.processes.follow(process, claim)

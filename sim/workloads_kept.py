@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.archive_moves import UpkeepRules
 from sim.fixture import Fixture, new_session, perhaps_agents, used, visits
-from sim.folders import PORTABLE
+from sim.folders import PORTABLE, SCRIPTED
 from sim.held_messages import LateWord
 from sim.people import FREE, Person
 from sim.stranding import strands
@@ -99,7 +99,7 @@ async def folders(fixture: Fixture) -> None:
     person.habits |= {"interrupt": 6, "compact": 2, "run": 4}
     facts: dict[str, Any] = {
         "on_user_input": rng.choice(("replace", "steer")),
-        "portable": PORTABLE,
+        "portable": rng.choice((PORTABLE, PORTABLE, SCRIPTED)),
         "unified_exec": bool(odds.processes),
         "mode": rng.choice((FREE, "workspace-write")),
         **perhaps_agents(rng, 0.6),

@@ -70,6 +70,10 @@ _PORTABLE = "Work in a copy of the folder that any worker of the pool can make; 
 Portable = Annotated[bool, typer.Option("--portable", help=_PORTABLE)]
 _FROM = "With --portable: begin with a repository's commit, which a worker clones."
 From = Annotated[str | None, typer.Option("--from", metavar="URL[#REF]", help=_FROM)]
+_SETUP = "With --portable: a script that prepares the copy, before the first command runs in it."
+Setup = Annotated[
+    Path | None, typer.Option("--setup", metavar="FILE", exists=True, dir_okay=False, help=_SETUP)
+]
 _APPLY = "With --portable: merge the work into the folder when the task is done, as `dendro apply` does."
 Apply = Annotated[bool, typer.Option("--apply", help=_APPLY)]
 _IMAGE = "Shown to the model; may be repeated."
@@ -93,6 +97,7 @@ def run(
     plan: Planning = False,
     portable: Portable = False,
     origin_url: From = None,
+    setup: Setup = None,
     apply: Apply = False,
 ) -> None:
     """Runs one task and shows it as it happens: commands, text, patches, tokens.
@@ -110,11 +115,17 @@ def run(
     dendro run --plan "add a login"
     dendro run --fork 0199a2b4 "try it with threads instead"
     dendro run --portable --apply "port the tests"
+    dendro run --portable --setup install.sh "port the tests"
     dendro run --portable --from https://git.example/app.git#main "fix it"
     git diff | dendro run - --json > events.ndjson
     """
     invocation = Invocation.of(ctx)
-    settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
+    if setup is not None and not portable:
+        raise Fault("--setup prepares a portable copy: add --portable", ExitCode.USAGE)
+    script = str(setup.absolute()) if setup else None
+    settings = invocation.settings(
+        {"model": model, "cwd": str(cwd) if cwd else None, "workspace.setup": script}
+    )
     text = sys.stdin.read() if prompt == "-" else prompt
     folder = settings.session_defaults.cwd if cwd else None
     origin = Origin.of(resume, fork, at)

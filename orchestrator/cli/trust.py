@@ -1,4 +1,4 @@
-"""`dendro trust`: which folders' `dendro.toml` may loosen bounds, or name providers, keys and programs."""
+"""`dendro trust`: which folders' `dendro.toml` may loosen bounds, and which folders' set-ups may run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SHOWN_VALUE_CHARS = 100
 def trust(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="A folder's dendro.toml, instead of ./dendro.toml.")
+        Path | None,
+        typer.Argument(
+            metavar="FILE", help="A folder's dendro.toml, or its .dendro/setup.sh; default: ./dendro.toml."
+        ),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show what is trusted.")] = False,
     revoke: Annotated[bool, typer.Option("--revoke", help="Trust FILE no more, whatever it holds.")] = False,
@@ -29,10 +32,12 @@ def trust(
 
     Untrusted, such a file may set harmless keys and make bounds stricter. It may
     have come with a stranger's repository, or from an agent: read it first.
+    A folder's .dendro/setup.sh prepares portable copies of it, once it is trusted.
 
     \b
     dendro trust
     dendro trust ~/src/project/dendro.toml
+    dendro trust .dendro/setup.sh
     dendro trust --list
     dendro trust --revoke ~/src/project/dendro.toml
     """
@@ -52,17 +57,24 @@ def trust(
 
 def _chosen(file: Path | None) -> Path:
     from orchestrator.sandbox.policy import PROJECT_CONFIG
+    from orchestrator.settings import FOLDER_SETUP
 
     chosen = file or Path(PROJECT_CONFIG)
     if chosen.is_dir():
         chosen /= PROJECT_CONFIG
-    if chosen.name != PROJECT_CONFIG:
+    if chosen.name != PROJECT_CONFIG and not _is_setup(chosen):
         raise Fault(
-            f"only a folder's {PROJECT_CONFIG} needs trust; a file of another name counts when you give it: "
-            f"dendro --config {chosen}",
+            f"only a folder's {PROJECT_CONFIG} and its {FOLDER_SETUP} need trust; a file of another name "
+            f"counts when you give it: dendro --config {chosen}, or --setup {chosen}",
             ExitCode.USAGE,
         )
     return chosen
+
+
+def _is_setup(file: Path) -> bool:
+    from orchestrator.settings import FOLDER_SETUP
+
+    return file.absolute().parts[-2:] == Path(FOLDER_SETUP).parts
 
 
 def _trust(known: TrustList, file: Path) -> None:
@@ -71,12 +83,12 @@ def _trust(known: TrustList, file: Path) -> None:
     from orchestrator.settings import keys_to_trust, read_config
 
     content = read_config(file)
-    keys = keys_to_trust(file, content)
+    lines = _script(content) if _is_setup(file) else list(_lines(keys_to_trust(file, content)))
     added = known.add(file, content, int(time.time()))
     typer.echo(f"{_place(added)} is trusted as it is now (sha256 {added.sha256[:12]})")
-    for line in _lines(keys):
+    for line in lines:
         typer.echo(f"  {line}")
-    if not keys:
+    if not lines:
         typer.echo("  it sets nothing that needs trust")
     typer.echo("changed, it must be trusted again; dendro trust --revoke takes it back")
 
@@ -93,7 +105,7 @@ def _show(entries: Sequence[TrustedFile]) -> None:
         at = datetime.fromtimestamp(each.at_s).isoformat(" ", "minutes")
         typer.echo(f"{each.sha256[:12]}  {at}  {_place(each)}  {_state(each)}".rstrip())
     if not entries:
-        typer.echo("no folder's dendro.toml is trusted", err=True)
+        typer.echo("no file of a folder is trusted", err=True)
 
 
 def _state(trusted: TrustedFile) -> str:
@@ -110,6 +122,13 @@ def _place(trusted: TrustedFile) -> str:
     from orchestrator.terminal.text import plain
 
     return plain(trusted.path)
+
+
+def _script(content: bytes) -> list[str]:
+    """The whole script that will run, as text that a terminal shows."""
+    from orchestrator.terminal.text import plain
+
+    return [plain(line) for line in content.decode("utf-8", "replace").splitlines()]
 
 
 def _lines(keys: Mapping[str, object]) -> Iterator[str]:

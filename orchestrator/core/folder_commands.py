@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack
+from orchestrator.core.workspace import FileCounts, FolderChange, Pack, SetupOutcome
 from orchestrator.protocol.ids import CallId, SnapshotId
 
 
@@ -46,6 +46,8 @@ class FolderChanged:
     live: bool = False
     change: FolderChange | None = None
     omitted: tuple[str, ...] = ()
+    setup: bool = False
+    """The set-up has changed it, before any call did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +89,21 @@ class FolderNotMerged:
     """A part may be written all the same: the machine could not take it back."""
 
 
-FolderCommand = FolderMade | FolderFailed | FolderChanged | FolderUnsaved | FolderSettled
+@dataclass(frozen=True, slots=True)
+class SetupBegins:
+    """The worker is ready to run the set-up that is owed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetupEnded:
+    """The set-up has ended, and no process of it is left; `stopped`: it was not let end by itself."""
+
+    outcome: SetupOutcome
+    seconds: float = 0.0
+    message: str = ""
+    """For one that failed: how, with the end of its output."""
+
+
+FolderCommand = (
+    FolderMade | FolderFailed | FolderChanged | FolderUnsaved | FolderSettled | SetupBegins | SetupEnded
+)

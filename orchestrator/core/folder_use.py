@@ -23,13 +23,19 @@ from orchestrator.core.calls import (
     VariantsWork,
 )
 from orchestrator.core.settings import Rules, TurnSettings
-from orchestrator.core.state import Task
+from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
 
 
 def needs_folder(call: Call, rules: Rules) -> bool:
     """Whether the call is assessed by the folder's files, or runs in it."""
     return call.name not in rules.folder_free
+
+
+def lacks_setup(state: State) -> bool:
+    """Whether the session has a set-up that has not run in its folder as it is."""
+    portable = state.facts.portable
+    return portable is not None and portable.setup is not None and not state.workspace.set_up
 
 
 def may_write(work: CallWork | None, settings: TurnSettings) -> bool:

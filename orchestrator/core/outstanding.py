@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from orchestrator.core.folder_use import needs_folder
+from orchestrator.core.folder_use import lacks_setup, needs_folder
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call, Phase
@@ -100,6 +100,18 @@ class MakeFolder:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginSetup:
+    """The session's script has not run in the folder: it is to be begun, before what needs the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """The script was decided to start under `epoch`: it is to be running."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveFolder:
     """The store has not got the folder's changes: it is tried again, and the claim is kept meanwhile."""
 
@@ -122,6 +134,8 @@ Work = (
     | EndChildren
     | FollowProcess
     | MakeFolder
+    | BeginSetup
+    | RunSetup
     | SaveFolder
 )
 
@@ -137,14 +151,19 @@ def outstanding(state: State, rules: Rules, epoch: int = 0) -> tuple[Work, ...]:
 
 def _in_folder(state: State, rules: Rules, owed: tuple[Work, ...], epoch: int) -> tuple[Work, ...]:
     """The work of a portable session: nothing that needs the folder begins without it, nor on a full disk."""
-    unsaved = state.workspace.unsaved
+    known, unsaved = state.workspace, state.workspace.unsaved
     saving = unsaved is not None and unsaved.trying
     waiting = [work for work in owed if _waits_for_folder(state, rules, work)]
-    made = state.workspace.epoch == epoch
-    if (unsaved is not None and unsaved.blocked) or not made:
+    made, blocked = known.epoch == epoch, unsaved is not None and unsaved.blocked
+    unready = made and lacks_setup(state)
+    if blocked or unready or not made:
         owed = tuple(work for work in owed if work not in waiting)
     if not made and (waiting or saving):
         return (MakeFolder(), *owed)
+    if unready and waiting and known.setting_up == epoch:
+        owed = (RunSetup(epoch), *owed)
+    elif unready and waiting and not blocked:
+        owed = (BeginSetup(), *owed)
     return (SaveFolder(), *owed) if saving else owed
 
 

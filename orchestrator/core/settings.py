@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.client_tools import ClientTools
-from orchestrator.core.forms import LIST, reader_of, writer_of
+from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.windows import context_window
@@ -159,6 +159,32 @@ class WorkspaceMark:
 
 
 @record
+class FolderSetup:
+    """The script that prepares a portable folder, as it was when the session's tree was made.
+
+    The text is part of the log: what an agent makes of the file that it came from is never run.
+    """
+
+    script: str
+    network: bool = False
+    """Whether it reaches the network."""
+    timeout_ms: int = 600_000
+    origin: str = ""
+    """The file or the setting that it came from, for people."""
+
+
+_read_setup, _write_setup = reader_of(FolderSetup), writer_of(FolderSetup)
+
+
+def _setup_of(wire: JsonMapping | None) -> FolderSetup | None:
+    return None if wire is None else _read_setup(wire)
+
+
+def _setup_wire(setup: FolderSetup | None) -> JsonObject | None:
+    return None if setup is None else _write_setup(setup)
+
+
+@record
 class PortableFolder:
     """A folder that any worker makes: fixed when its session is made."""
 
@@ -177,6 +203,8 @@ class PortableFolder:
     untold: bool = False
     """The model is not told of the folder's own instructions when the session is made: they are read from its
     first snapshot."""
+    setup: FolderSetup | None = field(default=None, metadata=form(read=_setup_of, write=_setup_wire))
+    """The script that runs in it after it was made, before the first call that needs it."""
 
     def path(self, tree: TreeId) -> str:
         """The folder's path, on every machine."""

@@ -7,6 +7,7 @@ can make the folder as it was at any entry, and a new holder begins with the las
 predecessor did behind it.
 
     made      the holder of a claim has the folder on its machine; only under that claim it is written
+    set up    the session's script has run in the folder that this machine has
     unsaved   the store did not take the last snapshot: it is on one machine, or nowhere
 """
 
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
+from typing import Literal, TypeAlias
 
 from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
+SetupOutcome: TypeAlias = Literal["done", "failed", "stopped"]
 MOST_ADDED = 32
 """Packs behind the one that stands alone; the next pack is one that stands alone again."""
 MOST_UNSAVED_CALLS = 64
@@ -191,6 +194,10 @@ class Workspace:
     """Claims in a row that could not make the folder."""
     recorded: tuple[CallId, ...] = ()
     """The calls whose writes the last snapshot holds; one that runs again is none of them."""
+    set_up: bool = False
+    """The session's set-up has run in the folder, as `machine` has it."""
+    setting_up: int = 0
+    """The claim under which the set-up was begun and has not ended; 0: none was."""
 
     @property
     def standing(self) -> SnapshotId | None:
@@ -215,6 +222,8 @@ class Workspace:
             read_packs(wire["base_packs"]),
             wire["failures"],
             tuple(wire["recorded"]),
+            wire.get("set_up", False),
+            wire.get("setting_up", 0),
         )
 
 

@@ -10,6 +10,7 @@ from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
+from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.processes import Process
 from orchestrator.core.state import State
@@ -60,6 +61,9 @@ class ToolCalls:
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         return await self._toolbox.run(await self._whole(call, site.tree), await self._site(site))
+
+    async def set_up(self, site: CallSite) -> SetupEnded:
+        return await self._toolbox.set_up(site)
 
     async def judge(self, call: Call, claim: str) -> str:
         """Judges a lost call by its files; `in_doubt` where they cannot be read."""

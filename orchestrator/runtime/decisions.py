@@ -11,9 +11,11 @@ from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.decide.draft import Decision, Note, noted
+from orchestrator.core.folder_commands import SetupBegins
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import (
     AssessCall,
+    BeginSetup,
     CloseCalls,
     EndChildren,
     OweRequest,
@@ -184,6 +186,9 @@ class Decisions:
                         self._ports.texts.remember(step.blobs)
                         assessment = await self._ports.tools.assess(call, self._side_work.site(state))
                         self._make(step, c.CallAssessed(call_id, assessment))
+                        progressed = True
+                    case BeginSetup():
+                        self._make(step, SetupBegins())
                         progressed = True
                     case ReadInstructions(folder):
                         text = await self._instructions(folder, state)

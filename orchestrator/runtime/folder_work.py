@@ -21,6 +21,7 @@ from orchestrator.core.folder_commands import (
     FolderNotMerged,
     FolderSettled,
     FolderUnsaved,
+    SetupEnded,
 )
 from orchestrator.core.folder_use import may_write, writing
 from orchestrator.core.outstanding import MakeFolder, SaveFolder, Work
@@ -35,6 +36,7 @@ from orchestrator.runtime.runner_context import RunnerContext
 
 MAKING: EffectKey = ("folder", "make")
 SAVING: EffectKey = ("folder", "save")
+SETTING_UP: EffectKey = ("folder", "setup")
 STOP_S = 1.0
 """Seconds that a stopped call's snapshot may take, before the folder counts as unsaved."""
 LEAVE_S = 30.0
@@ -59,6 +61,8 @@ class FolderWork:
         self._folders, self._claim, self._arrivals = context.ports.folders, context.claim, arrivals
         self._effects = Effects(context.ports, context.claim.session, self._ended)
         """Apart from the task's: a folder is made and saved whatever becomes of the task."""
+        self._setup = Effects(context.ports, context.claim.session, self._ended)
+        """The set-up alone: it is stopped with the task, and nothing else of the folder is."""
         self._holding: Holding | None = None
         self.given_up = False
         """Whether this machine could not make the folder: the claim is given back."""
@@ -67,12 +71,17 @@ class FolderWork:
     def unsettled(self) -> bool:
         """Whether a result is still to come, or to be decided."""
         saving = SAVING in self._effects and self._state.workspace.unsaved is not None
-        return saving or self.making
+        return saving or self.making or self.setting_up
 
     @property
     def making(self) -> bool:
         """Whether the folder is being made."""
         return MAKING in self._effects
+
+    @property
+    def setting_up(self) -> bool:
+        """Whether the set-up runs, or its end is to be decided."""
+        return SETTING_UP in self._setup
 
     # ── around what runs ──────────────────────────────────────────────────────────────────────
 
@@ -111,14 +120,16 @@ class FolderWork:
             self._arrivals.push(finished)
             raise
 
-    async def record(self, call_ids: Sequence[CallId], within_s: float | None = None) -> None:
-        """Hands over what has become of the folder by the end of these calls."""
+    async def record(
+        self, call_ids: Sequence[CallId], within_s: float | None = None, *, setup: bool = False
+    ) -> None:
+        """Hands over what has become of the folder by the end of these calls, or of its set-up."""
         state = self._state
         if state.facts.portable is None or state.workspace.epoch != self._claim.epoch:
             return
         at_ms = self._ports.broker.now_ms()
         news = await self._folders.changed(state, self._claim, call_ids, at_ms, within_s)
-        self._push(news)
+        self._push(replace(news, setup=True) if setup and isinstance(news, FolderChanged) else news)
 
     async def record_stopped(self, stopped: Iterable[str], within_s: float = STOP_S) -> None:
         """Hands over what stopped calls have done to the folder, before the end of their task is decided."""
@@ -150,8 +161,13 @@ class FolderWork:
             return
         unsaved = state.workspace.unsaved
         ahead = unsaved is not None and unsaved.snapshot is None
-        runs = bool(state.processes.living) or (state.task is not None and bool(writing(state.task)))
+        runs = bool(state.processes.living) or self._is_written(state)
         self._folders.recorded(state, self._claim, resting=not (runs or ahead))
+
+    def _is_written(self, state: State) -> bool:
+        """Whether a call that runs, or the set-up, may be writing to the folder."""
+        by_setup = state.workspace.setting_up == self._claim.epoch
+        return by_setup or (state.task is not None and bool(writing(state.task)))
 
     # ── what is owed ──────────────────────────────────────────────────────────────────────────
 
@@ -180,7 +196,7 @@ class FolderWork:
         self._holding.pause_s = min(2 * self._holding.pause_s, LONGEST_TRY_S)
         state = self._state
         now = state.workspace.unsaved
-        if now is None or (state.task is not None and writing(state.task)):
+        if now is None or self._is_written(state):
             # A snapshot now would hold half of what a call does; its end tries the store as well.
             return
         news = await self._folders.changed(state, self._claim, (), now.at_ms)
@@ -190,6 +206,30 @@ class FolderWork:
         elif (over := held_s > self._context.config.hold_s) or _unlike(news, now):
             self._push(replace(news, trying=not over))
 
+    def set_up(self, run: Callable[[], Awaitable[SetupEnded]]) -> None:
+        """Starts the set-up, unless it is under way."""
+        if not self.setting_up:
+            self._setup.start(SETTING_UP, self._set_up(run))
+
+    async def _set_up(self, run: Callable[[], Awaitable[SetupEnded]]) -> None:
+        await self._folders.writing(self._state, self._claim)
+        try:
+            ended = await run()
+        except Exception:
+            await self.record((), setup=True)
+            raise
+        await self.record((), setup=True)
+        self._arrivals.push(ended)
+
+    async def stop_setup(self) -> None:
+        """Stops the set-up, records what it has written, and hands over that it was stopped."""
+        if not self._setup:
+            # Its end is handed over already, or it never began.
+            return
+        await self._setup.stop()
+        await self.record((), STOP_S, setup=True)
+        self._arrivals.push(SetupEnded("stopped"))
+
     def _ended(self, key: EffectKey, error: BaseException | None) -> None:
         self._arrivals.wake()
         if key == SAVING:
@@ -198,7 +238,9 @@ class FolderWork:
             return
         log.error("session %s: %s %s failed", self._claim.session, *key, exc_info=error)
         why = f"internal error: {type(error).__name__}: {error}"
-        if key == MAKING:
+        if key == SETTING_UP:
+            self._arrivals.push(SetupEnded("failed", message=why))
+        elif key == MAKING:
             self.given_up = True
             self._arrivals.push(FolderFailed(self._folders.machine, why, elsewhere=True))
         else:
@@ -209,21 +251,27 @@ class FolderWork:
         """Settles the work whose result was decided."""
         if isinstance(command, FolderMade | FolderFailed):
             self._effects.settle(MAKING)
+        elif isinstance(command, SetupEnded):
+            self._setup.settle(SETTING_UP)
 
     def reopen(self, command: object) -> None:
         """Reopens the work whose result was decided in a step that was not committed."""
         if isinstance(command, FolderMade | FolderFailed):
             self._effects.reopen(MAKING)
+        elif isinstance(command, SetupEnded):
+            self._setup.reopen(SETTING_UP)
 
     # ── ending ────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self) -> None:
         self._effects.cancel()
+        self._setup.cancel()
 
     async def stop(self) -> None:
-        """Stops to make or to save the folder; both are owed still, and the next holder does them."""
-        await self._effects.stop()
-        self._effects.settle_all()
+        """Stops to make, to set up or to save the folder; all is owed still, and the next holder does it."""
+        for effects in (self._effects, self._setup):
+            await effects.stop()
+            effects.settle_all()
 
     async def release(self) -> None:
         """Lets go of the folder."""

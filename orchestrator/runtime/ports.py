@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
+from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
 from orchestrator.core.state import State
@@ -63,6 +64,10 @@ class Tools(Protocol):
 
     async def judge(self, call: Call, claim: str) -> str:
         """Judges what a lost worker's call left: `none`, `all` or `in_doubt`; `claim` is the asker's."""
+        ...
+
+    async def set_up(self, site: CallSite) -> SetupEnded:
+        """Runs the set-up of the session's folder; cancelling it kills it and waits for the proof."""
         ...
 
     async def follow(self, process: Process, claim: str) -> ProcessEnd:

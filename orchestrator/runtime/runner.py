@@ -22,10 +22,12 @@ from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries.stored import encode_event
 from orchestrator.core.outstanding import (
     AssessCall,
+    BeginSetup,
     LookUp,
     MakeFolder,
     OweRequest,
     ReadInstructions,
+    RunSetup,
     SaveFolder,
 )
 from orchestrator.protocol.codec import short_id
@@ -52,7 +54,7 @@ from orchestrator.telemetry.observer import CommittedStep
 
 __all__ = ["Ended", "Runner", "RunnerConfig"]
 
-_BEGUN_LATER = (OweRequest, AssessCall, ReadInstructions, LookUp, MakeFolder)
+_BEGUN_LATER = (OweRequest, AssessCall, ReadInstructions, LookUp, MakeFolder, BeginSetup, RunSetup)
 """Work that is owed and runs nowhere: the session's next holder decides it as well."""
 ARCHIVE_S = 2.0
 """Seconds until an archive that could not be read is tried again."""

@@ -24,6 +24,7 @@ from orchestrator.core.outstanding import (
     MakeFolder,
     OweRequest,
     RunCall,
+    RunSetup,
     SaveFolder,
     StopAll,
     Work,
@@ -98,6 +99,8 @@ class SideWork:
         if self.folder.making and MakeFolder() not in owed:
             # What needed it is over.
             await self.folder.stop()
+        if self.folder.setting_up and not any(isinstance(work, RunSetup | StopAll) for work in owed):
+            await self.folder.stop_setup()
         for work in owed:
             match work:
                 case StopAll():
@@ -114,6 +117,8 @@ class SideWork:
                     self._follow(number, state, stopping=stopping)
                 case MakeFolder() if not self.leaving():
                     self.folder.start(work)
+                case RunSetup() if not self._draining:
+                    self.folder.set_up(lambda: self._ports.tools.set_up(self.site(state)))
                 case SaveFolder() if not self._draining:
                     self.folder.start(work)
                 case OweRequest(not_before_ms) if not self.leaving():
@@ -154,6 +159,7 @@ class SideWork:
     async def _stop_all(self) -> None:
         elapsed = self._effects.elapsed("call")
         await self._effects.stop()
+        await self.folder.stop_setup()
         await self.folder.record_stopped(elapsed)
         self._arrivals.push(c.Stopped(elapsed))
 

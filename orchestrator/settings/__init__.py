@@ -20,9 +20,10 @@ from orchestrator.settings.layers import SettingsError, read_config
 from orchestrator.settings.load import keys_that_loosen, load_settings
 from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
-from orchestrator.settings.trust import FolderConfig, TrustedFile, TrustList, content_hash
+from orchestrator.settings.trust import FOLDER_SETUP, FolderConfig, TrustedFile, TrustList, content_hash
 
 __all__ = [
+    "FOLDER_SETUP",
     "FolderConfig",
     "HostSettings",
     "Settings",

@@ -1,7 +1,8 @@
-"""The configuration files of folders that a person trusts, each by its place and its very content.
+"""The files of folders that a person trusts, each by its place and its very content.
 
-A folder's `dendro.toml` may come from a stranger's repository, or from an agent that worked there. The
-list lies in the home folder, which no confined command can reach. Knows nothing of what a file says.
+A folder's `dendro.toml`, or its `.dendro/setup.sh`, may come from a stranger's repository, or from an agent
+that worked there. The list lies in the home folder, which no confined command can reach. Knows nothing of
+what a file says.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from orchestrator.settings.layers import SettingsError
 
 LIST_NAME = "trusted.json"
+FOLDER_SETUP = ".dendro/setup.sh"
+"""The script that prepares portable copies of a folder."""
 _WRITABLE_BY_OTHERS = 0o022
 
 

@@ -36,6 +36,22 @@ class WorkspaceSettings(Table):
     named once in a warning. Files that the repository has are recorded. Counts for sessions that are made
     with it."""
 
+    setup: Path | None = setting(None, "workspace.setup")
+    """File with a script that prepares each portable folder, for instance by installing packages. It runs in
+    the folder once it was made, before the first call that needs it, and again where the folder is made anew.
+    Its text is read when a session is made, and stays that session's. Without it a folder's own
+    `.dendro/setup.sh` runs if you have trusted it as it is (`dendro trust .dendro/setup.sh`)."""
+
+    setup_script: str = setting("", "workspace.setup_script")
+    """The script itself, instead of a file."""
+
+    setup_network: bool = setting(False, "workspace.setup_network")
+    """Lets the script reach the network, in every folder in which it runs: also where files that it reads,
+    such as a list of packages, are an agent's by then. Counts for sessions that are made with it."""
+
+    setup_timeout_s: float = setting(600.0, "workspace.setup_timeout_s", at_least=1, at_most=14_400)
+    """Seconds until the script is killed, and the task fails. Counts for sessions that are made with it."""
+
     max_file: int = setting(50 * MIB, "workspace.max_file", at_least=1024)
     """Bytes of a file from which on it is left out, and named in a warning."""
 
@@ -92,6 +108,9 @@ class WorkspaceSettings(Table):
         for key, globs in (("workspace.include", self.include), ("workspace.exclude", self.exclude)):
             if len(globs) > 256 or any(not glob or len(glob) > 512 or "\n" in glob for glob in globs):
                 raise conflict(key, f"{len(globs)} lines", "at most 256 lines of at most 512 characters")
+        if self.setup is not None and self.setup_script:
+            both = "workspace.setup, workspace.setup_script"
+            raise conflict(both, "a file and a text", "one of them: they mean the same script")
         if any(not name.isalnum() for name in self.git_protocols):
             raise conflict(
                 "workspace.git_protocols", "a name with signs", "names of protocols, such as https"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from orchestrator.core.calls import McpWork, RunnableWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
+from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.processes import Process
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
@@ -22,6 +23,7 @@ from orchestrator.tools.exec.processes import LiveProcesses
 from orchestrator.tools.exec.reports import follow
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.exec_command import ExecCommand
+from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.local_shell import LocalShell
 from orchestrator.tools.mcp import McpToolbox, is_mcp
 from orchestrator.tools.question import AskUserQuestionTool
@@ -60,9 +62,14 @@ class Toolbox:
     """The tools of one worker, by their names, and behind them those of its MCP servers."""
 
     def __init__(
-        self, tools: Sequence[Tool], mcp: McpToolbox | None = None, rules: CommandRules | None = None
+        self,
+        tools: Sequence[Tool],
+        mcp: McpToolbox | None = None,
+        rules: CommandRules | None = None,
+        setups: SetupRunner | None = None,
     ) -> None:
         self._tools = tools
+        self._setups = setups
         self._mcp = mcp
         self._rule_warnings = None if rules is None else RuleWarnings(rules)
         self._by_name: Mapping[str, Tool] = {name: tool for tool in tools for name in tool.names}
@@ -139,6 +146,12 @@ class Toolbox:
             return await self._mcp.run(call, work, site)
         text = f"tool call failed: no MCP server is configured on this worker, {work.server} neither"
         return CallFinished(call.call_id, text, (work.broken_off(call.call_id, text),))
+
+    async def set_up(self, site: CallSite) -> SetupEnded:
+        """Runs the set-up of the session's folder; cancelling it kills it and waits for the proof."""
+        if self._setups is None:
+            return SetupEnded("failed", message="this worker runs no set-ups")
+        return await self._setups.run(site)
 
     async def judge(self, call: Call, claim: str) -> Judgement:
         """Judges what a lost worker's call left; in doubt where nobody here knows the tool."""

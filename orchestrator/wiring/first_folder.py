@@ -20,3 +20,5 @@ class FirstFolder:
     """The folder on this machine that it is a copy of."""
     source: tuple[State, str] | None = None
     """The state of the session whose folder it is a copy of, and that session's name for people."""
+    warning: str = ""
+    """News of the folder for people, before its first call; empty: none."""

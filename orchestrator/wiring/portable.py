@@ -38,6 +38,7 @@ from orchestrator.settings import Settings
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.first_folder import FirstFolder
+from orchestrator.wiring.folder_setups import BadSetup, named_setup, trusted_setup
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.sessions import forked_birth, guide, new_birth
 from orchestrator.workspaces.changes import told_omissions
@@ -104,8 +105,12 @@ def first_folder(
 def _portable(settings: Settings, name: str, **more: object) -> PortableFolder:
     plain = name if _NAME.fullmatch(name) else "work"
     workspace = settings.workspace
-    globs: dict[str, object] = {"include": workspace.include, "exclude": workspace.exclude, **more}
-    return PortableFolder(str(workspace.root), plain, **globs)  # type: ignore[arg-type]
+    given: dict[str, object] = {"include": workspace.include, "exclude": workspace.exclude, **more}
+    try:
+        given.setdefault("setup", named_setup(workspace))
+    except BadSetup as error:
+        raise NoWorkspace(str(error)) from error
+    return PortableFolder(str(workspace.root), plain, **given)  # type: ignore[arg-type]
 
 
 def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
@@ -127,8 +132,11 @@ def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
             f"folder: {keys} (`workspace.key_file`) lies in {top}, and would be stored with it; keep it "
             "elsewhere"
         )
-    portable = _portable(settings, top.name, ignored=_own_ignores(settings, top))
-    return FirstFolder(portable, str(real.relative_to(top)), top)
+    portable, warning = _portable(settings, top.name, ignored=_own_ignores(settings, top)), ""
+    if portable.setup is None:
+        own, warning = trusted_setup(settings, top)
+        portable = replace(portable, setup=own)
+    return FirstFolder(portable, str(real.relative_to(top)), top, warning=warning)
 
 
 def _own_ignores(settings: Settings, top: Path) -> tuple[str, ...]:
@@ -254,6 +262,8 @@ async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Sett
     first = await asyncio.to_thread(first_folder, settings, wish, source)
     looked_at = await asyncio.to_thread(_looked_at, settings, first.top, first.within)
     birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom, first)
+    if first.warning:
+        birth = replace(birth, warnings=(first.warning,))
     return await with_folder(settings, birth, first)
 
 

@@ -36,6 +36,7 @@ from orchestrator.settings import Settings
 from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
+from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.jobs.commands import Commands
 from orchestrator.tools.jobs.workbench import Workbench
 from orchestrator.tools.rules.library import CommandRules
@@ -113,7 +114,7 @@ async def running_worker(
             mcp_toolbox(settings, supervisor, tools) as mcp,
             sweeping(machine_config(settings, tools.support), boot_id()),
         ):
-            toolbox = Toolbox(own, mcp, tools.rules)
+            toolbox = Toolbox(own, mcp, tools.rules, SetupRunner(tools, supervisor))
             folders = machine_folders(settings, tools.support)
             extend = _both(supervisor, folders)
             texts = PatientTexts(opened.blobs, asyncio.sleep)

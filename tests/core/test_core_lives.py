@@ -23,6 +23,7 @@ from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import (
     AnswerServer,
     AssessCall,
+    BeginSetup,
     CloseCalls,
     EndChildren,
     FollowProcess,
@@ -32,6 +33,7 @@ from orchestrator.core.outstanding import (
     OweRequest,
     ReadInstructions,
     RunCall,
+    RunSetup,
     SaveFolder,
     StopAll,
     Work,
@@ -304,7 +306,7 @@ def _reports(session: Session, work: Work) -> st.SearchStrategy[c.Command]:
     match work:
         case OweRequest():
             return st.just(c.BeginRequest())
-        case AnswerServer() | MakeFolder() | SaveFolder():
+        case AnswerServer() | MakeFolder() | BeginSetup() | RunSetup() | SaveFolder():
             # The server hears the decision, and nothing is reported of that; no folder here is portable.
             return st.nothing()
         case LookUp(key):

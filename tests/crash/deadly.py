@@ -15,6 +15,7 @@ from orchestrator.broker.connection import Connection, ScriptCall, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.calls import PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
+from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
 from orchestrator.core.state import State
@@ -121,6 +122,9 @@ class DeadlyTools:
         verdict = await self._inner.judge(call, claim)
         self._doom.at("after:judge")
         return verdict
+
+    async def set_up(self, site: CallSite) -> SetupEnded:
+        return await self._inner.set_up(site)
 
     async def follow(self, process: Process, claim: str) -> ProcessEnd:
         over = await self._inner.follow(process, claim)

@@ -14,6 +14,7 @@ from orchestrator.core.calls import ApplyPatch, Exec, PatchWork, UserInputWork
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.process import unknown_end
+from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
 from orchestrator.core.state import State
@@ -113,6 +114,8 @@ class ScriptedTools:
         self.fails: dict[str, Exception] = {}
         self.events: dict[str, ev.EventModel] = {}
         """The event that a call publishes beside its end."""
+        self.setup = SetupEnded("done", 1.5)
+        """The end of each set-up; the gate `setup` holds it."""
         self.processes: dict[int, Gate] = {}
         """The gate behind which each process ends."""
         self.abandoned: list[str] = []
@@ -177,6 +180,19 @@ class ScriptedTools:
 
     async def judge(self, call: Call, claim: str) -> str:
         return self.verdicts.get(call.call_id, "in_doubt")
+
+    async def set_up(self, site: CallSite) -> SetupEnded:
+        self.started["setup"] += 1
+        self.began("setup").set()
+        try:
+            if "setup" in self.gates:
+                await self.gates["setup"].wait()
+        except asyncio.CancelledError:
+            self.killed.append("setup")
+            raise
+        if "setup" in self.fails:
+            raise self.fails["setup"]
+        return self.setup
 
     async def follow(self, process: Process, claim: str) -> ProcessEnd:
         try:

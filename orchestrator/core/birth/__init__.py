@@ -39,6 +39,8 @@ class Birth:
     """The program that the session was made for."""
     folder: f.WorkspaceBegun | None = None
     """The first snapshot of a portable folder, where the store has one already."""
+    warnings: tuple[str, ...] = ()
+    """Words for people about what the session begins without."""
 
 
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
@@ -66,6 +68,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
         *((e.fact(birth.folder),) if birth.folder is not None else ()),
         session_configured("", facts, settings, history=birth.history, forked_from=given(parent)),
         *_left_out(birth.folder),
+        *(e.event("", ev.WarningEvent(message=warning)) for warning in birth.warnings),
         *opening,
     )
 

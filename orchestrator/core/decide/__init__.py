@@ -11,7 +11,7 @@ as it was. The command's own rule comes first, then `transitions.advance`.
     answer, approval              which request an answer means, and what a decision about a call does
     agent_*, helper*              agents: calls about them, their creation, their status
     mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
-    workspace                     the folder of a portable session
+    workspace, folder_setup       the folder of a portable session, and the script that prepares it
     takeover, timer, refusal      a lost worker, a deadline, a commit that Redis refused
 """
 
@@ -25,6 +25,7 @@ from orchestrator.core.decide.call import assessed, finished
 from orchestrator.core.decide.cancel import end_next
 from orchestrator.core.decide.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.decide.elicitation import dropped, elicited
+from orchestrator.core.decide.folder_setup import setup_begins, setup_ended
 from orchestrator.core.decide.lookup import instructions_read, looked_up
 from orchestrator.core.decide.mail import mail_arrived
 from orchestrator.core.decide.ops import file_not_written, submitted
@@ -132,6 +133,10 @@ def _apply(draft: Draft, command: c.Command) -> None:
             folder_unsaved(draft, command)
         case folder.FolderSettled():
             folder_settled(draft)
+        case folder.SetupBegins():
+            setup_begins(draft)
+        case folder.SetupEnded():
+            setup_ended(draft, command)
         case c.CommitRefused():
             commit_refused(draft, command)
         case _:

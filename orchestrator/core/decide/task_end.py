@@ -76,7 +76,7 @@ def stop(draft: Draft, reason: StopReason, by: str | None = None) -> None:
         stop_processes(draft)
     if task.stopping:
         return
-    if task.request is not None or task.running or draft.state.processes.stopping:
+    if task.request is not None or task.running or draft.state.processes.stopping or _sets_up(draft):
         draft.add(f.Stopping(reason, by))
         return
     if not _piece(task, BY_USER).last:
@@ -89,11 +89,17 @@ def fail(
 ) -> None:
     """Fails the task when what runs of it is stopped; its open calls get `output`, which nobody will read."""
     task = draft.task
-    if task.running or not _piece(task, output).last:
+    runs = task.running or _sets_up(draft)
+    if runs or not _piece(task, output).last:
         draft.add(f.Failing(message, codex_error_info), f.Stopping(FAILED))
-        if task.running:
+        if runs:
             return
     _end(draft, FAILED, output, (message, codex_error_info))
+
+
+def _sets_up(draft: Draft) -> bool:
+    """Whether the set-up of the session's folder runs under this claim."""
+    return draft.state.workspace.setting_up == draft.moment.epoch != 0
 
 
 def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:

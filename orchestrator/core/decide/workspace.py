@@ -22,7 +22,7 @@ from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.process import say_to_model
 from orchestrator.core.decide.task_end import FAILED, fail
 from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
-from orchestrator.core.folder_use import may_write
+from orchestrator.core.folder_use import lacks_setup, may_write
 from orchestrator.core.frozen import replace
 from orchestrator.core.timers import FOLDER_MS, FOLDER_TIMER
 from orchestrator.core.turn_calls import Call
@@ -38,6 +38,8 @@ GONE = (
     "The files that are recorded are as they were. Ignored files, files that are left out, and what was in "
     "/tmp are gone"
 )
+SETUP_AGAIN = "Its set-up script runs again before your next call that needs the folder."
+SETUP_LOST = "the set-up of the folder was broken off with its worker, and begins again"
 NOT_SAVED = (
     "the folder's changes are not stored: {}. They are on machine {} alone, which keeps the session and "
     "tries again; until they are stored nothing can be forked, pushed or checked out from here"
@@ -54,11 +56,14 @@ def folder_made(draft: Draft, command: FolderMade) -> None:
         if known.unsaved is None or command.snapshot != known.snapshot:
             raise ValueError(f"made at {command.snapshot}, and the log says {known.standing}")
         _roll_back(draft, known.snapshot, known.unsaved.call_ids)
+    if known.setting_up:
+        _warn(draft, SETUP_LOST)
     draft.add(f.WorkspaceMade(draft.moment.epoch, command.machine, command.anew))
     if known.machine and (command.anew or known.machine != command.machine):
         where = "again" if known.machine == command.machine else "on another machine"
         left_out = f": {', '.join(known.omitted[:MOST_TOLD])}" if known.omitted else ""
-        _say(draft, "moved", f"Your folder was made {where}. {GONE}{left_out}.")
+        again = f" {SETUP_AGAIN}" if lacks_setup(draft.state) else ""
+        _say(draft, "moved", f"Your folder was made {where}. {GONE}{left_out}.{again}")
 
 
 def folder_failed(draft: Draft, command: FolderFailed) -> None:
@@ -71,12 +76,19 @@ def folder_failed(draft: Draft, command: FolderFailed) -> None:
         _warn(draft, f"the folder could not be made: {command.reason}")
         if known.unsaved is not None:
             _keep_unsaved(draft, known.unsaved, command.reason)
-    elif task.stopping is None:
-        message = f"the folder could not be made: {command.reason}"
-        if task.request is not None:
-            draft.add(f.Failing(message), f.Stopping(FAILED))
-        else:
-            fail(draft, message, output=f"not run: {message}")
+    else:
+        fail_for_folder(draft, f"the folder could not be made: {command.reason}")
+
+
+def fail_for_folder(draft: Draft, message: str) -> None:
+    """Fails the task, whose calls have no folder to run in; one that is being stopped ends as it is."""
+    task = draft.task
+    if task.stopping is not None:
+        return
+    if task.request is not None:
+        draft.add(f.Failing(message), f.Stopping(FAILED))
+    else:
+        fail(draft, message, output=f"not run: {message}")
 
 
 def folder_changed(draft: Draft, command: FolderChanged) -> None:
@@ -96,6 +108,7 @@ def folder_changed(draft: Draft, command: FolderChanged) -> None:
             command.live,
             command.change,
             fitting(command.omitted),
+            command.setup,
         )
     )
     if fitting(command.omitted) != known.omitted:

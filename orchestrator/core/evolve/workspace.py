@@ -16,8 +16,15 @@ def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
         case f.WorkspaceBegun(snapshot, packs, omitted):
             begun = replace(known, snapshot=snapshot, base=snapshot, packs=packs, omitted=omitted)
             return replace(begun, base_packs=packs)
-        case f.WorkspaceMade(epoch, machine):
-            return replace(known, epoch=epoch, machine=machine, failures=0)
+        case f.WorkspaceMade(epoch, machine, anew):
+            # Of another machine's copy nobody knows whether the set-up has run in it to its end.
+            set_up = known.set_up and not anew and machine == known.machine
+            made = replace(known, epoch=epoch, machine=machine, failures=0)
+            return replace(made, set_up=set_up, setting_up=0)
+        case f.WorkspaceSetupBegun(epoch):
+            return replace(known, set_up=False, setting_up=epoch)
+        case f.WorkspaceSetupEnded(outcome):
+            return replace(known, set_up=outcome == "done", setting_up=0)
         case f.WorkspaceNotMade():
             return replace(known, failures=known.failures + 1)
         case f.WorkspaceSaved():

@@ -87,6 +87,8 @@ from orchestrator.core.facts.workspace import (
     WorkspaceRolledBack,
     WorkspaceSaved,
     WorkspaceSettled,
+    WorkspaceSetupBegun,
+    WorkspaceSetupEnded,
     WorkspaceTried,
     WorkspaceUnsaved,
 )
@@ -165,6 +167,8 @@ __all__ = [
     "WorkspaceRolledBack",
     "WorkspaceSaved",
     "WorkspaceSettled",
+    "WorkspaceSetupBegun",
+    "WorkspaceSetupEnded",
     "WorkspaceTried",
     "WorkspaceUnsaved",
     "decode",

@@ -18,6 +18,7 @@ from orchestrator.core.workspace import (
     FolderChange,
     Offer,
     Pack,
+    SetupOutcome,
 )
 from orchestrator.protocol.ids import CallId, SnapshotId
 
@@ -78,6 +79,26 @@ class WorkspaceSaved:
     """The difference to what the session began with."""
     omitted: tuple[str, ...] = field(default=(), metadata=LIST)
     """Files that are left out of it, quoted, with their reason."""
+    setup: bool = False
+    """The set-up has changed it, before any call did."""
+
+
+@record
+class WorkspaceSetupBegun:
+    """The session's script is to run in the folder, under this claim."""
+
+    kind: ClassVar[str] = "workspace_setup_begun"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    epoch: int
+
+
+@record
+class WorkspaceSetupEnded:
+    """The set-up that was begun has ended; the folder is ready for calls if it is `done`."""
+
+    kind: ClassVar[str] = "workspace_setup_ended"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    outcome: SetupOutcome
 
 
 @record
@@ -152,6 +173,8 @@ WorkspaceFact: TypeAlias = (
     | WorkspaceMade
     | WorkspaceNotMade
     | WorkspaceSaved
+    | WorkspaceSetupBegun
+    | WorkspaceSetupEnded
     | WorkspaceUnsaved
     | WorkspaceTried
     | WorkspaceSettled
