@@ -90,7 +90,7 @@ DEFECTS = (
         text(
             FolderWork,
             "_set_up",
-            "await self.record((), setup=True)\n        self._arrivals",
+            "await self.record((), setup=True)\n    self._arrivals",
             "self._arrivals",
         ),
         "folders",

@@ -61,12 +61,15 @@ class FolderRules:
         if known.epoch > 1 and copy.content:
             watch.reach.saw("folder")
 
-    def _prepares(self, session: str, claim: str, copy: Copy) -> None:
-        """A set-up begins: in a folder of its claim, as the log has it, and with no call beside it."""
+    def _prepares(self, session: str, claim: str, copy: Copy) -> bool:
+        """A set-up begins: in a folder of its claim, as the log has it, and with no call beside it.
+
+        Returns whether Redis has lost the decision to begin it.
+        """
         watch = self._watch
         seen = watch.sessions.get(session)
         if seen is None or seen.claim != claim or watch.now_s < watch.forgot_s + 4.1:
-            return
+            return seen is None or seen.state.workspace.setting_up == 0
         known = seen.state.workspace
         if copy.holder != claim or known.setting_up != known.epoch:
             watch.broken("set_up", f"{session}: a set-up begins, and the log of its claim does not say so")
@@ -74,6 +77,7 @@ class FolderRules:
             watch.broken("set_up", f"{session}: a set-up begins beside {others}")
         if known.epoch > 1:
             watch.reach.saw("set_up")
+        return False
 
     def _made(self, session: str, claim: str, before: Copy | None) -> None:
         """A copy is put in the place of another one: not of that of a later holder."""
@@ -97,7 +101,7 @@ class FolderRules:
         known = seen.state.workspace
         if fact["kind"] == "workspace_merged":
             self._is_merged(session, known, fact)
-        if fact["kind"] == "workspace_setup_ended" and fact["outcome"] == "done":
+        if fact["kind"] == "workspace_setup_ended" and fact["result"] == "done":
             self._is_prepared(session, known)
         if fact["kind"] == "workspace_rolled_back":
             self.placement.told(session, fact.get("by", ""))

@@ -85,8 +85,8 @@ class Folders:
     """Lets a worker stand still for longer than it may trust its claim."""
     met: Callable[[str, str, str, Copy | None], None] = lambda session, call_id, claim, copy: None
     """Told of a call that begins, and of the folder that it meets."""
-    prepares: Callable[[str, str, Copy], None] = lambda session, claim, copy: None
-    """Told of a set-up that begins, and of the folder that it meets."""
+    prepares: Callable[[str, str, Copy], bool] = lambda session, claim, copy: False
+    """Told of a set-up that begins, and of the folder that it meets; says whether Redis has lost that."""
     made: Callable[[str, str, Copy | None], None] = lambda session, claim, before: None
     """Told of a claim that puts its copy in the place of another one."""
     cleaned: Callable[[str, Copy], None] = lambda session, copy: None
@@ -123,7 +123,7 @@ class Folders:
         copy = self.copies.get((self.host_of(run.machine), run.session))
         if copy is None:
             return False
-        self.prepares(run.session, site.claim, copy)
+        run.lost = self.prepares(run.session, site.claim, copy)
         self._writes(run, copy)
         return True
 

@@ -78,7 +78,7 @@ class FolderGrammar(Reading):
 
     def _fact_workspace_setup_ended(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(self._setting_up == epoch, f"a set-up ends in {epoch} that began in {self._setting_up}")
-        self._setting_up, self.set_up = 0, fact["outcome"] == "done"
+        self._setting_up, self.set_up = 0, fact["result"] == "done"
 
     def _fact_workspace(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["parent"] == self.snapshot, f"a snapshot after {fact['parent']} follows {self.snapshot}")

@@ -10,6 +10,7 @@ from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.tools.site import CallSite
 from sim.double import EPOCH_S
+from sim.folders import SETUP
 from sim.ledger import Ledger, Run
 from sim.network import sessions_of
 from sim.observer import Observer
@@ -127,6 +128,8 @@ class Rights:
 
     def _decided(self, session: str, call_id: str) -> bool:
         state = self._watch.sessions[session].state if session in self._watch.sessions else State()
+        if call_id == SETUP:
+            return state.workspace.setting_up != 0
         known = state.task.call(call_id) if state.task else None
         if any(process.call_id == call_id for process in state.processes.living):
             return True

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from orchestrator.core import facts as f
 from orchestrator.core.client_tools import client_tool
-from orchestrator.core.settings import PortableFolder
+from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
 from orchestrator.folders.records import Bounds
@@ -184,6 +184,19 @@ def said_of_model(settings: Settings) -> str:
 def portable(settings: Settings) -> PortableFolder:
     """The folder of a new portable session."""
     return first_folder(settings, WorkspaceSource(empty=True)).portable
+
+
+def setup(settings: Settings) -> FolderSetup:
+    """The set-up of such a folder."""
+    found = portable(settings).setup
+    assert found is not None
+    return found
+
+
+def origin_of_setup(settings: Settings) -> str:
+    """The name of the set-up's script; empty without one."""
+    found = portable(settings).setup
+    return "" if found is None else found.origin
 
 
 def machine_folders(settings: Settings) -> MachineFolders:

@@ -48,15 +48,19 @@ from tests.parts_of_settings import (
     mcp_tools,
     needs_keys,
     opening,
+    origin_of_setup,
     portable,
     refuses_authorities,
     refuses_certificate,
     said_of_model,
+    setup,
 )
 from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
 from workers.upkeep import queue_server, upkeep_queue
 
 REPOSITORY = Path(__file__).parent.parent
+LICENSE = REPOSITORY / "LICENSE"
+"""A small file of text."""
 X = "model_providers.x"
 M = "mcp_servers.x"
 MCP, MCP_URL = (f'{M}.command="x"',), (f'{M}.url="http://x/mcp"',)
@@ -64,6 +68,7 @@ PROVIDER = (f'{X}.base_url="http://x/v1"', 'model_provider="x"')
 RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(delta="x")
 KEY_FILE, CERTIFICATE = ('gateway.tls_key="/k.pem"',), ('gateway.tls_certificate="/c.pem"',)
 ASKED = "on-request"
+SCRIPT = ('workspace.setup_script="make"',)
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = HELLO + b"%x\r\n" % (2 << 20) + b":" + b"x" * ((2 << 20) - 1) + b"\r\n"
@@ -217,6 +222,10 @@ EFFECTS: Mapping[str, Effect] = {
     "workspace.key_file": Effect('"/srv/keys"', lambda s: needs_keys(s), True),
     "workspace.include": Effect('["a"]', lambda s: portable(s).include, ("a",)),
     "workspace.exclude": Effect('["a"]', lambda s: portable(s).exclude, ("a",)),
+    "workspace.setup": Effect(f'"{LICENSE}"', lambda s: origin_of_setup(s), f"workspace.setup ({LICENSE})"),
+    "workspace.setup_script": Effect('"make"', lambda s: origin_of_setup(s), "workspace.setup_script"),
+    "workspace.setup_network": Effect("true", lambda s: setup(s).network, True, SCRIPT),
+    "workspace.setup_timeout_s": Effect("9", lambda s: setup(s).timeout_ms, 9_000, SCRIPT),
     "workspace.max_file": Effect("2000", lambda s: bounds(s).max_file, 2_000),
     "workspace.max_files": Effect("20", lambda s: bounds(s).max_files, 20),
     "workspace.max_bytes": Effect("2000000", lambda s: bounds(s).max_bytes, 2_000_000),

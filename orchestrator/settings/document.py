@@ -43,7 +43,8 @@ file, your own file, the default.
   Until you have trusted it, it may set what is marked *a folder may set it*, and make stricter what is
   marked so; all else in it is ignored, and one line on stderr names the keys. `dendro trust` (in the folder,
   or `dendro trust FILE`) trusts the file as it is now: a change has to be trusted again. `dendro trust
-  --list` shows what is trusted, `dendro trust --revoke FILE` takes it back. Commands and patches of agents
+  --list` shows what is trusted, `dendro trust --revoke FILE` takes it back. It trusts a folder's
+  `.dendro/setup.sh` as well (`workspace.setup`). Commands and patches of agents
   cannot write a `dendro.toml` unasked: where a folder has none, a confined command sees an empty folder of
   that name while it runs. `git status` and `git add -A` pass over it; `rm -rf *` and `git clean` cannot
   remove it, and end with 1.

@@ -137,6 +137,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "pack": packs,
     "packs": st.lists(packs, max_size=2).map(tuple),
     "offer": st.builds(Offer, words, st.none() | words, st.lists(packs, max_size=2).map(tuple)),
+    "setup": st.just(True),
     "since_ms": numbers,
     "to": st.none() | st.text(min_size=1, max_size=8),
     "trying": st.booleans(),

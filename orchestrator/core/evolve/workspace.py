@@ -23,8 +23,8 @@ def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
             return replace(made, set_up=set_up, setting_up=0)
         case f.WorkspaceSetupBegun(epoch):
             return replace(known, set_up=False, setting_up=epoch)
-        case f.WorkspaceSetupEnded(outcome):
-            return replace(known, set_up=outcome == "done", setting_up=0)
+        case f.WorkspaceSetupEnded(result):
+            return replace(known, set_up=result == "done", setting_up=0)
         case f.WorkspaceNotMade():
             return replace(known, failures=known.failures + 1)
         case f.WorkspaceSaved():

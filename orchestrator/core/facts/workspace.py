@@ -98,7 +98,7 @@ class WorkspaceSetupEnded:
 
     kind: ClassVar[str] = "workspace_setup_ended"
     of: ClassVar[Literal["workspace"]] = "workspace"
-    outcome: SetupOutcome
+    result: SetupOutcome
 
 
 @record
