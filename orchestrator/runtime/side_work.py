@@ -16,6 +16,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.outstanding import (
     AnswerServer,
     FollowProcess,
@@ -49,6 +50,7 @@ from orchestrator.tools.site import CallSite, DeltaSink
 
 SHUTTING_DOWN = "the worker is shutting down"
 WORKER_LEFT = "its worker was shut down"
+NOT_CONFIRMED = "replicas did not confirm the decision to run it in time"
 
 LOOK_UP = "look_up"
 PROCESS = "process"
@@ -118,7 +120,7 @@ class SideWork:
                 case MakeFolder() if not self.leaving():
                     self.folder.start(work)
                 case RunSetup() if not self._draining:
-                    self.folder.set_up(lambda: self._ports.tools.set_up(self.site(state)))
+                    self.folder.set_up(lambda: self._run_setup(state))
                 case SaveFolder() if not self._draining:
                     self.folder.start(work)
                 case OweRequest(not_before_ms) if not self.leaving():
@@ -179,11 +181,8 @@ class SideWork:
             # An approval may have come to a machine that has not looked at the folder yet.
             self._arrivals.push(refused_call(call, f"not run: {fault}"))
             return
-        confirm = self._context.config.confirm_effects
-        if confirm is not None and not await confirm(self._claim, self._context.journal.position.seq):
-            # A failover could forget that it was begun; then it would run twice.
-            why = "not run: replicas did not confirm the decision to run it in time"
-            self._arrivals.push(refused_call(call, why))
+        if not await self._is_confirmed():
+            self._arrivals.push(refused_call(call, f"not run: {NOT_CONFIRMED}"))
             return
         site = self.site(state)
         work = call.work
@@ -191,6 +190,16 @@ class SideWork:
             self._arrivals.push(await self.folder.around(call, lambda: self.folder.merge(call, work)))
         else:
             self._arrivals.push(await self.folder.around(call, lambda: self._ports.tools.run(call, site)))
+
+    async def _is_confirmed(self) -> bool:
+        """Whether a failover would remember what was decided: it would else be begun twice."""
+        confirm = self._context.config.confirm_effects
+        return confirm is None or await confirm(self._claim, self._context.journal.position.seq)
+
+    async def _run_setup(self, state: State) -> SetupEnded:
+        if not await self._is_confirmed():
+            return SetupEnded("failed", message=NOT_CONFIRMED)
+        return await self._ports.tools.set_up(self.site(state))
 
     def site(self, state: State) -> CallSite:
         """The site at which a call of this session is assessed and run."""

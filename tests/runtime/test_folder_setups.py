@@ -25,7 +25,7 @@ def folders(harness: Harness) -> ScriptedFolders:
     return made
 
 
-async def prepared(harness: Harness, *turns: object) -> SessionId:
+async def prepared(harness: Harness) -> SessionId:
     """A session with a set-up, whose model asks for a command."""
     folder = PortableFolder("/workspaces", "repo", setup=FolderSetup("make"))
     session = await harness.session(portable=folder)
@@ -117,3 +117,16 @@ async def test_leaving_worker_kills_the_setup_and_the_next_one_runs_it_again(
     assert harness.tools.started == {"setup": 2, "c1": 1}
     (lost,) = await harness.logged_events(session, "warning")
     assert "broken off with its worker" in lost["message"]
+
+
+async def test_setup_whose_decision_a_failover_could_forget_is_not_run(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    async def unconfirmed(*_: object) -> bool:
+        return False
+
+    session = await prepared(harness)
+    assert await harness.run(session, confirm_effects=unconfirmed) is Ended.PARKED
+    assert harness.tools.started == {}
+    (told,) = await harness.logged_events(session, "error")
+    assert "replicas did not confirm" in told["message"]
