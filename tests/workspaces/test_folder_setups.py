@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from orchestrator.core.birth import first_entries
+from orchestrator.core.frozen import replace
 from orchestrator.core.settings import FolderSetup
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.settings import SettingsError, TrustList
@@ -90,8 +92,6 @@ def test_folders_own_setup_is_not_run_until_a_person_trusts_it_as_it_is(
 def test_folders_own_setup_of_a_hostile_kind_is_named_and_not_read(
     settings: New, tmp_path: Path, kind: str
 ) -> None:
-    import os
-
     found, folder = settings(), tmp_path / "work"
     file = own(folder, b"x" * (SCRIPT_BYTES + 9))
     if kind == "large":
@@ -100,19 +100,18 @@ def test_folders_own_setup_of_a_hostile_kind_is_named_and_not_read(
         file.unlink()
         outside = tmp_path / "outside"
         outside.write_text("make\n")
-        {
-            "fifo": lambda: os.mkfifo(file),
-            "link": lambda: file.symlink_to(outside),
-            "folder": file.mkdir,
-        }[kind]()
+        if kind == "fifo":
+            os.mkfifo(file)
+        elif kind == "link":
+            file.symlink_to(outside)
+        else:
+            file.mkdir()
     first = first_folder(found, WorkspaceSource(folder=str(folder)))
     assert first.portable.setup is None
     assert "the folder's own set-up is not run" in first.warning
 
 
 async def test_warning_about_an_untrusted_setup_stands_in_the_log(settings: New, tmp_path: Path) -> None:
-    from orchestrator.core.frozen import replace
-
     birth = await born(settings(), EMPTY)
     told = first_entries(replace(birth, warnings=("not trusted",)))
     assert any(entry.payload.get("message") == "not trusted" for entry in told)
