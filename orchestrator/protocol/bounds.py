@@ -7,7 +7,7 @@ bound in every operation. `docs/protocol/reference.md` shows the table that `row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, NewType, TypeAlias, Union, get_args, get_origin
 
@@ -118,89 +118,121 @@ Kind: TypeAlias = Literal["text", "path", "array", "object", "JSON"]
 
 
 class _Beyond(Exception):
-    """A field holds more than it may; `path` is where, and the message what it may hold."""
+    """A field holds more than it may. Its path is made on the way out: what is within its bounds has none."""
 
-    def __init__(self, path: str, message: str) -> None:
-        super().__init__(f"{path}: {message}")
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.path = ""
+
+    def under(self, step: str) -> _Beyond:
+        """The same, seen from one level above."""
+        self.path = step + self.path
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.args[0]}"
 
 
 def check_bounds(submission: Submission) -> None:
     """Raises `MalformedSubmission`, naming the field and its bound, for what holds more than it may."""
     try:
-        _check_text("id", "id", submission.id)
+        _check_text("id", submission.id)
     except _Beyond as beyond:
-        raise MalformedSubmission(str(beyond), NO_ID) from None
+        raise MalformedSubmission(str(beyond.under("id")), NO_ID) from None
     check_op_bounds(submission.op, submission.id)
 
 
 def check_op_bounds(op: Op, id: SubmissionId = NO_ID) -> None:
     """The same of an operation alone."""
     try:
-        weight = _checked("op", "", op)
+        weight = _checked("", op)
         if weight > BESIDE_BYTES:
             raise _Beyond(
-                "op", f"too many parts: beside its texts at most {BESIDE_BYTES:,} bytes, these are {weight:,}"
+                f"too many parts: beside its texts at most {BESIDE_BYTES:,} bytes, these are {weight:,}"
             )
     except _Beyond as beyond:
-        raise MalformedSubmission(str(beyond), id) from None
+        raise MalformedSubmission(str(beyond.under("op")), id) from None
 
 
-def _checked(path: str, name: str, value: Any) -> int:
+def _checked(name: str, value: Any) -> int:
     """The value's bytes in the log beside its long texts; raises `_Beyond`."""
     if isinstance(value, BaseModel):
-        fields = type(value).model_fields
-        parts = ((f"{path}.{field}", field, getattr(value, field)) for field in fields)
-        return _NODE_BYTES + sum(_checked(*part) for part in parts)
+        return _check_fields(value)
     if name in JSON and not isinstance(value, tuple):
-        return _check_json(path, name, value)
+        return _check_json(name, value)
     if isinstance(value, str):
-        return _check_text(path, name, value)
-    if isinstance(value, tuple | dict):
-        return _check_many(path, name, value)
+        return _check_text(name, value)
+    if isinstance(value, dict):
+        return _check_object(name, value)
+    if isinstance(value, tuple):
+        return _check_array(name, value)
     return _NODE_BYTES
 
 
-def _check_text(path: str, name: str, value: str) -> int:
+def _check_fields(model: BaseModel) -> int:
+    weight = _NODE_BYTES
+    for field in type(model).model_fields:
+        value = getattr(model, field)
+        try:
+            weight += _NODE_BYTES if value is None else _checked(field, value)
+        except _Beyond as beyond:
+            raise beyond.under(f".{field}") from None
+    return weight
+
+
+def _check_text(name: str, value: str) -> int:
     if name in PATHS and "\0" in value:
-        raise _Beyond(path, "a path holds no byte 0")
+        raise _Beyond("a path holds no byte 0")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise _Beyond(
-            path, "not valid Unicode: half of a surrogate pair, or bytes of another encoding"
-        ) from None
+        raise _Beyond("not valid Unicode: half of a surrogate pair, or bytes of another encoding") from None
     most = PATHS.get(name) or TEXTS.get(name)
     if most is not None and size > most:
-        raise _Beyond(path, f"at most {most:,} bytes, this has {size:,}")
+        raise _Beyond(f"at most {most:,} bytes, this has {size:,}")
     return _NODE_BYTES + min(size, STORED_BYTES)
 
 
-def _check_many(path: str, name: str, value: tuple[Any, ...] | dict[str, Any]) -> int:
-    most = LISTS[name]
-    if len(value) > most:
-        raise _Beyond(path, f"at most {most:,} elements, this has {len(value):,}")
-    if isinstance(value, dict):
-        for key in value:
-            _check_text(f"{path}[{key[:40]!r}]", "name", key)
-        weight = sum(_checked(f"{path}[{key[:40]!r}]", name, inner) for key, inner in value.items())
-        weight += sum(map(len, value))
-    else:
-        weight = sum(_checked(f"{path}[{place}]", name, inner) for place, inner in enumerate(value))
-        size = sum(len(inner.encode()) for inner in value if isinstance(inner, str))
-        if size > TOGETHER.get(name, size):
-            raise _Beyond(path, f"at most {TOGETHER[name]:,} bytes in all, these are {size:,}")
-    return _NODE_BYTES + weight
+def _check_object(name: str, value: dict[str, Any]) -> int:
+    _check_length(name, value)
+    weight = _NODE_BYTES + sum(map(len, value))
+    for key, inner in value.items():
+        try:
+            _check_text("name", key)
+            weight += _checked(name, inner)
+        except _Beyond as beyond:
+            raise beyond.under(f"[{key[:40]!r}]") from None
+    return weight
 
 
-def _check_json(path: str, name: str, value: JsonValue) -> int:
+def _check_array(name: str, value: tuple[Any, ...]) -> int:
+    _check_length(name, value)
+    weight = _NODE_BYTES
+    for place, inner in enumerate(value):
+        try:
+            weight += _checked(name, inner)
+        except _Beyond as beyond:
+            raise beyond.under(f"[{place}]") from None
+    size = sum(len(inner.encode()) for inner in value if isinstance(inner, str))
+    if size > TOGETHER.get(name, size):
+        raise _Beyond(f"at most {TOGETHER[name]:,} bytes in all, these are {size:,}")
+    return weight
+
+
+def _check_length(name: str, value: Collection[Any]) -> None:
+    if len(value) > (most := LISTS[name]):
+        raise _Beyond(f"at most {most:,} elements, this has {len(value):,}")
+
+
+def _check_json(name: str, value: JsonValue) -> int:
     if deeper_than(value, DEPTHS[name]):
-        raise _Beyond(path, f"nested deeper than {DEPTHS[name]} levels")
+        raise _Beyond(f"nested deeper than {DEPTHS[name]} levels")
     try:
         size = len(orjson.dumps(value))
     except TypeError:
-        raise _Beyond(path, "not JSON: a number is out of range, or a text is not valid Unicode") from None
+        raise _Beyond("not JSON: a number is out of range, or a text is not valid Unicode") from None
     if size > JSON[name]:
-        raise _Beyond(path, f"at most {JSON[name]:,} bytes as JSON, this has {size:,}")
+        raise _Beyond(f"at most {JSON[name]:,} bytes as JSON, this has {size:,}")
     # A schema stands in the log as it is, beside what the rest of the operation may weigh.
     return _NODE_BYTES
 
