@@ -136,8 +136,12 @@ def call_output(call: Item, output: ToolOutput) -> FunctionCallOutput | CustomTo
 
 def message_text(item: Item) -> str:
     """All text parts of a message, joined; a part so long that it is stored elsewhere is only named."""
-    parts = (part.get("text", "") for part in item.get("content") or () if isinstance(part, Mapping))
-    return "".join(part if isinstance(part, str) else "[a long text]" for part in parts)
+    found = ""
+    for part in item.get("content") or ():
+        if isinstance(part, Mapping):
+            text = part.get("text", "")
+            found += text if isinstance(text, str) else "[a long text]"
+    return found
 
 
 def searched(item: Item) -> str:

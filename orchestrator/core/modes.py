@@ -80,7 +80,9 @@ def with_mode(changes: SettingsChanges) -> SettingsChanges:
 
 def mode_kind(settings: TurnSettings) -> ModeKind:
     """The mode in force; `default` is a newer name of `code`, and one that nobody knows counts as that."""
-    named = (settings.collaboration_mode or {}).get("mode")
+    if settings.collaboration_mode is None:
+        return ModeKind.CODE
+    named = settings.collaboration_mode.get("mode")
     return next((kind for kind in _MODES if kind == named), ModeKind.CODE)
 
 

@@ -15,7 +15,7 @@ from orchestrator.core.settings import readable_setting
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.scalars import Delivery
-from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
 
 UserTurnOp: TypeAlias = (
     ops.UserInput | ops.UserTurn | ops.Compact | ops.Plan | ops.Review | ops.RunUserShellCommand
@@ -46,7 +46,7 @@ class UserTurn:
         """The turn that a submitted op asks for; `read` are its items with what lies in files put in."""
         if isinstance(op, WITHOUT_INPUT):
             return cls(op)
-        items = read if read is not None else tuple(item.model_dump(mode="json") for item in op.items)
+        items = read if read is not None else tuple(map(written, op.items))
         return cls(op.model_copy(update={"items": ()}), items)
 
     @classmethod
