@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 
 from orchestrator.core.frozen import record
-from orchestrator.protocol.usage import TokenUsage, TokenUsageInfo
-from orchestrator.protocol.wire import JsonMapping
+from orchestrator.protocol.usage import TokenUsage
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 BASELINE_TOKENS = 12_000
 """Tokens that every request spends on instructions and tools (the September 2025 specification)."""
@@ -40,13 +40,11 @@ class Usage:
         return Usage(*[getattr(self, name) + getattr(other, name) for name in _COUNTS])
 
     def wire(self) -> TokenUsage:
-        return TokenUsage(
-            input_tokens=self.input_tokens,
-            cached_input_tokens=self.cached_input_tokens,
-            output_tokens=self.output_tokens,
-            reasoning_output_tokens=self.reasoning_output_tokens,
-            total_tokens=self.total_tokens,
-        )
+        return TokenUsage(**self.counts())
+
+    def counts(self) -> dict[str, int]:
+        """The five counts by their names, as `wire` is written."""
+        return {name: getattr(self, name) for name in _COUNTS}
 
     @property
     def blended_total(self) -> int:
@@ -64,12 +62,13 @@ class TokenInfo:
     total: Usage
     last: Usage
 
-    def wire(self, window: int | None) -> TokenUsageInfo:
-        return TokenUsageInfo(
-            total_token_usage=self.total.wire(),
-            last_token_usage=self.last.wire(),
-            model_context_window=window,
-        )
+    def written(self, window: int | None) -> JsonObject:
+        """The `TokenUsageInfo` of a model with this window, as JSON."""
+        return {
+            "total_token_usage": self.total.counts(),
+            "last_token_usage": self.last.counts(),
+            "model_context_window": window,
+        }
 
 
 def counted(info: TokenInfo | None, usage: Usage) -> TokenInfo:

@@ -14,7 +14,6 @@ from orchestrator.core.history import for_model, message_text
 from orchestrator.core.lines import ContextLine, MetaLine, encode_line
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import State
-from orchestrator.protocol.wire import written
 
 RECORDED = Path(__file__).parent.parent / "transcripts"
 NAMES = sorted(folder.parent.name for folder in RECORDED.glob("*/rollout.jsonl"))
@@ -71,7 +70,7 @@ def test_tokens_of_a_foreign_rollout_are_its_last_count(name: str) -> None:
         assert tokens is None
     else:
         assert tokens is not None
-        assert written(tokens.wire(infos[-1]["model_context_window"])) == infos[-1]
+        assert tokens.written(infos[-1]["model_context_window"]) == infos[-1]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from json import dumps
 from pathlib import Path
 
 import pytest
 
 import orchestrator
+from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.protocol.events import (
     EVENTS,
     AgentMessageDelta,
     AgentReasoningDelta,
     AgentReasoningRawContentDelta,
+    TokenCount,
     text_delta,
+    token_count,
 )
+from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.items import ResponseItem
+from orchestrator.protocol.usage import RateLimitSnapshot, RateLimitWindow, TokenUsageInfo
 from orchestrator.protocol.wire import tags
 from orchestrator.protocol.wire import written as payload
 
@@ -84,6 +90,29 @@ def test_streamed_text_is_what_its_model_is_written_as(
     model: type[AgentMessageDelta | AgentReasoningDelta | AgentReasoningRawContentDelta],
 ) -> None:
     assert list(text_delta(model, "wo").items()) == list(payload(model(delta="wo")).items())
+
+
+@pytest.mark.parametrize("window", [None, 272_000])
+@pytest.mark.parametrize("response_id", [None, ResponseId("r")])
+@pytest.mark.parametrize("limits", [None, RateLimitSnapshot(primary=RateLimitWindow(used_percent=2.5))])
+def test_token_count_is_what_its_model_is_written_as(
+    window: int | None, response_id: ResponseId | None, limits: RateLimitSnapshot | None
+) -> None:
+    total, last = Usage(9, 8, 7, 6, 5), Usage(4, 3, 2, 1, 0)
+    model = TokenCount(
+        info=TokenUsageInfo(
+            total_token_usage=total.wire(), last_token_usage=last.wire(), model_context_window=window
+        ),
+        rate_limits=limits,
+        response_id=response_id,
+    )
+    known = payload(limits) if limits else None
+    assert dumps(token_count(TokenInfo(total, last).written(window), known, response_id)) == dumps(
+        payload(model)
+    )
+    assert dumps(token_count(None, known, response_id)) == dumps(
+        payload(TokenCount(rate_limits=limits, response_id=response_id))
+    )
 
 
 def test_no_payload_with_a_type_is_spelled_out_beside_its_model() -> None:

@@ -201,8 +201,8 @@ class Draft:
             # Settings that were changed meanwhile hold from the next task on.
             self.add(e.item(told))
 
-    def event(self, message: EventModel) -> None:
-        """An event of the running task."""
+    def event(self, message: EventModel | JsonMapping) -> None:
+        """An event of the running task; a mapping is one as it is written."""
         self.add(e.event(self.task.id, message))
 
     def show(self, message: EventModel) -> None:

@@ -42,7 +42,7 @@ from orchestrator.protocol.usage import RateLimitSnapshot
 from orchestrator.protocol.wire import written
 
 NOTHING_TO_COMPACT = "nothing to compact: nothing was said since the conversation began, or was compacted"
-NO_RATE_LIMITS = RateLimitSnapshot()
+NO_RATE_LIMITS = written(RateLimitSnapshot())
 
 
 def start_next(draft: Draft) -> None:
@@ -306,14 +306,10 @@ def token_count(draft: Draft, response_id: ResponseId | None = None) -> None:
     told, usage, window = draft.state.told, draft.task.usage, draft.task.settings.context_window
     if usage is not None:
         told = counted(told, usage)
+    info = told.written(window) if told else None
     limits = draft.state.rate_limits
-    draft.event(
-        ev.TokenCount(
-            info=told.wire(window) if told else None,
-            rate_limits=RateLimitSnapshot.model_validate(limits) if limits else NO_RATE_LIMITS,
-            response_id=response_id,
-        )
-    )
+    known = written(RateLimitSnapshot.model_validate(limits)) if limits else NO_RATE_LIMITS
+    draft.event(ev.token_count(info, known, response_id))
 
 
 def end_turn(draft: Draft) -> None:

@@ -57,9 +57,9 @@ def item(item: ItemModel | JsonMapping) -> Entry:
     return Entry(RESPONSE_ITEM, written(item) if isinstance(item, ItemModel) else item)
 
 
-def event(id: str, message: EventModel) -> Entry:
-    """An event under the id of the task (or submission) that it belongs to."""
-    return Entry(EVENT_MSG, written(message), id)
+def event(id: str, message: EventModel | JsonMapping) -> Entry:
+    """An event under the id of the task (or submission) that it belongs to; a mapping is one as written."""
+    return Entry(EVENT_MSG, written(message) if isinstance(message, EventModel) else message, id)
 
 
 def error(id: str, message: str, codex_error_info: CodexErrorInfo = None) -> Entry:

@@ -52,6 +52,7 @@ from orchestrator.protocol.events.task import (
     UndoCompleted,
     UndoStarted,
     WarningEvent,
+    token_count,
 )
 from orchestrator.protocol.events.text import (
     AgentMessage,
@@ -301,4 +302,5 @@ __all__ = [
     "WebSearchBegin",
     "WebSearchEnd",
     "text_delta",
+    "token_count",
 ]

@@ -16,7 +16,7 @@ from orchestrator.protocol.scalars import (
     TurnAbortReason,
 )
 from orchestrator.protocol.usage import RateLimitSnapshot, TokenUsageInfo
-from orchestrator.protocol.wire import EventModel, Flag, Maybe, Settable, Source, Uint
+from orchestrator.protocol.wire import EventModel, Flag, JsonObject, Maybe, Settable, Source, Uint, tag_of
 
 
 class Error(EventModel):
@@ -124,6 +124,17 @@ class TokenCount(EventModel):
     info: TokenUsageInfo | None = None
     rate_limits: RateLimitSnapshot | None = None
     response_id: Maybe[ResponseId] = None
+
+
+def token_count(
+    info: JsonObject | None, rate_limits: JsonObject | None, response_id: ResponseId | None
+) -> JsonObject:
+    """The payload of a `TokenCount` of these parts, unchecked: each turn has two of them."""
+    told: JsonObject = {"type": _TOKEN_COUNT, "info": info, "rate_limits": rate_limits}
+    return told if response_id is None else {**told, "response_id": response_id}
+
+
+_TOKEN_COUNT = tag_of(TokenCount)
 
 
 class ContextCompacted(EventModel):
