@@ -42,6 +42,11 @@ DEFECTS = (
         swapped(task, "task_settings", lambda real: lambda settings: settings),
     ),
     Mutant(
+        "folders stay relative",
+        "a folder that is named from the session's own is looked for wherever the worker is",
+        swapped(task, "_located", lambda real: lambda changes, folder: changes),
+    ),
+    Mutant(
         "plans stay in the message",
         "in plan mode the blocks are not cut out of what the agent says",
         swapped(request, "proposal", lambda real: lambda said: Proposal(said, None)),

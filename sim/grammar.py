@@ -284,6 +284,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
         settings = task["settings"]
         names = ["cwd", "approval_policy", "sandbox_policy", "model", "summary"]
         context = {name: settings[name] for name in names}
+        check(settings["cwd"].startswith("/"), "a task works in a folder that is not absolute")
         if settings["effort"] is not None:
             context["effort"] = settings["effort"]
         context |= {name: settings[name] for name in MANNERS if name in settings}

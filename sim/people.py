@@ -357,7 +357,8 @@ class Person(Answering):
     def _turn(self, session: str, back_to: str | None = None) -> Any:
         policy, mode = self._policies.get(session, ("never", FREE))
         said = words(f"turn {self.name}.{self._numbered}").items
-        given: dict[str, Any] = {"cwd": "/sim", "model": "gpt-5", "summary": "auto", "items": said}
+        cwd = "." if self._numbered % 2 else "/sim"
+        given: dict[str, Any] = {"cwd": cwd, "model": "gpt-5", "summary": "auto", "items": said}
         given |= {"approval_policy": policy, "sandbox_policy": {"mode": mode}}
         return ops.UserTurn(**given, **self._manners(), last_response_id=cast(Any, back_to))
 

@@ -27,6 +27,18 @@ def test_user_turn_settings_stay_for_the_tasks_after_it() -> None:
     assert session.task.settings.approval_policy == "never"
 
 
+def test_folder_that_is_not_absolute_is_named_from_the_sessions_own() -> None:
+    session = Session()
+    session.submit(op("override_turn_context", cwd="/repo/a"), "o1")
+    session.submit(op("override_turn_context", cwd="../b/./c"), "o2")
+    assert session.state.settings.cwd == "/repo/b/c"
+    changed = {"type": "override_turn_context", "cwd": "d"}
+    session.submit(op("user_input", items=[text("hi")], overrides=changed))
+    assert session.task.settings.cwd == "/repo/b/c/d"
+    session.submit(op("override_turn_context", cwd="."), "o3")
+    assert session.state.settings.cwd == "/repo/b/c/d"
+
+
 def test_user_turn_without_effort_clears_it() -> None:
     session = Session(settings={"effort": "high"})
     session.submit(

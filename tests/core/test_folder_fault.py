@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.decide.folder_fault import folder_fault
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import PortableFolder, SessionFacts, portable_wire
 from orchestrator.core.state import State
@@ -36,6 +37,14 @@ def test_turn_outside_of_its_portable_folder_is_refused(cwd: str) -> None:
     for op in ways:
         assert "is outside of /ws/t/work" in str(folder_fault(PORTABLE, op))
         assert folder_fault(State(), op) is None
+
+
+def test_folder_is_named_from_where_the_turns_work() -> None:
+    below = replace(PORTABLE, settings=replace(PORTABLE.settings, cwd="/ws/t/work/a"))
+    assert folder_fault(below, ops.OverrideTurnContext(cwd="../b")) is None
+    assert "/ws/t/work/a/../../x is outside" in str(
+        folder_fault(below, ops.OverrideTurnContext(cwd="../../x"))
+    )
 
 
 def test_root_outside_of_a_portable_folder_is_refused() -> None:

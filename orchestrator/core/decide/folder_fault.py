@@ -37,7 +37,8 @@ def _fault(state: State, cwd: str | None, policy: SandboxPolicy | None) -> str |
         return None
     folder = portable.path(state.facts.tree_id)
     roots: Sequence[str] = policy.writable_roots if isinstance(policy, WorkspaceWrite) else ()
-    for name, paths in (("cwd", [cwd] if cwd else []), ("sandbox_policy.writable_roots", roots)):
+    named = [posixpath.join(state.settings.cwd, cwd)] if cwd else []
+    for name, paths in (("cwd", named), ("sandbox_policy.writable_roots", roots)):
         for path in paths:
             if not _is_in(path, folder):
                 return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from itertools import islice
 from typing import cast
 
@@ -295,10 +296,19 @@ def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
 
 def change_settings(draft: Draft, changes: SettingsChanges) -> None:
     """New defaults from here on; the model is told of what it is shown, but not while a task has its own."""
+    changes = _located(changes, draft.state.settings.cwd)
     shown = context_change(draft.state.settings, changes) if draft.state.task is None else None
     draft.add(f.SettingsChanged(changes))
     if shown is not None:
         draft.add(e.item(shown))
+
+
+def _located(changes: SettingsChanges, folder: str) -> SettingsChanges:
+    """The changes; a `cwd` that is not absolute is one of the session's folder, not of the worker's."""
+    cwd = changes.get("cwd")
+    if cwd is None or posixpath.isabs(cwd):
+        return changes
+    return {**changes, "cwd": posixpath.normpath(posixpath.join(folder, cwd))}
 
 
 def token_count(draft: Draft, response_id: ResponseId | None = None) -> None:
