@@ -37,7 +37,7 @@ from orchestrator.protocol import (
     usage,
     wire,
 )
-from orchestrator.protocol.served import NEVER_SENT, NEVER_SERVED, SENT_EVENTS, SERVED_OPS
+from orchestrator.protocol.served import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 
 SHARED: Final[tuple[ModuleType, ...]] = (
     inputs, policy, scalars, commands, plans, review, usage, faults, mcp, agents, catalog,
@@ -95,7 +95,8 @@ document states what, and what was decided where documents differ: [sources](sou
   operation is refused.
 - An operation is *served*, or *not served*: then it is read and answered by an `error`. An event
   is *sent* by this version, or *only read*: in rollouts of other programs and versions. What Dendro
-  leaves to other programs stands under [Read, not served](#read-not-served).
+  leaves to other programs stands under [Read, not served](#read-not-served). A value that is *only
+  read* is in no event of this version.
 """
 
 BOUNDS: Final = f"""\
@@ -165,7 +166,8 @@ def _variants(
     """Variants of a union; `words` say of each whether this version has it `done`."""
     for is_done, word in zip((True, False), words, strict=True):
         tags = [tag for tag in map(wire.tag_of, models) if (tag in done) is is_done]
-        yield f"{word.capitalize()}: " + " · ".join(f"[`{tag}`](#{tag})" for tag in tags) + "\n"
+        if tags:
+            yield f"{word.capitalize()}: " + " · ".join(f"[`{tag}`](#{tag})" for tag in tags) + "\n"
     for model in models:
         tag = wire.tag_of(model)
         yield from _model(model, f"### `{tag}`", words[0] if tag in done else words[1])
@@ -213,9 +215,14 @@ def _model(model: type[BaseModel], heading: str, status: str = "") -> Iterator[s
 def _enumerations() -> Iterator[str]:
     for module in (items, *SHARED):
         for enum in _classes(module, Enum):
-            values = ", ".join(f"`{member.value}`" for member in enum)
-            yield f"- `{enum.__name__}`: {values}. {_first_line(enum)}"
+            yield f"- `{enum.__name__}`: {', '.join(_values(enum))}. {_first_line(enum)}"
     yield ""
+
+
+def _values(enum: type[Enum]) -> Iterator[str]:
+    only_read = ONLY_READ.get(enum.__name__, frozenset())
+    for member in enum:
+        yield f"`{member.value}` (only read)" if member.value in only_read else f"`{member.value}`"
 
 
 def _classes(module: ModuleType, base: Any) -> list[Any]:

@@ -5,6 +5,7 @@ A test holds both sets against the code.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 SERVED_OPS: Final = frozenset(
@@ -145,3 +146,14 @@ NEVER_SENT: Final = frozenset(
     }
 )
 """Events that only other programs send."""
+
+ONLY_READ: Final[Mapping[str, frozenset[str]]] = {
+    "AgentState": frozenset({"pending_init", "running", "shutdown", "not_found", "interrupted"}),
+    "ExecCommandSource": frozenset({"unified_exec_interaction"}),
+    "NetworkAccess": frozenset({"restricted", "enabled"}),
+    "SkillScope": frozenset({"system"}),
+    "TurnAbortReason": frozenset({"budget_limited"}),
+    "UserMessageKind": frozenset({"user_instructions", "environment_context"}),
+    "WindowsSandboxLevel": frozenset({"disabled", "restricted-token", "elevated"}),
+}
+"""Values of enumerations that a session never sends, by the enumeration's name."""

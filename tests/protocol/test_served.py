@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.protocol import events, ops
-from orchestrator.protocol.served import NEVER_SENT, NEVER_SERVED, SENT_EVENTS, SERVED_OPS
+from orchestrator.protocol.served import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 from tests.core.driver import Session
+from tests.coverage_page import enumerations
 from tests.protocol.test_wire_ops import submit
 from tests.protocol.wire_examples import examples
 
@@ -97,3 +98,25 @@ def test_what_is_left_to_other_programs_is_in_the_protocol_and_never_served_nor_
     assert not NEVER_SERVED & SERVED_OPS
     assert set(events.EVENTS) > NEVER_SENT
     assert not NEVER_SENT & SENT_EVENTS
+
+
+def test_value_that_is_only_read_is_one_that_no_session_names() -> None:
+    enums = {enum.__name__: enum for enum in enumerations()}
+    members = {
+        f"{name}.{enums[name](value).name}": value for name, values in ONLY_READ.items() for value in values
+    }
+    sessions = [
+        path for part in ("core", "runtime", "tools", "instructions", "mcp") for path in _modules(part)
+    ]
+    named = {
+        ast.unparse(node)
+        for path in sessions
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    assert {"SkillScope.USER", "SkillScope.REPO"} <= named, "the test sees what a session names"
+    assert sorted(members.keys() & named) == [], ADAPT
+
+
+def _modules(part: str) -> Iterator[Path]:
+    return (PRODUCT / part).rglob("*.py")
