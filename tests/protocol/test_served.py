@@ -67,6 +67,9 @@ class Builders(ast.NodeVisitor):
     def _note(self, name: str | None) -> None:
         if name in EVENT_TAGS:
             self.tags.add(EVENT_TAGS[name])
+        elif name in events.EVENTS and hasattr(events, name):
+            # Some payloads are made by a function with the event's tag for a name.
+            self.tags.add(name)
 
 
 def built_events() -> Iterator[str]:
