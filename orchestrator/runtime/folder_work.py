@@ -23,7 +23,7 @@ from orchestrator.core.folder_commands import (
     FolderUnsaved,
     SetupEnded,
 )
-from orchestrator.core.folder_use import may_write, writing
+from orchestrator.core.folder_use import lacks_setup, may_write, writing
 from orchestrator.core.outstanding import MakeFolder, SaveFolder, Work
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
@@ -154,7 +154,8 @@ class FolderWork:
     def recorded(self) -> None:
         """Notes that the log has what was found of the folder so far.
 
-        Without a snapshot of its last changes the folder is at none that the log names.
+        Without a snapshot of its last changes the folder is at none that the log names. One that lacks its
+        set-up is no copy to go on with, either: clean, it would pass for one in which the script has run.
         """
         state = self._state
         if state.facts.portable is None or state.workspace.epoch != self._claim.epoch:
@@ -162,7 +163,8 @@ class FolderWork:
         unsaved = state.workspace.unsaved
         ahead = unsaved is not None and unsaved.snapshot is None
         runs = bool(state.processes.living) or self._is_written(state)
-        self._folders.recorded(state, self._claim, resting=not (runs or ahead))
+        resting = not (runs or ahead or lacks_setup(state))
+        self._folders.recorded(state, self._claim, resting=resting)
 
     def _is_written(self, state: State) -> bool:
         """Whether a call that runs, or the set-up, may be writing to the folder."""

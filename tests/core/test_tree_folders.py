@@ -10,9 +10,10 @@ from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
 from orchestrator.core.decide.child_folder import NOT_OWN, NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact
-from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved
+from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved, SetupBegins
+from orchestrator.core.folder_use import lacks_setup
 from orchestrator.core.ids import AgentId
-from orchestrator.core.settings import PortableFolder, TurnSettings, portable_wire
+from orchestrator.core.settings import FolderSetup, PortableFolder, TurnSettings, portable_wire
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.workspace import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
@@ -37,6 +38,34 @@ def test_agent_begins_with_its_parents_folder_as_it_was_recorded_last() -> None:
         assert known.omitted == ("'.env'",)
         assert child.state.facts.portable == tree.root.state.facts.portable
         assert child.state.settings.cwd == tree.root.state.settings.cwd
+
+
+def test_agent_sets_its_own_folder_up_by_the_script_of_its_tree() -> None:
+    setup = FolderSetup("make")
+    folder: Any = portable_wire(PortableFolder("/workspaces", "repo", setup=setup))
+    tree = TreeDriver(facts={"portable": folder})
+    tree.root.record(fact(f.WorkspaceBegun(SnapshotId("s0"), (PACK,))))
+    tree.root.say("do it", "u1")
+    # The parent's folder is set up: the child's is another one.
+    tree.root.record(fact(f.WorkspaceMade(1, "m1")), fact(f.WorkspaceSetupEnded("done")))
+    for child in (tree.root.spawns("work"), tree.root.forks("work")):
+        assert child.state.facts.portable is not None
+        assert child.state.facts.portable.setup == setup
+        assert lacks_setup(child.state)
+
+
+def test_setup_of_an_agent_that_was_cancelled_is_refused_by_its_commit() -> None:
+    setup = FolderSetup("make")
+    folder: Any = portable_wire(PortableFolder("/workspaces", "repo", setup=setup))
+    tree = TreeDriver(facts={"portable": folder})
+    tree.root.record(fact(f.WorkspaceBegun(SnapshotId("s0"), (PACK,))))
+    tree.root.say("do it", "u1")
+    child = tree.root.spawns("work")
+    tree.settle()
+    child.happens(FolderMade("m1", SnapshotId("s0"), anew=True))
+    tree_part = child.happens(SetupBegins()).decision.tree
+    assert tree_part is not None
+    assert tree_part.unless_flagged
 
 
 def test_folder_that_is_not_stored_gives_no_agent_a_copy() -> None:

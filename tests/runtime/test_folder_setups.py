@@ -9,6 +9,7 @@ import pytest
 from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import FolderSetup, PortableFolder
+from orchestrator.core.workspace import SetupOutcome
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
@@ -52,15 +53,17 @@ async def test_setup_is_run_once_and_recorded_before_the_first_call(
     assert harness.tools.started == {"setup": 1, "c1": 1, "c2": 1}
 
 
-async def test_copy_counts_as_clean_only_when_the_setup_is_over(
-    harness: Harness, folders: ScriptedFolders
+@pytest.mark.parametrize(("outcome", "clean"), [("done", True), ("failed", False)])
+async def test_copy_counts_as_clean_only_when_its_setup_has_run_to_its_end(
+    harness: Harness, folders: ScriptedFolders, outcome: SetupOutcome, *, clean: bool
 ) -> None:
     session = await prepared(harness)
+    harness.tools.setup = SetupEnded(outcome)
     await harness.run(session)
-    marked = [each for each in folders.asked if each.startswith("recorded") or each == "writing"]
-    begun = marked.index("writing")
-    assert "resting" in marked[begun - 2], "the folder was made, and nothing had begun"
-    assert "resting" not in marked[begun - 1], "the log says that the set-up begins"
+    marked = [each for each in folders.asked if each.startswith("recorded")]
+    assert ("resting" in marked[-1]) is clean
+    before = folders.asked.index("changed ")
+    assert not any("resting" in each for each in folders.asked[:before])
 
 
 async def test_failing_setup_fails_the_task_and_no_call_is_run(
