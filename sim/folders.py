@@ -210,10 +210,11 @@ class SimFolders:
                 content = await self._content(state)
             except ArchiveUnavailable as error:
                 return FolderFailed(self.machine, str(error), elsewhere=True)
+            # It counts as clean when the log has it, and not before.
             copy, anew = Copy(list(content), claim.claim_id), True
         if not self._permits(claim):
             return FolderFailed(self.machine, "the claim is over", elsewhere=True)
-        copy.holder, copy.clean = claim.claim_id, str(standing)
+        copy.holder = claim.claim_id
         self._folders.made(claim.session, claim.claim_id, self._folders.copies.get(place))
         self._folders.copies[place] = copy
         self._held[claim.claim_id] = _Held(copy, known.snapshot, standing, known.packs)
@@ -227,7 +228,7 @@ class SimFolders:
             return FolderFailed(self.machine, str(error), elsewhere=True)
         if not self._permits(claim):
             return FolderFailed(self.machine, "the claim is over", elsewhere=True)
-        copy = Copy([], claim.claim_id, snapshot)
+        copy = Copy([], claim.claim_id)
         self._folders.copies[self.machine, str(claim.session)] = copy
         self._held[claim.claim_id] = _Held(copy, snapshot, snapshot, (pack,))
         return FolderMade(self.machine, snapshot, anew=True, fetched=pack)
