@@ -80,6 +80,9 @@ class ThreadFilter:
         """Whether the thread is one of them, by all that is known of it."""
         if thread.ephemeral or (thread.spawned is None and thread.source not in self.kinds):
             return False
+        if not thread.begun:
+            # Nobody would know it again: a terminal makes one with every start.
+            return False
         if self.cwds and not any(PurePath(thread.cwd) == PurePath(cwd) for cwd in self.cwds):
             return False
         if self.providers and thread.model_provider not in self.providers:

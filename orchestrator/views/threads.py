@@ -75,6 +75,8 @@ class Thread:
     forked_from: SessionId | None = None
     source: Source = "cli"
     ephemeral: bool = False
+    begun: bool = True
+    """Whether a person has said, named or done anything in it, or it came from another thread."""
     spawned: Spawned | None = None
     """None for a root."""
 
@@ -98,6 +100,8 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
     """The thread of a session; `agent` is its record in the tree's registry, if it is an agent's."""
     meta: Mapping[str, Any] = orjson.loads(head.meta) if head.meta else {}
     forked_from = meta.get("forked_from")
+    words = preview or meta.get("preview") or meta.get("title") or ""
+    name = head.name or meta.get("name") or None
     return Thread(
         id=head.session,
         root=SessionId(head.tree),
@@ -105,8 +109,8 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
         waits=_WAITS.get(head.status),
         created_ms=head.created_ms,
         updated_ms=meta.get("updated_ms") or head.created_ms,
-        preview=preview or meta.get("preview") or meta.get("title") or "",
-        name=head.name or meta.get("name") or None,
+        preview=words,
+        name=name,
         cwd=meta.get("cwd") or "/",
         model=meta.get("model") or "",
         model_provider=meta.get("model_provider") or "",
@@ -117,8 +121,15 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
         source="exec" if head.labels.source == "exec" else "cli",
         ephemeral=head.labels.ephemeral,
         forked_from=None if forked_from is None else SessionId(forked_from),
+        # A task that has ended counts for its words: those of an image alone, or of a log that was compacted.
+        begun=bool(words or name or forked_from or meta.get("outcome")) or _is_used(head),
         spawned=None if head.agent_id == ROOT else _spawned(head, agent),
     )
+
+
+def _is_used(head: SessionHead) -> bool:
+    """Whether a session works, waits, or has something in its queue."""
+    return head.status not in _AT_REST or head.sq_tip != head.cursor or head.agent_id != ROOT
 
 
 def _spawned(head: SessionHead, agent: Agent | None) -> Spawned:

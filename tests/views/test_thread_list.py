@@ -178,6 +178,39 @@ async def test_list_is_narrowed_by_folder_provider_and_words() -> None:
     assert await pages(fleet, wanted=ThreadFilter(text="nowhere")) == [[]]
 
 
+BARE = {"name": None, "title": "", "preview": "", "outcome": ""}
+
+
+async def test_thread_without_a_word_is_in_no_list_and_pages_stay_whole() -> None:
+    fleet = Fleet()
+    for n in range(1, 10):
+        fleet.add(n, n, BARE if n % 2 else None)
+    assert await pages(fleet) == [[8, 6, 4], [2]]
+    assert await pages(fleet, direction="asc", sort="recency") == [[2, 4, 6], [8]]
+    assert await pages(fleet, wanted=ThreadFilter(archived=True)) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("meta", "facts"),
+    [
+        ({"name": "Mine"}, {}),
+        ({"preview": "hello"}, {}),
+        ({"outcome": "interrupted"}, {}),
+        ({"forked_from": "01a1f8a1-c5d0-7001-97bc-c80be6a60f79"}, {}),
+        ({}, {"name": "Mine"}),
+        ({}, {"status": "running"}),
+        ({}, {"status": "awaiting_approval"}),
+        ({}, {"sq_tip": "5-0"}),
+    ],
+)
+async def test_thread_is_listed_as_soon_as_anything_was_said_or_done_in_it(
+    meta: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    fleet = Fleet()
+    fleet.add(1, 1, BARE | meta, **facts)
+    assert await pages(fleet) == [[1]]
+
+
 async def test_page_costs_what_it_shows_and_not_the_fleet() -> None:
     fleet = Fleet()
     for n in range(1, 2_000):

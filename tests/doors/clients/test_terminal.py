@@ -21,6 +21,7 @@ import pytest
 
 from tests.cli.machine import PATIENCE_S, Machine, dendro
 from tests.doors.clients.packages import from_npm
+from tests.started import Started
 
 pytestmark = pytest.mark.realredis
 
@@ -29,7 +30,11 @@ ASK = {
     "with_escalated_permissions": True,
     "justification": "It writes.",
 }
-SLOWLY = {"delta_delay_ms": 300, "items": [{"text": "These are many words that come slowly, one by one."}]}
+SLOWLY = {
+    # A terminal shows a line when it is whole.
+    "delta_delay_ms": 300,
+    "items": [{"text": "These are many words.\n\nThey come slowly,\n\nand all of them\n\none by one."}],
+}
 SCENARIO = {
     "per_session": True,
     "after_end": "repeat_last",
@@ -129,13 +134,12 @@ def terminal(machine: Machine, *words: str) -> Iterator[Screen]:
 @contextmanager
 def server(machine: Machine, address: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """`dendro app-server` at an address; it is killed at the end."""
-    process = subprocess.Popen(
+    process = Started(
         dendro("app-server", "--listen", address, *words),
         stderr=subprocess.PIPE,
         text=True,
         cwd=machine.folder,
         env=machine.environ,
-        start_new_session=True,
     )
     assert process.stderr is not None
     try:
@@ -149,6 +153,8 @@ def server(machine: Machine, address: str, *words: str) -> Iterator[subprocess.P
         process.stderr.close()
 
 
+# Four servers and two terminals start here, one behind the other: on a busy machine that takes its time.
+@pytest.mark.timeout(300)
 def test_terminal_asks_and_reads_on_across_deaths_of_its_server_and_resumes_at_another(
     machine: Machine,
 ) -> None:
@@ -188,9 +194,7 @@ def worker(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
     command = dendro(
         "worker", "-c", "worker.lease_s=2", "-c", "worker.trust_s=1.5", "-c", "worker.renew_s=0.5"
     )
-    with subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, cwd=machine.folder, env=machine.environ
-    ) as process:
+    with Started(command, stderr=subprocess.DEVNULL, cwd=machine.folder, env=machine.environ) as process:
         try:
             yield process
         finally:
