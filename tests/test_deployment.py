@@ -38,6 +38,22 @@ def test_worker_of_a_named_pool_serves_the_sessions_of_its_host_too(tmp_path: Pa
     assert worker_pools(named) == ("gpu", session_pool(own))
 
 
+def test_key_that_was_handed_to_a_process_pays_for_no_session_of_another_key(tmp_path: Path) -> None:
+    def handed(key: str, *overrides: str) -> Settings:
+        environ = {"HOME": str(tmp_path / "home"), "CODEX_API_KEY": key}
+        overrides = ('model_providers.openai.env_key="CODEX_API_KEY"', *overrides)
+        return load_settings(SettingsSources(tmp_path, environ, overrides=overrides))
+
+    mine, yours, plain = handed("mine"), handed("yours"), settings(tmp_path)
+    assert len({session_pool(one) for one in (mine, yours, plain)}) == 3
+    assert "mine" not in session_pool(mine)
+    assert worker_pools(mine) == (session_pool(mine),)
+    assert worker_pools(handed("")) == worker_pools(plain)
+    named = handed("mine", f'worker.pools=["{session_pool(yours)}"]')
+    assert worker_pools(named) == (session_pool(yours), session_pool(mine))
+    assert session_pool(handed("mine", "pool=gpu")) == "gpu"
+
+
 def test_floors_of_waits_and_watchdogs_reach_a_new_tree(tmp_path: Path) -> None:
     rules = birth(tmp_path, "agents.await_floor_s=1", "agents.watchdog_floor_s=2").facts.tree_rules
     assert (rules.await_floor_s, rules.watchdog_floor_s) == (1, 2)

@@ -25,7 +25,6 @@ RESUME = "resume"
 SCHEMA_BYTES = 1 << 20
 STOP_S = 2.0
 """The time that a turn gets to end when the process is told to."""
-API_KEY = "CODEX_API_KEY"
 ORIGINATOR = "CODEX_INTERNAL_ORIGINATOR_OVERRIDE"
 
 
@@ -132,10 +131,11 @@ def _invocation(given: Invocation) -> Invocation:
     """With the overrides in our words, and the key that the SDK hands over."""
     from orchestrator.settings import SettingsSources
     from orchestrator.settings.overrides import translated
+    from orchestrator.wiring.deployment import HANDED_KEY
 
     overrides = translated(given.overrides)
-    if SettingsSources.of_process().environ.get(API_KEY):
-        overrides = (f'model_providers.openai.env_key="{API_KEY}"', *overrides)
+    if SettingsSources.of_process().environ.get(HANDED_KEY):
+        overrides = (f'model_providers.openai.env_key="{HANDED_KEY}"', *overrides)
     return replace(given, overrides=overrides)
 
 
@@ -252,6 +252,7 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
         else:
             head = await _to_resume(found, order.thread)
             if worker is not None:
+                _check_pool(settings, head)
                 worker.start()
             op, used = await resumed_turn(found, head, _input(order))
             session, cursor = head.session, EqCursor.at(head)
@@ -302,6 +303,23 @@ async def _to_resume(found: Opened, thread: str) -> SessionHead:
         raise
     except ViewError as error:
         raise Fault(f"no rollout found for thread id {thread}: {error}") from error
+
+
+def _check_pool(settings: Settings, head: SessionHead) -> None:
+    """Raises `Fault` where the key of this process would not serve the thread."""
+    import orjson
+
+    from orchestrator.wiring.deployment import HANDED_KEY, worker_pools
+
+    if not settings.host.environ.get(HANDED_KEY) or head.pool in worker_pools(settings):
+        return
+    pools = orjson.dumps([head.pool]).decode()
+    raise Fault(
+        f"thread {head.session} was begun under another key, or without one (pool {head.pool}), and the key "
+        f"in {HANDED_KEY} pays for threads that were begun with it alone; go on under the other key, with "
+        f"--no-worker where a worker serves that pool, or let this key pay for all of that pool: "
+        f"-c 'worker.pools={pools}'"
+    )
 
 
 async def _until_stopped(

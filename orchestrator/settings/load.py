@@ -312,15 +312,19 @@ def _share_retry_keys(layers: Layers, chosen: str) -> None:
             layers.assign(path, shared)
 
 
+def usual_pools(host: HostSettings) -> tuple[str, ...]:
+    """The pools of a worker for which none is named: this machine's, and that of every worker."""
+    return f"host:{host.machine_id}", "default"
+
+
 def _complete(settings: Settings, warnings: Iterable[str]) -> Settings:
     """Defaults that follow from other settings."""
-    host_pool = f"host:{settings.host.machine_id}"
     places = {
         "url": settings.upkeep.url or settings.redis.url,
         "archive_url": settings.upkeep.archive_url or (settings.home / "archive").as_uri(),
     }
     upkeep = settings.upkeep.model_copy(update=places)
-    pools = settings.worker.pools or (host_pool, "default")
+    pools = settings.worker.pools or usual_pools(settings.host)
     worker = settings.worker.model_copy(update={"pools": pools})
     root = settings.workspace.root or settings.home / "workspaces"
     workspace = settings.workspace.model_copy(update={"root": root})

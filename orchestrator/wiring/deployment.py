@@ -28,10 +28,13 @@ from orchestrator.core.entries.stored import encode_event
 from orchestrator.protocol.events import Error
 from orchestrator.protocol.wire import UNSET
 from orchestrator.settings import Settings
+from orchestrator.settings.load import usual_pools
 from orchestrator.tables import ProviderSettings
 
 OPENING_S = 10.0
 """The wait of a process at its start for a Redis that does not answer."""
+HANDED_KEY = "CODEX_API_KEY"
+"""The variable in which a program hands a key to the one process that it starts."""
 EVERY_WORKER = "default"
 """The pool that workers serve without being told to: a machine's own would hold a portable session on it."""
 QUARANTINED = (
@@ -135,10 +138,11 @@ def session_pool(settings: Settings) -> str:
 
     A session names its provider, and its worker has the table: a worker of the same host
     with other tables would send the turn elsewhere. So tables that are not the built-in
-    ones have a pool of their own on the host.
+    ones have a pool of their own on the host. A key that was handed to this process alone has
+    one, too: another key would pay for the turn.
     """
     pool, host_pool = settings.session_defaults.pool, f"host:{settings.host.machine_id}"
-    return f"{host_pool}{_tables_suffix(settings)}" if pool == host_pool else pool
+    return f"{host_pool}{_tables_suffix(settings)}{_key_suffix(settings)}" if pool == host_pool else pool
 
 
 def portable_pool(settings: Settings) -> str:
@@ -149,8 +153,19 @@ def portable_pool(settings: Settings) -> str:
 
 def worker_pools(settings: Settings) -> tuple[str, ...]:
     """The pools that a worker with these settings serves."""
-    own = session_pool(settings)
+    own, usual = session_pool(settings), usual_pools(settings.host)
+    if _key_suffix(settings) and settings.worker.pools == usual:
+        # A key for one process pays for no turn of others, unless a person names their pool.
+        return (own,)
     return tuple(dict.fromkeys((*settings.worker.pools, own)))
+
+
+def _key_suffix(settings: Settings) -> str:
+    """A mark of the key that a program handed to this process; empty without one."""
+    key = settings.host.environ.get(HANDED_KEY, "")
+    if not key or all(provider.env_key != HANDED_KEY for provider in settings.model.providers.values()):
+        return ""
+    return ":key-" + hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:12]
 
 
 def _tables_suffix(settings: Settings) -> str:

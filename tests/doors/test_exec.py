@@ -61,6 +61,10 @@ async def test_program_sets_what_its_sdk_lets_it_set(tmp_path: Path) -> None:
         )
         assert done.code == 0, done.stderr
         meta = first_line(place)
+        other = await exec_run(place, "resume", "--last", "go on", CODEX_API_KEY="another")
+        assert (other.code, other.events) == (1, [])
+        assert "was begun under another key" in other.stderr
+        assert "-c 'worker.pools=[\"host:" in other.stderr
     kinds = ["thread.started", "item.completed", "turn.started", "item.completed", "turn.completed"]
     assert done.kinds() == kinds, done.events
     warning = done.events[1]["item"]
