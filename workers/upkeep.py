@@ -47,7 +47,7 @@ from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.workspaces.packs import Packs
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
-from workers.upkeep_packs import collect_packs
+from workers.upkeep_packs import collect_packs, collect_unborn
 from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
 from workers.upkeep_sealing import Mover, archive_session, due_to_archive, due_to_seal, seal_session
@@ -171,6 +171,7 @@ async def verify(ctx: Context) -> int:
     broken = await verify_some(upkeep.storage, taken)
     if upkeep.packs is not None:
         await collect_packs(upkeep.storage, upkeep.packs, taken, time.time())
+        await collect_unborn(upkeep.storage.broker, upkeep.packs, upkeep.storage.broker.now_ms())
     return broken
 
 

@@ -3,6 +3,8 @@
 A pack is named by the commit that follows it, under the claim in its name. So one of an earlier claim that
 no entry names by now will never be named. What is young stays all the same: clocks of stores differ, and a
 person may be looking for it.
+
+Packs of a session that was announced and never created have no log at all: they go after a day, too.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from orchestrator.broker.births import Births
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
@@ -37,6 +40,28 @@ async def collect_packs(storage: Storage, packs: Packs, sessions: Sequence[Sessi
             continue
         except (ArchiveUnavailable, BrokenArchive) as error:
             log.warning("session %s: its packs were not looked at: %s", session, error)
+    return removed
+
+
+async def collect_unborn(broker: Births, packs: Packs, now_ms: int) -> int:
+    """Removes packs stored for sessions that nobody created within a day; answers how many sessions.
+
+    Only what was announced here is looked at: the store may be another deployment's as well.
+    """
+    removed = 0
+    for session in await broker.unborn(now_ms - int(YOUNG_S * 1000)):
+        # Behind this it cannot be created any more, so no entry will name what is removed.
+        if not await broker.give_up(session):
+            continue
+        try:
+            for name in await packs.names(TreeId(session), session):
+                await packs.remove(name)
+        except ArchiveUnavailable as error:
+            log.warning("session %s was never made, and its packs are not removed: %s", session, error)
+            continue
+        await broker.forget_unborn(session)
+        log.info("removed the packs of session %s, which was never made", session)
+        removed += 1
     return removed
 
 

@@ -14,10 +14,12 @@ from typing import Any
 from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
 from orchestrator.broker.arguments import Argument
+from orchestrator.broker.births import Births
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
 from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import (
+    BirthGivenUp,
     BrokerError,
     Corrupt,
     Misconfigured,
@@ -80,7 +82,9 @@ _NAME_NEXT = (b"NONE", b"LEFT")
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens, FleetIndex, Notes):
+class Broker(
+    Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens, FleetIndex, Notes, Births
+):
     """Everything that changes a session; all that its bases keep, count, fire and read."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
@@ -107,7 +111,10 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
     # ── giving ────────────────────────────────────────────────────────────────────────────────
 
     async def create(self, tree: NewTree) -> bool:
-        """Creates a root session; False if this very request was served before."""
+        """Creates a root session; False if this very request was served before.
+
+        Raises `BirthGivenUp` for an announced one that took too long.
+        """
         root = tree.root
         reply = await self._connection.run(requests.create_call(self.keys, self.config, tree))
         match code_of(reply, root.session):
@@ -117,6 +124,8 @@ class Broker(Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, T
                 return code == "OK"
             case "CONFLICT":
                 raise SubmissionConflict(root.session)
+            case "GIVEN_UP":
+                raise BirthGivenUp(root.session)
             case code:
                 raise unexpected("create", code)
 

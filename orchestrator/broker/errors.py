@@ -97,6 +97,17 @@ class SubmissionConflict(BrokerError):
         self.submission = submission
 
 
+class BirthGivenUp(BrokerError):
+    """The packs of an announced session were given up before it was created."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(
+            f"session {session} was not made: its folder was stored so long ago that it may be removed by "
+            "now, or Redis has lost its announcement; begin again"
+        )
+        self.session = session
+
+
 class QueueFull(BrokerError):
     """The session's queue holds as much as it may."""
 

@@ -32,6 +32,8 @@ a tree live in one slot and a script may touch them together.
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:asked               stream  commit delete                doors, people     the last 1,024 changes
     {s}:sessions            zset    create commit                upkeep, search    the sessions
+    {s}:unborn              zset    announce give_up; create     upkeep            until the session is there,
+                                    removes                                        or a day
     {s}:index               zset    create commit enlist         listings          what is listed
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
@@ -173,6 +175,10 @@ class Keys:
     def index(self, shard: int) -> str:
         """The roots that lists show; `_index.lua` says how its members are made."""
         return self.of_shard(shard, "index")
+
+    def unborn(self, shard: int) -> str:
+        """The root sessions that packs are stored for and that are not created yet."""
+        return self.of_shard(shard, "unborn")
 
     def asked(self, shard: int) -> str:
         return self.of_shard(shard, "asked")

@@ -139,6 +139,8 @@ class NewTree:
     root: NewSession
     summary: Mapping[str, bytes] = field(default_factory=dict)
     labels: Labels = UNLABELLED
+    announced: bool = False
+    """Whether packs were stored for it: then it was announced before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
             *keys.pool(shard, root.pool),
             *birth_keys(keys, root.session),
             keys.index(shard),
+            keys.unborn(shard),
         ],
         pool_name=root.pool,
         **eq_limits(config),
@@ -127,6 +128,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
         source=tree.labels.source,
         who=tree.labels.who,
         ephemeral="1" if tree.labels.ephemeral else "",
+        announced=tree.announced,
     )
 
 

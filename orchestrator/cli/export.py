@@ -162,6 +162,8 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan
         raise Fault(f"{file}: {error}; nothing was imported") from None
     async with opened(settings) as found:
         own = plan.facts
+        if plan.packs:
+            await found.broker.announce(own.session_id)
         lacking = await copied_to(found.packs(), own.tree_id, own.session_id, plan.packs)
         return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
 

@@ -137,7 +137,8 @@ class Client:
         blobs: dict[str, bytes] = {}
         root = self._born(birth, session, tree, blobs)
         labels = Labels(self.namespace or "", source, self.who, ephemeral)
-        new = NewTree(root, first_limits(birth.facts.tree_rules), labels)
+        packed = birth.folder is not None and bool(birth.folder.packs)
+        new = NewTree(root, first_limits(birth.facts.tree_rules), labels, announced=packed)
         if blobs:
             await self._insist(lambda: self._ports.texts.store(tree, blobs, unborn=True))
         await self._insist(lambda: self._ports.broker.create(new))

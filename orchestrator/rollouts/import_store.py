@@ -100,7 +100,7 @@ async def store(
         meta=ending.meta,
         status=ending.status if whole else "importing",
     )
-    await found.broker.create(NewTree(born))
+    await found.broker.create(NewTree(born, announced=bool(plan.packs)))
     if not whole:
         try:
             await _continue(found, born.session, first, cuts[1:], ending, contents, writer)

@@ -103,6 +103,7 @@ def _misuse() -> tuple[type[Exception], ...]:
 def _failures() -> tuple[type[Exception], ...]:
     """Errors about one session: the deployment itself is well."""
     from orchestrator.broker.errors import (
+        BirthGivenUp,
         Corrupt,
         QueueFull,
         SessionArchived,
@@ -122,7 +123,15 @@ def _failures() -> tuple[type[Exception], ...]:
     from orchestrator.workspaces.packs import BrokenPack
     from workers.companion import LostWorker
 
-    session = (Corrupt, QueueFull, SessionArchived, SessionHeld, SubmissionConflict, UnknownSession)
+    session = (
+        BirthGivenUp,
+        Corrupt,
+        QueueFull,
+        SessionArchived,
+        SessionHeld,
+        SubmissionConflict,
+        UnknownSession,
+    )
     return (
         *session,
         ViewError,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from orchestrator.broker.births import Births
 from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
@@ -118,7 +119,7 @@ class NewThreads:
         """
         settings, warnings = await asyncio.to_thread(self._settings, wish)
         own = replace(await asyncio.to_thread(self._birth, settings), history=await client.history())
-        birth = await _forked(replace(settings, named=_named(wish)), source, own)
+        birth = await _forked(self.found.broker, replace(settings, named=_named(wish)), source, own)
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))
         await copy_texts(self.found, source, TreeId(birth.facts.tree_id))
@@ -188,13 +189,13 @@ async def _check_seen(client: Client, text: str) -> None:
         raise BadSetting(f"workspace: there is no session {text[:80]}")
 
 
-async def _forked(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+async def _forked(broker: Births, settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
     if source.state.facts.portable is None:
         return forked_birth(settings, source, own)
     from orchestrator.wiring.portable import forked_folder
 
     try:
-        return await forked_folder(settings, source, own)
+        return await forked_folder(broker, settings, source, own)
     except ViewError as error:
         raise BadSetting(f"workspace: {error}") from None
 

@@ -178,17 +178,17 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     folder = settings.session_defaults.cwd
     workspace = await asyncio.to_thread(look_at, folder, guide(settings))
     own = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
-    birth = await _forked(settings, source, replace(own, history=await client.history()))
+    birth = await _forked(found, source, replace(own, history=await client.history()))
     await copy_texts(found, source, TreeId(birth.facts.tree_id))
     return await head_of(found.broker, await client.create(birth))
 
 
-async def _forked(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+async def _forked(found: Opened, source: ForkedFrom, own: Birth) -> Birth:
     if source.state.facts.portable is None:
-        return forked_birth(settings, source, own)
+        return forked_birth(found.settings, source, own)
     from orchestrator.wiring.portable import forked_folder
 
-    return await forked_folder(settings, source, own)
+    return await forked_folder(found.broker, found.settings, source, own)
 
 
 async def portable_session(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.broker.births import Births
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom
@@ -177,12 +178,17 @@ def _of_session(settings: Settings, source: tuple[State, str]) -> FirstFolder:
     return FirstFolder(replace(theirs, root=root, untold=True), source=source)
 
 
-async def with_folder(settings: Settings, birth: Birth, first: FirstFolder) -> Birth:
-    """The birth with its first snapshot, whose packs the store has; raises `NoWorkspace`."""
+async def with_folder(broker: Births, settings: Settings, birth: Birth, first: FirstFolder) -> Birth:
+    """The birth with its first snapshot, whose packs the store has; raises `NoWorkspace`.
+
+    `broker` hears of the session before the store does: packs of one that is never made are removed by it.
+    """
     try:
         if first.top is not None:
+            await broker.announce(SessionId(birth.facts.session_id))
             return replace(birth, folder=await _packed(settings, birth, first.top))
         if first.source is not None and first.source[0].workspace.snapshot is not None:
+            await broker.announce(SessionId(birth.facts.session_id))
             return replace(birth, folder=await _copied(settings, birth, first.source[0]))
         return birth
     except FolderError as error:
@@ -264,7 +270,7 @@ async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Sett
     birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom, first)
     if first.warning:
         birth = replace(birth, warnings=(first.warning,))
-    return await with_folder(settings, birth, first)
+    return await with_folder(found.broker, settings, birth, first)
 
 
 def _looked_at(settings: Settings, top: Path | None, within: str) -> Workspace:
@@ -282,7 +288,7 @@ async def _state_of(found: LogSource, session: str, at: int | None) -> tuple[Sta
     return source.state, str(head.session)
 
 
-async def forked_folder(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+async def forked_folder(broker: Births, settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
     """The birth of a fork whose source has a portable folder: it begins with a copy, in a tree of its own.
 
     `own` is what the session would be without a source. Raises `NoWorkspace`.
@@ -299,7 +305,7 @@ async def forked_folder(settings: Settings, source: ForkedFrom, own: Birth) -> B
     pool = own.facts.pool if "pool" in settings.named else state.facts.pool
     facts = replace(birth.facts, portable=first.portable, workspace=None, pool=pool)
     moved = replace(birth, facts=facts, settings=replace(birth.settings, cwd=cwd))
-    return await with_folder(settings, moved, first)
+    return await with_folder(broker, settings, moved, first)
 
 
 def _moved(source: State, folder: str) -> str:

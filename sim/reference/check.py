@@ -26,6 +26,7 @@ STATEMENTS: Mapping[str, Statement] = {
     **{
         f.__name__: f
         for f in (
+            sessions.announce,
             sessions.archive,
             sessions.claim,
             sessions.create,
@@ -33,6 +34,7 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.drain,
             sessions.emit,
             sessions.fire,
+            sessions.give_up,
             sessions.heartbeat,
             sessions.keep_secret,
             sessions.peek,

@@ -48,15 +48,33 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     pool = Pool.at(given.word(), keys, 2)
     keep, ttl_ms = given.number(), given.number()
     it, summary = birth(given, [pool], keys, 6), given.rows(2)
-    labels = Labels(*given.words(4))
+    labels, announced = Labels(*given.words(4)), bool(given.number())
     known = sight.hash(keys[6]).get(b"created")
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
+    if announced and not sight.zset(keys[13]).get(it.session):
+        return [b"GIVEN_UP"]
+    if announced:
+        del sight.zset(keys[13])[it.session]
     tree = sight.hash(agents)
     tree[b"root"], tree[b"wall_from"] = it.session, written(sight.now)
     new_session(sight, it, Around(agents, sessions, keep, ttl_ms), labels)
     is_used(sight, keys[12], it.session, sight.hash(keys[6]))
     tree.update((name, value) for name, value in summary)
+    return [b"OK", sight.now]
+
+
+def announce(sight: Sight, keys: Keys, given: Given) -> Reply:
+    sight.zset(keys[0]).setdefault(given.word(), sight.now)
+    return [b"OK", sight.now]
+
+
+def give_up(sight: Sight, keys: Keys, given: Given) -> Reply:
+    unborn, name = sight.zset(keys[0]), given.word()
+    if b"created" in sight.hash(keys[1]):
+        unborn.pop(name, None)
+        return [b"BORN", sight.now]
+    unborn[name] = 0
     return [b"OK", sight.now]
 
 

@@ -89,7 +89,9 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         events=(NewEvent(b"hello", 1, "00000000"),),
         submissions=(NewSubmission("client", "s0", b"op"),),
     )
-    await broker.create(NewTree(root, {"limit:slots": b"4", "limit:tokens": b"50"}))
+    await broker.announce(root.session)
+    await broker.create(NewTree(root, {"limit:slots": b"4", "limit:tokens": b"50"}, announced=True))
+    assert await broker.give_up(session_id())
     session = root.session
     await submitted(broker, session)
     await broker.submit(Submit(session, "client", "a1", b"answer", SET_APART, secret=b"texts"))
@@ -306,6 +308,8 @@ async def test_full_server_refuses_every_script_whole(server: Backend) -> None:
 
 async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend: Backend) -> None:
     idempotent = {
+        "announce",
+        "give_up",
         "create",
         "submit",
         "claim",

@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.broker.errors import BirthGivenUp
+from orchestrator.broker.records import NewTree
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.entries import Entry
-from orchestrator.core.ids import TreeId
+from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.workspace import FileCounts, Pack
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.rollouts.storage import Storage
 from orchestrator.workspaces.packs import PackName, Packs
 from tests.workers.actors import Author, head_of, some_entries
-from workers.upkeep_packs import YOUNG_S, collect_packs
+from workers.upkeep_packs import YOUNG_S, collect_packs, collect_unborn
 from workers.upkeep_sealing import Moved, Mover, seal_session
 
 pytestmark = pytest.mark.realredis
@@ -110,3 +113,74 @@ async def test_log_that_cannot_be_read_whole_costs_no_pack(
         assert await collect_packs(storage, packs, [author.session], time.time() + TOMORROW) == 0
     assert "its packs were not looked at" in caplog.text
     assert await left(packs, author) == {named}
+
+
+# --- sessions that never were
+
+
+async def unborn(storage: Storage, packs: Packs, tmp_path: Path) -> Author:
+    """A client that has stored the first pack of a session, and not yet created it."""
+    author = Author(storage)
+    await storage.broker.announce(author.session)
+    await stored(packs, author, 0, f"first of {author.session}", tmp_path)
+    return author
+
+
+async def creates(storage: Storage, author: Author) -> bool:
+    root = NewSession(author.session, TreeId(author.session), "default", AgentId(0))
+    return await storage.broker.create(NewTree(root, announced=True))
+
+
+async def test_packs_of_a_session_that_nobody_made_are_removed_after_a_day(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    lost, other = await unborn(storage, packs, tmp_path), Author(storage)
+    # Announced by nobody here: another deployment's, whose store it is as well.
+    await stored(packs, other, 0, "theirs", tmp_path)
+    now_ms = storage.broker.now_ms()
+    assert await collect_unborn(storage.broker, packs, now_ms) == 0
+    assert len(await left(packs, lost)) == 1
+    assert await collect_unborn(storage.broker, packs, now_ms + int(TOMORROW * 1000)) == 1
+    assert await left(packs, lost) == set()
+    assert len(await left(packs, other)) == 1
+    assert await storage.broker.unborn(now_ms + int(TOMORROW * 1000)) == ()
+
+
+async def test_session_that_was_made_keeps_its_packs_and_is_announced_no_more(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    author = await unborn(storage, packs, tmp_path)
+    assert await creates(storage, author)
+    assert not await creates(storage, author), "asked again it is the same session"
+    later = storage.broker.now_ms() + int(TOMORROW * 1000)
+    assert await storage.broker.unborn(later) == ()
+    # An announcement that came late, behind the session.
+    await storage.broker.announce(author.session)
+    assert await collect_unborn(storage.broker, packs, later) == 0
+    assert len(await left(packs, author)) == 1
+    assert await storage.broker.unborn(later) == ()
+
+
+async def test_client_that_comes_after_its_packs_were_given_up_is_refused(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    late, never = await unborn(storage, packs, tmp_path), Author(storage)
+    assert await storage.broker.give_up(late.session)
+    for author in (late, never):
+        with pytest.raises(BirthGivenUp, match="begin again"):
+            await creates(storage, author)
+        assert await storage.broker.head(author.session) is None
+
+
+async def test_what_a_lost_upkeep_or_a_store_that_is_away_left_is_removed_by_the_next_round(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    lost = await unborn(storage, packs, tmp_path)
+    later = storage.broker.now_ms() + int(TOMORROW * 1000)
+    away = Packs(Objects((tmp_path / "away").as_uri()))
+    (tmp_path / "away").write_text("a file where a folder should be")
+    assert await collect_unborn(storage.broker, away, later) == 0
+    # Given up, and not removed: no day has to pass once more.
+    assert await storage.broker.unborn(1) == (lost.session,)
+    assert await collect_unborn(storage.broker, packs, later) == 1
+    assert await left(packs, lost) == set()

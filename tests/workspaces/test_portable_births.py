@@ -42,6 +42,16 @@ New = Callable[..., Settings]
 APP = "https://git.example/team/app.git"
 
 
+class Announced(list[str]):
+    """A broker that notes what it is told of."""
+
+    async def announce(self, session: str) -> None:
+        self.append(session)
+
+
+ANNOUNCED: Any = Announced()
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> New:
     def load(*overrides: str, cwd: Path | None = None) -> Settings:
@@ -56,7 +66,7 @@ def settings(tmp_path: Path) -> New:
 async def born(settings: Settings, wish: WorkspaceSource, source: State | None = None) -> Birth:
     first = first_folder(settings, wish, None if source is None else (source, "s1"))
     birth = new_birth(settings, Workspace(), 1_790_000_000_000, os.urandom, first)
-    return await with_folder(settings, birth, first)
+    return await with_folder(ANNOUNCED, settings, birth, first)
 
 
 def state_of(birth: Birth) -> State:
@@ -248,7 +258,7 @@ async def test_fork_goes_on_in_a_copy_that_is_its_own(settings: New, tmp_path: P
     state = state_of(await born(below, WorkspaceSource(folder=str(tmp_path / "work/sub"))))
     source = ForkedFrom(state.facts.session_id, 7, "ab" * 32, state)
     own = new_birth(found, Workspace(), 1_790_000_000_000, os.urandom)
-    fork = state_of(await forked_folder(found, source, own))
+    fork = state_of(await forked_folder(ANNOUNCED, found, source, own))
     folder = f"{tmp_path}/home/workspaces/{fork.facts.tree_id}/work"
     assert fork.settings.cwd == f"{folder}/sub"
     assert fork.facts.tree_id != state.facts.tree_id
@@ -263,4 +273,4 @@ async def test_fork_of_a_portable_folder_cannot_be_given_another_one(settings: N
     source = ForkedFrom(state.facts.session_id, 7, "ab" * 32, state)
     own = new_birth(found, Workspace(), 1_790_000_000_000, os.urandom)
     with pytest.raises(NoWorkspace, match="leave the folder out"):
-        await forked_folder(dataclasses.replace(found, named=frozenset({"cwd"})), source, own)
+        await forked_folder(ANNOUNCED, dataclasses.replace(found, named=frozenset({"cwd"})), source, own)

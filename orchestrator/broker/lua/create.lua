@@ -1,28 +1,30 @@
 -- uses: base wake queue birth index
--- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral
--- create(…) -> OK now | DUP now | CONFLICT | CORRUPT key why
+-- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
+-- create(…) -> OK now | DUP now | CONFLICT | GIVEN_UP | CORRUPT key why
 --
 -- A root session comes into being with its first entries and submissions. The session id is the
--- idempotency key: the same request again gets DUP, another request under the id CONFLICT.
+-- idempotency key: the same request again gets DUP, another request under the id CONFLICT. An announced one
+-- whose packs were given up meanwhile is not created.
 --
 -- KEYS  1 agents:<tree>    hash    the tree's projection; receives the tree's turn, summary, first moment
 --       2 sessions         zset    every session of the shard by last change
 --       3 due:<pool>       zset    4 leases:<pool> zset   5 ready:<pool> stream   6 clock:<pool> string
 --       7 session  hash    8 rollout stream   9 eq stream   10 sq stream   11 seen hash   12 seen_at zset
---      13 index zset      the roots of the shard that lists show
+--      13 index zset      the roots of the shard that lists show   14 unborn zset
 
 local pool = fixed_pool(pool_name, 3)
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
 place_birth(born, 7, {[0] = pool})
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[13], 'zset') or pool_misfit(pool)
-  or misfit(born.key, 'hash')
+  or misfit(born.key, 'hash') or misfit(KEYS[14], 'zset')
 if bad then return bad end
 local now = now_ms()
 local created = redis.call('HGET', born.key, 'created')
 if created then return {created == born.digest and 'DUP' or 'CONFLICT', now} end
 bad = birth_misfit(born)
 if bad then return bad end
+if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) == 0 then return {'GIVEN_UP'} end
 
 -- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
 redis.call('HSET', KEYS[1], 'root', born.session, 'wall_from', text(now))
@@ -30,4 +32,5 @@ local labels = {namespace = namespace, source = source, who = who, ephemeral = e
 write_birth(born, KEYS[1], KEYS[2], limits, labels, now)
 index_used(KEYS[13], born.session, born.key, now)
 for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f.field, f.value) end
+if announced then redis.call('ZREM', KEYS[14], born.session) end
 return {'OK', now}

@@ -1,0 +1,56 @@
+"""Root sessions that are to be: announced before anything is stored for them, and what becomes of them.
+
+A client stores the first packs of a portable folder before the session is there. It may die in between, and
+nothing else would know whose packs they are. So it announces the session first; the script that creates it
+takes the announcement away; what stays announced for a day was never born.
+"""
+
+from __future__ import annotations
+
+from orchestrator.broker.connection import call
+from orchestrator.broker.reader import Reader
+from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.core.ids import SessionId
+
+MOST_LISTED = 100
+"""Sessions of a shard that are looked at in one round."""
+
+
+class Births(Reader):
+    """The part of the broker that knows of sessions before they are created."""
+
+    async def announce(self, session: SessionId) -> None:
+        """Notes that packs are about to be stored for a session that is not created yet."""
+        reply = await self._connection.run(
+            call("announce", [self.keys.unborn(self.keys.shard_of(session))], session=session)
+        )
+        match code_of(reply, session):
+            case "OK":
+                self._clock.note(reply[1])
+            case code:
+                raise unexpected("announce", code)
+
+    async def unborn(self, before_ms: int) -> tuple[SessionId, ...]:
+        """Sessions announced before a time, and those given up and not forgotten, the oldest first."""
+        found: list[SessionId] = []
+        for shard in range(self.keys.shards):
+            named = await self._connection.command(
+                "ZRANGEBYSCORE", self.keys.unborn(shard), "-inf", before_ms, "LIMIT", 0, MOST_LISTED
+            )
+            found += [SessionId(name.decode()) for name in named]
+        return tuple(found)
+
+    async def give_up(self, session: SessionId) -> bool:
+        """Whether a session was never created, and cannot be any more; it stays listed until forgotten."""
+        keys = [self.keys.unborn(self.keys.shard_of(session)), self.keys.session(session)]
+        reply = await self._connection.run(call("give_up", keys, session=session))
+        match code_of(reply, session):
+            case "OK" | "BORN" as code:
+                self._clock.note(reply[1])
+                return code == "OK"
+            case code:
+                raise unexpected("give_up", code)
+
+    async def forget_unborn(self, session: SessionId) -> None:
+        """Forgets a session that was given up: nothing is stored for it any more."""
+        await self._connection.command("ZREM", self.keys.unborn(self.keys.shard_of(session)), session)

@@ -1,0 +1,62 @@
+"""Sessions that are announced before they are created: born once, or given up and never born."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.broker.births import MOST_LISTED
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import BirthGivenUp
+from orchestrator.broker.records import NewTree
+from orchestrator.core.ids import SessionId
+from tests.broker.actors import new_session, session_id
+
+
+async def announced(broker: Broker) -> SessionId:
+    session = session_id()
+    await broker.announce(session)
+    return session
+
+
+async def listed(broker: Broker, after_ms: int = 1) -> tuple[SessionId, ...]:
+    return await broker.unborn(broker.now_ms() + after_ms)
+
+
+async def test_session_is_announced_from_its_first_announcement_until_it_is_created(broker: Broker) -> None:
+    root = new_session()
+    await broker.announce(root.session)
+    first_ms = broker.now_ms()
+    await broker.announce(root.session)
+    assert await broker.unborn(first_ms + 1) == (root.session,)
+    assert await broker.unborn(first_ms - 60_000) == ()
+    assert await broker.create(NewTree(root, announced=True))
+    assert await listed(broker) == ()
+    assert not await broker.create(NewTree(root, announced=True))
+
+
+async def test_session_that_was_given_up_or_never_announced_is_not_created(broker: Broker) -> None:
+    given_up, never = new_session(), new_session()
+    await broker.announce(given_up.session)
+    assert await broker.give_up(given_up.session)
+    for root in (given_up, never):
+        with pytest.raises(BirthGivenUp, match=root.session):
+            await broker.create(NewTree(root, announced=True))
+        assert await broker.head(root.session) is None
+    await broker.announce(given_up.session)
+    assert await broker.unborn(1) == (given_up.session,), "what is given up stays so"
+    await broker.forget_unborn(given_up.session)
+    assert await listed(broker) == ()
+
+
+async def test_session_that_is_there_is_not_given_up(broker: Broker) -> None:
+    root = new_session()
+    assert await broker.create(NewTree(root)), "what begins with nothing stored needs no announcement"
+    await broker.announce(root.session)
+    assert not await broker.give_up(root.session)
+    assert await listed(broker) == ()
+
+
+async def test_round_takes_a_bounded_number_of_each_shard(broker: Broker) -> None:
+    first = [await announced(broker) for _ in range(3)]
+    assert MOST_LISTED >= 3
+    assert set(await listed(broker)) == set(first)
