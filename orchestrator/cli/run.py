@@ -122,9 +122,8 @@ def run(
     invocation = Invocation.of(ctx)
     if setup is not None and not portable:
         raise Fault("--setup prepares a portable copy: add --portable", ExitCode.USAGE)
-    script = str(setup.absolute()) if setup else None
     settings = invocation.settings(
-        {"model": model, "cwd": str(cwd) if cwd else None, "workspace.setup": script}
+        {"model": model, "cwd": str(cwd) if cwd else None, **_setup_settings(setup)}
     )
     text = sys.stdin.read() if prompt == "-" else prompt
     folder = settings.session_defaults.cwd if cwd else None
@@ -136,6 +135,13 @@ def run(
     if origin.is_new and workspace is None:
         warn_if_read_only(settings)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
+
+
+def _setup_settings(setup: Path | None) -> dict[str, object]:
+    """The settings by which a file is the set-up, whatever else names one."""
+    if setup is None:
+        return {}
+    return {"workspace.setup": str(setup.absolute()), "workspace.setup_script": ""}
 
 
 def first_content(

@@ -101,8 +101,6 @@ class SideWork:
         if self.folder.making and MakeFolder() not in owed:
             # What needed it is over.
             await self.folder.stop()
-        if self.folder.setting_up and not any(isinstance(work, RunSetup | StopAll) for work in owed):
-            await self.folder.stop_setup()
         for work in owed:
             match work:
                 case StopAll():

@@ -35,7 +35,8 @@ def test_setup_installs_ignored_files_that_commands_see_and_its_changes_are_in_t
     script = checkout.parent / "install.sh"
     script.write_text("mkdir deps && echo installed > deps/one && echo locked > lock\n")
     with machine.model(LOOK, says("done")) as user:
-        user = user.under(DENDRO_APPROVAL_POLICY="never")
+        # The file that is named counts, and not the script of the settings.
+        user = user.under(DENDRO_APPROVAL_POLICY="never", DENDRO_WORKSPACE_SETUP_SCRIPT="exit 9")
         done = user.run("run", "--portable", "--setup", str(script), "--json", "Look.")
         session = user.session_ids()[0]
         diff = user.run("diff", session, "--stat").stdout
