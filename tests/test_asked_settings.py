@@ -92,6 +92,12 @@ def test_run_in_a_folder_that_is_none_is_told_so(tmp_path: Path) -> None:
         asked(tmp_path, cwd="nowhere")
 
 
+@pytest.mark.parametrize("cwd", ["a\0b", "a" * 300])
+def test_run_in_a_folder_that_cannot_be_is_told_so(tmp_path: Path, cwd: str) -> None:
+    with pytest.raises(NotPermitted, match="is no folder"):
+        asked(tmp_path, cwd=cwd)
+
+
 def test_run_with_a_value_that_cannot_be_is_told_what_can(tmp_path: Path) -> None:
     with pytest.raises(NotPermitted, match="model_reasoning_effort"):
         asked(tmp_path, config={"model_reasoning_effort": "endless"})

@@ -45,13 +45,17 @@ class AskedSessions:
             raise NotPermitted(str(error)) from error
 
     def _in_folder(self, cwd: str | None) -> Path:
-        folder = (self._folder / (cwd or ".")).resolve()
+        try:
+            folder = (self._folder / (cwd or ".")).resolve()
+            there = folder.is_dir()
+        except (OSError, ValueError):
+            raise NotPermitted(f"cwd: {cwd!r} is no folder") from None
         if not folder.is_relative_to(self._folder):
             raise NotPermitted(
                 f"cwd: {cwd} is outside of {self._folder}, the folder that this server was started for; "
                 "start it with -C and a folder above both"
             )
-        if not folder.is_dir():
+        if not there:
             raise NotPermitted(f"cwd: {cwd} is no folder")
         return folder
 

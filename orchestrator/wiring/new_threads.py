@@ -23,6 +23,7 @@ from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.workspace import look_at
+from orchestrator.protocol.bounds import PATH_BYTES
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
@@ -208,10 +209,16 @@ def _named(wish: NewThread) -> frozenset[str]:
 
 
 def _folder(text: str) -> Path:
+    if (size := len(text.encode(errors="surrogatepass"))) > PATH_BYTES:
+        raise BadSetting(f"cwd: at most {PATH_BYTES:,} bytes, this has {size:,}")
     folder = Path(text)
     if not folder.is_absolute():
         raise BadSetting(f"cwd: {text!r} is no absolute path")
-    if not folder.is_dir():
+    try:
+        there = folder.is_dir()
+    except OSError as error:
+        raise BadSetting(f"cwd: {text} cannot be looked at: {error.strerror}") from None
+    if not there:
         raise BadSetting(
             f"cwd: there is no folder {text}: name one on the machine whose workers run the session"
         )

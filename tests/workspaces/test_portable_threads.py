@@ -119,3 +119,21 @@ def test_thread_start_takes_the_same_words_and_refuses_others_by_name() -> None:
     assert _workspace(None) is None
     with pytest.raises(RpcError, match="one of folder, git, session and empty"):
         _workspace({})
+
+
+@pytest.mark.parametrize(
+    ("cwd", "said"),
+    [
+        ("here", "is no absolute path"),
+        ("/nowhere", "there is no folder"),
+        ("/a\0b", "there is no folder"),
+        ("/" + "a" * 300, "cannot be looked at"),
+        ("/" + "a/" * 3_000, r"at most 4,096 bytes, this has 6,001"),
+    ],
+)
+async def test_client_with_a_folder_that_cannot_be_is_told_why(
+    makes: NewThreads, cwd: str, said: str
+) -> None:
+    client = makes.found.client(ANN.name, ANN.namespace)
+    with pytest.raises(BadSetting, match=said):
+        await makes.create(client, ANN, NewThread(cwd=cwd))

@@ -67,4 +67,7 @@ def parse_first_line(line: bytes) -> FirstLine:
     auth = more.get("auth")
     if auth is not None and not isinstance(auth, str):
         raise MalformedSubmission("auth: a token is expected", id)
-    return FirstLine(submission, op, auth, last, more.get("with_seq") is True, name)
+    numbered = more.get("with_seq")
+    if numbered is not None and type(numbered) is not bool:
+        raise MalformedSubmission("with_seq: true or false is expected", id)
+    return FirstLine(submission, op, auth, last, numbered is True, name)

@@ -199,6 +199,7 @@ async def test_submitter_neither_approves_nor_runs_commands(
         (b'{"id":"1","op":{"type":"configure_session","session_id":"x"},"last_event":-1}\n', "the seq of an"),
         (b'{"id":"1","op":{"type":"configure_session"},"auth":"wrong"}\n', "the token is not known"),
         (b'{"id":"1","op":{"type":"configure_session"},"auth":7}\n', "a token is expected"),
+        (b'{"id":"1","op":{"type":"configure_session"},"with_seq":"yes"}\n', "with_seq: true or false"),
         (b"x" * (1 << 20) + b"xx", "the first line has more than"),
     ],
 )
