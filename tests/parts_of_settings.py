@@ -208,7 +208,7 @@ def bounds(settings: Settings) -> Bounds:
 
 
 def lacks_room(settings: Settings) -> bool:
-    return "workspace.min_free" in machine_folders(settings)._fault(portable(settings))
+    return "workspace.min_free" in machine_folders(settings)._config.fault(portable(settings))
 
 
 def needs_keys(settings: Settings) -> bool:

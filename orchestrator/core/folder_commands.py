@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack, SetupOutcome
+from orchestrator.core.workspace import Copied, FileCounts, FolderChange, Pack, SetupOutcome
 from orchestrator.protocol.ids import CallId, SnapshotId
 
 
@@ -104,6 +104,28 @@ class SetupEnded:
     """For one that failed: how, with the end of its output."""
 
 
+@dataclass(frozen=True, slots=True)
+class FolderCopied:
+    """A folder of one machine was copied for the agents of a response; the store has the copy."""
+
+    call_id: CallId
+    copied: Copied
+
+
+@dataclass(frozen=True, slots=True)
+class FolderNotCopied:
+    """No copy of the folder was taken; `reason` says why, and what to do about it."""
+
+    reason: str
+
+
 FolderCommand = (
-    FolderMade | FolderFailed | FolderChanged | FolderUnsaved | FolderSettled | SetupBegins | SetupEnded
+    FolderMade
+    | FolderFailed
+    | FolderChanged
+    | FolderUnsaved
+    | FolderSettled
+    | FolderCopied
+    | SetupBegins
+    | SetupEnded
 )

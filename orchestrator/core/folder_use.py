@@ -9,6 +9,7 @@ from orchestrator.core.calls import (
     AwaitWork,
     CallWork,
     ClientToolWork,
+    CopyWork,
     CustomWork,
     ExecWork,
     HelperWork,
@@ -49,7 +50,7 @@ def may_write(work: CallWork | None, settings: TurnSettings) -> bool:
             return not sandboxed or settings.sandbox_policy["mode"] != "read-only"
         case PatchWork() | MergeWork() | CustomWork() | McpWork() | UnknownWork():
             return True
-        case None | StdinWork() | AwaitWork() | HelperWork() | VariantsWork():
+        case None | StdinWork() | CopyWork() | AwaitWork() | HelperWork() | VariantsWork():
             return False
         case QuestionWork() | UserInputWork() | PlanWork() | ClientToolWork():
             return False

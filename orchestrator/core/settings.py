@@ -211,7 +211,7 @@ class PortableFolder:
         return f"{self.root.rstrip('/')}/{tree}/{self.name}"
 
 
-_read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder)
+read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder)
 
 
 def portable_wire(folder: PortableFolder | None) -> JsonObject | None:
@@ -277,7 +277,7 @@ class SessionFacts:
         if given.get("workspace"):
             given["workspace"] = WorkspaceMark(**given["workspace"])
         if given.get("portable"):
-            given["portable"] = _read_portable(given["portable"])
+            given["portable"] = read_portable(given["portable"])
         if given.get("client_tools"):
             given["client_tools"] = ClientTools.of(given["client_tools"])
         return cls(**{**given, **{name: given[name] or None for name in FACTS_EMPTY if name in given}})

@@ -40,7 +40,7 @@ from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
 from orchestrator.core.turn_calls import Call, Calls, Phase
 from orchestrator.core.user_turns import UserTurn
-from orchestrator.core.workspace import NO_WORKSPACE, USUAL_WORKSPACE, Workspace
+from orchestrator.core.workspace import NO_WORKSPACE, USUAL_COPIES, USUAL_WORKSPACE, Workspace
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
@@ -75,7 +75,12 @@ def _stored(state: State) -> State:
         task=_stored_task(state.task) if state.task is not None else None,
         tree=_emptied(state.tree, STORED_EMPTY),
         answers=tuple(_stated(answer, {"digest": ""}) for answer in state.answers),
+        workspace=_stored_workspace(state.workspace),
     )
+
+
+def _stored_workspace(known: Workspace) -> Workspace:
+    return known if known == NO_WORKSPACE else _stated(known, USUAL_COPIES)
 
 
 def _stated(record: R, usual: Mapping[str, object]) -> R:

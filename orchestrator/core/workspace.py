@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
+from orchestrator.core.settings import PortableFolder, portable_wire, read_portable
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
@@ -166,8 +167,40 @@ OFFER = form(read=read_offer, write=write_offer)
 
 
 @record
+class Copied:
+    """A copy of a folder of one machine: what agents begin with that are to work in copies of it."""
+
+    folder: str
+    """The folder on the machine that was copied: the repository's, or the working folder."""
+    cwd: str
+    """The working folder of the task that had it copied."""
+    within: str
+    """That one's path in the copy."""
+    request: int
+    """The response whose calls it is for."""
+    portable: PortableFolder
+    snapshot: SnapshotId
+    pack: Pack
+    omitted: tuple[str, ...] = ()
+    """Files that were left out of it, quoted."""
+
+    @classmethod
+    def of(cls, wire: JsonMapping) -> Copied:
+        given = {**wire, "portable": read_portable(wire["portable"]), "pack": read_pack(wire["pack"])}
+        return cls(**{**given, "omitted": tuple(wire["omitted"])})
+
+    def wire(self) -> JsonObject:
+        plain = {name: getattr(self, name) for name in ("folder", "cwd", "within", "request", "snapshot")}
+        written = {"portable": portable_wire(self.portable), "pack": write_pack(self.pack)}
+        return {**plain, **written, "omitted": list(self.omitted)}
+
+
+COPIED = form(read=Copied.of, write=Copied.wire)
+
+
+@record
 class Workspace:
-    """A portable session's folder."""
+    """A session's folder: a portable one, or one of a machine of which agents have copies."""
 
     snapshot: SnapshotId | None = None
     """The last one that the store has; None for a folder that was empty so far."""
@@ -198,6 +231,10 @@ class Workspace:
     """The session's set-up has run in the folder, as `machine` has it."""
     setting_up: int = 0
     """The claim under which the set-up was begun and has not ended; 0: none was."""
+    copied: Copied | None = None
+    """The last copy of a folder of one machine, for as long as nothing may have changed the folder."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The folder of one machine that an agent began with a copy of, by the number of the agent."""
 
     @property
     def standing(self) -> SnapshotId | None:
@@ -224,10 +261,14 @@ class Workspace:
             tuple(wire["recorded"]),
             wire.get("set_up", False),
             wire.get("setting_up", 0),
+            Copied.of(wire["copied"]) if wire.get("copied") else None,
+            wire.get("given", {}),
         )
 
 
 NO_WORKSPACE = Workspace()
+USUAL_COPIES: Mapping[str, object] = {"copied": None, "given": {}}
+"""Fields that snapshots of a portable session leave out: those of earlier versions have none."""
 USUAL_WORKSPACE: Mapping[str, Workspace] = {"workspace": NO_WORKSPACE}
 """A field that snapshots of sessions without a portable folder leave out: those of earlier versions have
 none."""

@@ -24,6 +24,7 @@ from orchestrator.folders.merge_writer import settle, take_back, write
 from orchestrator.folders.names import quoted
 from orchestrator.folders.packs import Pack, PackWriter
 from orchestrator.folders.records import (
+    ANYWHERE,
     NAMED_OMISSIONS,
     Bounds,
     Conflict,
@@ -31,6 +32,7 @@ from orchestrator.folders.records import (
     Difference,
     FolderError,
     FolderSnapshot,
+    Guard,
     Made,
     Merged,
     Omission,
@@ -253,18 +255,27 @@ class Copy:
             replace(self.place.objects / "index", marshal.dumps(row))
 
     def plan_merge(
-        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource]
+        self,
+        base: FolderSnapshot,
+        theirs: FolderSnapshot,
+        packs: Sequence[PackSource],
+        guard: Guard = ANYWHERE,
     ) -> Planned | Conflicted:
         """Plans what brings the changes from `base` to `theirs` into the folder as it is now."""
         with system_errors("the merge"):
-            return self._merge(base, theirs, packs)[0].told()
+            return self._merge(base, theirs, packs, guard)[0].told()
 
     def write_merge(
-        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource], digest: str
+        self,
+        base: FolderSnapshot,
+        theirs: FolderSnapshot,
+        packs: Sequence[PackSource],
+        digest: str,
+        guard: Guard = ANYWHERE,
     ) -> Merged | Conflicted:
         """Plans the merge again, and writes it if it is still the one that was planned."""
         with system_errors("the merge"):
-            plan, new = self._merge(base, theirs, packs)
+            plan, new = self._merge(base, theirs, packs, guard)
             if plan.conflicts:
                 return Conflicted(plan.conflicts[:MOST_CONFLICTS], len(plan.conflicts))
             if plan.digest != digest:
@@ -278,12 +289,13 @@ class Copy:
             take_back(self.place.folder, self._work)
 
     def _merge(
-        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource]
+        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource], guard: Guard
     ) -> tuple[Plan, Known]:
         objects = self._with(packs)
         old, new = self._walked(objects, base)[0], self._walked(objects, theirs)[0]
         self._work.mkdir(exist_ok=True)
-        return Planner(self.place.folder, objects, self.bounds, self._work).plan(old, new), new
+        planner = Planner(self.place.folder, objects, self.bounds, self._work, guard)
+        return planner.plan(old, new), new
 
     @property
     def _work(self) -> Path:

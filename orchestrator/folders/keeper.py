@@ -26,12 +26,14 @@ from typing import Any, NoReturn, Self, TypeVar, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.folders.records import (
+    ANYWHERE,
     Bounds,
     Conflicted,
     Difference,
     ErrorKind,
     FolderError,
     FolderSnapshot,
+    Guard,
     Made,
     Merged,
     Place,
@@ -153,23 +155,38 @@ class Keeper:
         return self._read(await self._do({"do": "make", "snapshot": snapshot}, packs), Made)
 
     async def plan_merge(
-        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[Path]
+        self,
+        base: FolderSnapshot,
+        theirs: FolderSnapshot,
+        packs: Sequence[Path],
+        guard: Guard = ANYWHERE,
     ) -> Planned | Conflicted:
         """Plans what brings the changes from `base` to `theirs` into the folder as it is now.
 
         `packs` are those that make `base` and `theirs`: both snapshots may need packs of their own.
         """
-        words = {"do": "plan_merge", "base": base, "theirs": theirs}
+        words = {"do": "plan_merge", "base": base, "theirs": theirs, "guard": asdict(guard)}
         answer = await self._do(words, packs)
         if answer.get("is") == Conflicted.__name__:
             return self._read(answer, Conflicted)
         return self._read(answer, Planned)
 
     async def write_merge(
-        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[Path], digest: str
+        self,
+        base: FolderSnapshot,
+        theirs: FolderSnapshot,
+        packs: Sequence[Path],
+        digest: str,
+        guard: Guard = ANYWHERE,
     ) -> Merged | Conflicted:
         """Plans the merge again and writes it, whole, if its digest is still the one that was approved."""
-        words = {"do": "write_merge", "base": base, "theirs": theirs, "digest": digest}
+        words = {
+            "do": "write_merge",
+            "base": base,
+            "theirs": theirs,
+            "digest": digest,
+            "guard": asdict(guard),
+        }
         answer = await self._do(words, packs)
         if answer.get("is") == Conflicted.__name__:
             return self._read(answer, Conflicted)
@@ -207,6 +224,12 @@ class Keeper:
         """Waits for the work that runs, keeps the index for the next claim, and ends the process."""
         with suppress(FolderError):
             await self._do({"do": "end"}, ())
+        await self._stop()
+
+    async def break_off(self) -> None:
+        """Ends the process at once, whatever it does; no index is kept."""
+        self._kill()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
         await self._stop()
 
     async def _do(self, words: dict[str, Any], packs: Sequence[Path]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
+from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Guard, Place
 from orchestrator.folders.wire import frame, receive
 from orchestrator.sandbox import kernel, landlock, seccomp
 from orchestrator.sandbox.confine import confine_self
@@ -71,6 +71,10 @@ def _place(parts: list[str | None]) -> Place:
 
 def _bounds(*, include: list[str], exclude: list[str], ignored: list[str], **numbers: Any) -> Bounds:
     return Bounds(include=tuple(include), exclude=tuple(exclude), ignored=tuple(ignored), **numbers)
+
+
+def _guard(*, within: list[str], kept: list[str], names: list[str]) -> Guard:
+    return Guard(tuple(within), tuple(kept), tuple(names))
 
 
 def _lock(place: Place) -> int | None:
@@ -234,12 +238,13 @@ def _make(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]
 
 
 def _plan_merge(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    return _record(copy.plan_merge(FolderSnapshot(words["base"]), FolderSnapshot(words["theirs"]), packs))
+    base, theirs = FolderSnapshot(words["base"]), FolderSnapshot(words["theirs"])
+    return _record(copy.plan_merge(base, theirs, packs, _guard(**words["guard"])))
 
 
 def _write_merge(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
     base, theirs = FolderSnapshot(words["base"]), FolderSnapshot(words["theirs"])
-    return _record(copy.write_merge(base, theirs, packs, words["digest"]))
+    return _record(copy.write_merge(base, theirs, packs, words["digest"], _guard(**words["guard"])))
 
 
 def _take_back_merge(copy: Copy, _: dict[str, Any], __: list[int]) -> dict[str, Any]:

@@ -21,7 +21,16 @@ from orchestrator.folders.git_objects import object_id
 from orchestrator.folders.head import git_environment, no_git
 from orchestrator.folders.known import Change, File, Known, changes
 from orchestrator.folders.names import FILE, FOLDER, LINK, PROGRAM, mode_of, quoted
-from orchestrator.folders.records import Bounds, Conflict, Conflicted, Counts, FolderError, Planned
+from orchestrator.folders.records import (
+    ANYWHERE,
+    Bounds,
+    Conflict,
+    Conflicted,
+    Counts,
+    FolderError,
+    Guard,
+    Planned,
+)
 from orchestrator.folders.store import Objects
 from orchestrator.folders.take import told
 
@@ -87,11 +96,14 @@ class Plan:
 class Planner:
     """Plans a merge into the folder at a path. `work` is a folder of ours for the contents to merge."""
 
-    def __init__(self, folder: Path, objects: Objects, bounds: Bounds, work: Path) -> None:
+    def __init__(
+        self, folder: Path, objects: Objects, bounds: Bounds, work: Path, guard: Guard = ANYWHERE
+    ) -> None:
         self._folder = folder
         self._objects = objects
         self._bounds = bounds
         self._work = work
+        self._guard = guard
         self._content: dict[bytes, bytes] = {}
         """Contents of files here, by their ids."""
         self._given_up: set[bytes] = set()
@@ -124,6 +136,8 @@ class Planner:
         ours = self._ours(root, change.path)
         if ours == theirs:
             return None
+        if not self._guard.allows(change.path):
+            raise Refused("the sandbox does not let it be written: change it by a patch, which asks")
         if ours == base:
             return self._taken(change.path, ours, theirs)
         if ours is not None and ours.mode == FOLDER:
@@ -198,25 +212,17 @@ class Planner:
 
     def _here(self, fd: int, name: str) -> Side | None:
         try:
-            now = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-        kind = stat.S_IFMT(now.st_mode)
-        if kind == stat.S_IFDIR:
-            return Side(FOLDER, b"")
-        if kind == stat.S_IFLNK:
-            return Side(LINK, object_id("blob", os.fsencode(os.readlink(name, dir_fd=fd))))
-        if kind != stat.S_IFREG:
-            return Side(0, b"")
-        if now.st_size > self._bounds.max_file:
-            raise Refused("the file here is larger than workspace.max_file")
-        try:
-            content = _read(fd, name)
+            found = read_side(fd, name, self._bounds.max_file)
+        except FileTooLarge as error:
+            raise Refused("the file here is larger than workspace.max_file") from error
         except OSError as error:
             raise Refused(f"the file here cannot be read ({error.strerror})") from error
-        sha = object_id("blob", content)
-        self._content[sha] = content
-        return Side(mode_of(now.st_mode), sha)
+        if found is None:
+            return None
+        side, content = found
+        if side.mode in _FILES:
+            self._content[side.sha] = content
+        return side
 
     def _is_given_up(self, root: int, path: bytes) -> bool:
         """Whether all that a folder holds is taken away by this merge."""
@@ -232,6 +238,32 @@ class Planner:
 
 def _side(file: File | None) -> Side | None:
     return None if file is None else Side(file.mode, file.sha)
+
+
+class FileTooLarge(Exception):
+    """A file has more bytes than are read."""
+
+
+def read_side(fd: int, name: str, most: int) -> tuple[Side, bytes] | None:
+    """The side that a name of a folder is, and a file's content; None if nothing is there.
+
+    Raises `OSError`, `FileTooLarge`.
+    """
+    try:
+        now = os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    kind = stat.S_IFMT(now.st_mode)
+    if kind == stat.S_IFDIR:
+        return Side(FOLDER, b""), b""
+    if kind == stat.S_IFLNK:
+        return Side(LINK, object_id("blob", os.fsencode(os.readlink(name, dir_fd=fd)))), b""
+    if kind != stat.S_IFREG:
+        return Side(0, b""), b""
+    if now.st_size > most:
+        raise FileTooLarge
+    content = _read(fd, name)
+    return Side(mode_of(now.st_mode), object_id("blob", content)), content
 
 
 def _read(fd: int, name: str) -> bytes:

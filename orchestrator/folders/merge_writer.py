@@ -1,7 +1,8 @@
 """The writing of a planned merge: all is staged first, then moved in, and moved back if a step fails.
 
-A process that is killed between two moves moves nothing back. So the staging folder of a copy keeps a list of
-the steps, and the old files, until something else is done with the copy: by these the merge is taken back.
+A process that is killed between two moves moves nothing back. So the staging folder keeps a list of the
+steps, and the old files, until the merge is settled: by these it is taken back. A file that somebody has
+changed since is left as it is.
 """
 
 from __future__ import annotations
@@ -16,42 +17,55 @@ from pathlib import Path
 
 from orchestrator.folders.build import FOLDER_FLAGS, new_file, remove
 from orchestrator.folders.known import Known
-from orchestrator.folders.merge import Plan, Step, entered
+from orchestrator.folders.merge import FileTooLarge, Plan, Side, Step, entered, read_side
 from orchestrator.folders.names import FILE, LINK
 
-STAGED, STEPS = "staged", "steps"
+MOST_LOOKED_AT = 1 << 28
+"""Bytes of a file that is compared with what a merge wrote."""
+STAGED, STEPS, ELSEWHERE = "staged", "steps", "elsewhere"
 
 
 def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
     """Writes the steps. `work` is a folder of ours; it is used where it lies on the folder's file system."""
+    settle(work)
     if not plan.steps:
         return
-    same = work.stat().st_dev == folder.stat().st_dev
-    staging = work / STAGED if same else folder / f".dendro-merge-{os.urandom(6).hex()}"
-    remove(staging)
+    staging = work / STAGED
+    if work.stat().st_dev != folder.stat().st_dev:
+        staging = folder / f".dendro-merge-{os.urandom(6).hex()}"
+        (work / ELSEWHERE).write_bytes(os.fsencode(staging))
     staging.mkdir()
     written = False
     try:
         _Writer(plan.steps, folder, theirs, staging).run()
         written = True
     finally:
-        if not (written and same):
-            remove(staging)
+        if not written:
+            settle(work)
 
 
 def settle(work: Path) -> None:
     """Removes what a merge has left to be taken back by: it is known to be whole, or not to matter."""
-    remove(work / STAGED)
+    remove(_staging(work))
+    (work / ELSEWHERE).unlink(missing_ok=True)
+
+
+def _staging(work: Path) -> Path:
+    """The staging folder of the last merge: among our own, or in the folder if that is on another disk."""
+    try:
+        return Path(os.fsdecode((work / ELSEWHERE).read_bytes()))
+    except FileNotFoundError:
+        return work / STAGED
 
 
 def take_back(folder: Path, work: Path) -> None:
     """Takes back the last merge, which a process did not live to tell of: all of it, or what there is."""
-    staging = work / STAGED
+    staging = _staging(work)
     try:
         steps, made = marshal.loads((staging / STEPS).read_bytes())
     except FileNotFoundError:
         # Nothing was moved yet.
-        remove(staging)
+        settle(work)
         return
     with ExitStack() as stack:
         back = _Back(_opened(stack, folder), _opened(stack, staging))
@@ -59,7 +73,7 @@ def take_back(folder: Path, work: Path) -> None:
             back.step(number, *step)
         for path in sorted(made, key=len, reverse=True):
             back.without_folder(path)
-    remove(staging)
+    settle(work)
 
 
 def _opened(stack: ExitStack, path: Path) -> int:
@@ -75,14 +89,16 @@ class _Back:
         self._root = root
         self._stage = stage
 
-    def step(self, number: int, path: bytes, had: bool, has: bool) -> None:
+    def step(self, number: int, path: bytes, had: bool, after: tuple[int, bytes] | None) -> None:
         """Takes a path's new file out if it is in, and puts its old one back if it is out."""
         *folders, name = path.split(b"/")
-        if has and not self._is_staged(f"new-{number}"):
+        if after is not None and not self._is_staged(f"new-{number}"):
             with entered(self._root, folders) as (fd, missing), suppress(FileNotFoundError):
                 if missing is None:
+                    if self._side(fd, name) not in (after, None):
+                        return
                     os.rename(name, f"new-{number}", src_dir_fd=fd, dst_dir_fd=self._stage)
-        if had and self._is_staged(f"old-{number}"):
+        if had and self._is_staged(f"old-{number}") and not self._is_there(folders, name):
             self._make(folders)
             with entered(self._root, folders) as (fd, _):
                 os.rename(f"old-{number}", name, src_dir_fd=self._stage, dst_dir_fd=fd)
@@ -93,6 +109,18 @@ class _Back:
         with entered(self._root, folders) as (fd, missing), suppress(OSError):
             if missing is None:
                 os.rmdir(name, dir_fd=fd)
+
+    def _is_there(self, folders: list[bytes], name: bytes) -> bool:
+        with entered(self._root, folders) as (fd, missing):
+            return missing is None and self._side(fd, name) is not None
+
+    def _side(self, fd: int, name: bytes) -> Side | None:
+        """The side that a file is; one that cannot be read is somebody else's."""
+        try:
+            found = read_side(fd, os.fsdecode(name), MOST_LOOKED_AT)
+        except (OSError, FileTooLarge):
+            return Side(0, b"")
+        return found[0] if found is not None else None
 
     def _is_staged(self, name: str) -> bool:
         try:
@@ -134,7 +162,7 @@ class _Writer:
 
     def _note_steps(self) -> None:
         """Writes what is about to be done, and which folders it makes."""
-        steps = [(step.path, step.before is not None, step.after is not None) for step in self._steps]
+        steps = [(step.path, step.before is not None, _plain(step.after)) for step in self._steps]
         made = {folder for step in self._steps if step.after for folder in self._lacking(step.path)}
         new_file(self._stage, "steps.part", marshal.dumps((steps, list(made))), FILE)
         os.rename("steps.part", STEPS, src_dir_fd=self._stage, dst_dir_fd=self._stage)
@@ -209,6 +237,10 @@ class _Writer:
     def _rmdir(self, path: list[bytes]) -> None:
         with self._in(path[:-1]) as fd:
             os.rmdir(path[-1], dir_fd=fd)
+
+
+def _plain(side: Side | None) -> tuple[int, bytes] | None:
+    return None if side is None else (side.mode, side.sha)
 
 
 def _has(known: Known, folders: list[bytes]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NewType
@@ -190,6 +191,31 @@ ErrorKind = Literal[
 full. damaged: a pack or an object is not what its name says. refused: a name or a link in a snapshot leads
 out of the folder. busy: another keeper has the copy. lost: the keeper's process ended. missing: a snapshot or
 an object that no pack has. failed: the system refused something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The paths of a folder that a merge may write, all relative to it."""
+
+    within: tuple[str, ...] = ("",)
+    """Folders that may be written, with all below them; the empty one is the folder itself."""
+    kept: tuple[str, ...] = ()
+    """Files, and folders with all below them, that may not."""
+    names: tuple[str, ...] = ()
+    """Names of files that may not be written, wherever they are."""
+
+    def allows(self, path: bytes) -> bool:
+        named = os.fsdecode(path)
+        if named.rpartition("/")[2] in self.names or any(_is_below(named, kept) for kept in self.kept):
+            return False
+        return any(_is_below(named, folder) for folder in self.within)
+
+
+ANYWHERE = Guard()
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return not folder or path == folder or path.startswith(f"{folder}/")
 
 
 class FolderError(Exception):

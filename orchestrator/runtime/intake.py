@@ -10,7 +10,7 @@ from orchestrator.broker.records import Claim, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls import CustomWork, PatchWork, RunnableWork, spec_of, work_of
+from orchestrator.core.calls import CustomWork, MergeWork, PatchWork, RunnableWork, spec_of, work_of
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.decide.process import unknown_end
 from orchestrator.core.frozen import replace
@@ -65,10 +65,13 @@ async def judged_running(
         # Another folder's files say nothing of a patch: what is not judged is in doubt.
         return {}
     lost = [call for call in task.running if call.epoch != claim.epoch]
-    return {
-        call.call_id: await ports.tools.judge(await _with_record(ports, state, call), claim.claim_id)
-        for call in lost
-    }
+    return {call.call_id: await _judged(ports, state, call, claim) for call in lost}
+
+
+async def _judged(ports: Ports, state: State, call: Call, claim: Claim) -> str:
+    if isinstance(call.work, MergeWork):
+        return await ports.host_folders.judge(state, claim, call.work)
+    return await ports.tools.judge(await _with_record(ports, state, call), claim.claim_id)
 
 
 async def _with_record(ports: Ports, state: State, call: Call) -> Call:

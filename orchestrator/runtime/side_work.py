@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Collection
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import MergeWork
+from orchestrator.core.calls import CopyWork, MergeWork
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
-from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.folder_commands import FolderCopied, SetupEnded
 from orchestrator.core.outstanding import (
     AnswerServer,
     FollowProcess,
@@ -184,7 +184,9 @@ class SideWork:
             return
         site = self.site(state)
         work = call.work
-        if isinstance(work, MergeWork):
+        if isinstance(work, CopyWork):
+            self._arrivals.push(await self.folder.copy(call))
+        elif isinstance(work, MergeWork):
             self._arrivals.push(await self.folder.around(call, lambda: self.folder.merge(call, work)))
         else:
             self._arrivals.push(await self.folder.around(call, lambda: self._ports.tools.run(call, site)))
@@ -363,7 +365,7 @@ def call_of(state: State, call_id: str) -> Call:
 def _ended_by(command: c.Command | Note | Delta) -> EffectKey | None:
     """The effect whose last result a command is."""
     match command:
-        case c.CallFinished(call_id):
+        case c.CallFinished(call_id) | FolderCopied(call_id):
             return ("call", call_id)
         case c.ResponseCompleted(n) | c.ResponseBroken(n):
             return ("request", str(n))

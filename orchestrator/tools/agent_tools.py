@@ -42,12 +42,13 @@ class VariantsTool(AgentTool):
 
 
 class MergeTool(AgentTool):
-    """The tool that takes an agent's work over, where each agent has a folder of its own."""
+    """The tool that takes an agent's work over, where agents have folders of their own."""
 
     needs_folder = True
 
     def offered(self, state: State) -> JsonObject | None:
-        return super().offered(state) if state.facts.portable is not None else None
+        apart = state.facts.portable is not None or state.workspace.given
+        return super().offered(state) if apart else None
 
 
 OWN = {VARIANTS["name"]: VariantsTool, MERGE["name"]: MergeTool}

@@ -8,8 +8,8 @@ its packs, copied under the new tree's name.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
-import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -22,14 +22,12 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.settings import PortableFolder
+from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Pack
-from orchestrator.folders.head import excludes_of
-from orchestrator.folders.records import Bounds, FolderError, Place
+from orchestrator.folders.records import FolderError, Place
 from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.workspace import Workspace, look_at
-from orchestrator.instructions.repository import git
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.objects import ArchiveUnavailable
@@ -44,14 +42,18 @@ from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.sessions import forked_birth, guide, new_birth
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.clones import check_source
+from orchestrator.workspaces.host import MachineHostFolders
+from orchestrator.workspaces.host_births import (
+    BIRTH_S,
+    UnfitFolder,
+    birth_bounds,
+    commit_of,
+    host_folder,
+    portable_folder,
+)
 from orchestrator.workspaces.keys import KeyUnavailable
 from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName
 from orchestrator.workspaces.service import MachineConfig, MachineFolders
-
-IGNORED_BYTES = 16 << 10
-"""Bytes of a person's own rules: the first entry of the log holds them."""
-BIRTH_S = 600.0
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 class NoWorkspace(ViewError):
@@ -70,7 +72,16 @@ def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig
         cannot_mount(support, settings.sandbox.mechanism),
         guide(settings).docs,
         settings.host.environ,
+        settings.home,
     )
+
+
+def host_folders(
+    settings: Settings, support: SandboxSupport, guarded: tuple[Path, ...]
+) -> MachineHostFolders:
+    """The folders of this machine that agents have copies of; `guarded` is what no command may write."""
+    config = dataclasses.replace(machine_config(settings, support), guarded=guarded)
+    return MachineHostFolders(config, pack_store(settings), lambda: time.time_ns() // 1_000_000)
 
 
 def machine_folders(settings: Settings, support: SandboxSupport) -> MachineFolders:
@@ -104,54 +115,26 @@ def first_folder(
 
 
 def _portable(settings: Settings, name: str, **more: object) -> PortableFolder:
-    plain = name if _NAME.fullmatch(name) else "work"
-    workspace = settings.workspace
-    given: dict[str, object] = {"include": workspace.include, "exclude": workspace.exclude, **more}
+    return portable_folder(settings.workspace, name, setup=_setup(settings), **more)
+
+
+def _setup(settings: Settings) -> FolderSetup | None:
     try:
-        given.setdefault("setup", named_setup(workspace))
+        return named_setup(settings.workspace)
     except BadSetup as error:
         raise NoWorkspace(str(error)) from error
-    return PortableFolder(str(workspace.root), plain, **given)  # type: ignore[arg-type]
 
 
 def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
-    real = folder.resolve()
-    if not real.is_dir():
-        raise NoWorkspace(f"folder: there is no folder {folder} on this machine")
-    root = settings.workspace.root
-    assert root is not None, "filled in with the settings"
-    for kept in (settings.home.resolve(), root.resolve()):
-        if kept.is_relative_to(real) or real.is_relative_to(kept):
-            raise NoWorkspace(
-                f"folder: {real} and Dendro's own folder {kept} contain each other; name a folder of work"
-            )
-    top = Path(git(real, "rev-parse", "--show-toplevel") or real)
-    top = top if real.is_relative_to(top) else real
-    keys = settings.workspace.key_file
-    if keys is not None and keys.resolve().is_relative_to(top):
-        raise NoWorkspace(
-            f"folder: {keys} (`workspace.key_file`) lies in {top}, and would be stored with it; keep it "
-            "elsewhere"
-        )
-    portable, warning = _portable(settings, top.name, ignored=_own_ignores(settings, top)), ""
+    try:
+        found = host_folder(folder, settings.workspace, settings.home, settings.host.environ)
+    except UnfitFolder as error:
+        raise NoWorkspace(f"folder: {error}") from error
+    portable, warning = replace(found.portable, setup=_setup(settings)), ""
     if portable.setup is None:
-        own, warning = trusted_setup(settings, top)
+        own, warning = trusted_setup(settings, found.top)
         portable = replace(portable, setup=own)
-    return FirstFolder(portable, str(real.relative_to(top)), top, warning=warning)
-
-
-def _own_ignores(settings: Settings, top: Path) -> tuple[str, ...]:
-    """The person's own rules, which no other machine has: what they hide must not be uploaded from there."""
-    lines: list[str] = []
-    for line in excludes_of(settings.host.environ, top):
-        if sum(map(len, lines)) + len(line) > IGNORED_BYTES:
-            raise NoWorkspace(
-                f"folder: the rules of your own for {top} (`core.excludesFile`, `.git/info/exclude`) travel "
-                f"with the session, and have more than {IGNORED_BYTES:,} bytes; shorten them"
-            )
-        if line.strip() and not line.startswith("#"):
-            lines.append(line)
-    return tuple(lines)
+    return FirstFolder(portable, found.within, found.top, warning=warning)
 
 
 def _of_repository(settings: Settings, url: str, ref: str) -> PortableFolder:
@@ -161,7 +144,7 @@ def _of_repository(settings: Settings, url: str, ref: str) -> PortableFolder:
         raise NoWorkspace(str(error)) from None
     name = url.rstrip("/").removesuffix(".git").rpartition("/")[2].rpartition(":")[2]
     source: Mapping[str, str] = {"git": url, **({"ref": ref} if ref else {})}
-    return _portable(settings, name, source=source, untold=True)
+    return portable_folder(settings.workspace, name, source=source, untold=True)
 
 
 def _of_session(settings: Settings, source: tuple[State, str]) -> FirstFolder:
@@ -205,9 +188,9 @@ async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBeg
 
     portable = birth.facts.portable
     assert portable is not None
-    commit, repository = await asyncio.to_thread(_commit_of, top)
+    commit, repository = await asyncio.to_thread(commit_of, top)
     with tempfile.TemporaryDirectory(prefix="dendro-birth-") as objects:
-        place, bounds = Place(top, Path(objects)), birth_bounds(settings, portable)
+        place, bounds = Place(top, Path(objects)), birth_bounds(settings.workspace, portable)
         deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + BIRTH_S
         keeper = await Keeper.start(place, bounds, deadline)
         try:
@@ -218,27 +201,6 @@ async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBeg
             await keeper.end()
     pack = Pack(str(name), taken.sha256, taken.bytes, whole=True)
     return f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,), told_omissions((), taken.omitted))
-
-
-def birth_bounds(settings: Settings, portable: PortableFolder) -> Bounds:
-    """The bounds of the first snapshot."""
-    workspace = settings.workspace
-    return Bounds(
-        max_file=workspace.max_file,
-        max_files=workspace.max_files,
-        max_bytes=workspace.max_bytes,
-        seconds=max(workspace.seconds, BIRTH_S),
-        include=portable.include,
-        exclude=portable.exclude,
-        ignored=portable.ignored,
-    )
-
-
-def _commit_of(top: Path) -> tuple[str, Path | None]:
-    """The commit that a folder's repository is at, and the repository; none outside of one."""
-    commit = git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    common = git(top, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    return (commit, Path(common)) if commit and common else ("", None)
 
 
 async def _copied(settings: Settings, birth: Birth, source: State) -> f.WorkspaceBegun:

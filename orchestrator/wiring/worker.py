@@ -53,10 +53,11 @@ from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.observed import observed
 from orchestrator.wiring.pack_store import pack_store
-from orchestrator.wiring.portable import machine_config, machine_folders
+from orchestrator.wiring.portable import host_folders, machine_config, machine_folders
 from orchestrator.wiring.sessions import VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
 from orchestrator.workspaces.copies import boot_id
+from orchestrator.workspaces.host import MachineHostFolders
 from orchestrator.workspaces.service import MachineFolders
 from orchestrator.workspaces.sweep import sweeping
 
@@ -116,7 +117,8 @@ async def running_worker(
         ):
             toolbox = Toolbox(own, mcp, tools.rules, SetupRunner(tools, supervisor))
             folders = machine_folders(settings, tools.support)
-            extend = _both(supervisor, folders)
+            hosts = host_folders(settings, tools.support, tools.read_only)
+            extend = _all(supervisor, folders, hosts)
             texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
                 broker=opened.broker,
@@ -127,6 +129,7 @@ async def running_worker(
                 workspace=RecentChecks(),
                 library=Files(settings.home, guide(settings), settings.session_defaults.history != "none"),
                 folders=folders,
+                host_folders=hosts,
                 archive=archive(settings),
                 version=VERSION,
             )
@@ -146,12 +149,15 @@ async def running_worker(
         await supervisor.close()
 
 
-def _both(supervisor: Supervisor, folders: MachineFolders) -> Callable[[str, float], None]:
-    """A claim's deadline for all that it may run: its commands, and the keeper of its folder."""
+def _all(
+    supervisor: Supervisor, folders: MachineFolders, hosts: MachineHostFolders
+) -> Callable[[str, float], None]:
+    """A claim's deadline for all that it may run: its commands, and the keepers of its folder."""
 
     def extend(claim: str, deadline_boottime: float) -> None:
         supervisor.extend(claim, deadline_boottime)
         folders.extend(claim, deadline_boottime)
+        hosts.extend(claim, deadline_boottime)
 
     return extend
 

@@ -85,11 +85,36 @@ class MachineConfig:
     """The rule by which a folder's instructions are found; None where none are told."""
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The environment in which repositories are cloned."""
+    home: Path | None = None
+    """Dendro's own folder, which is in no session's."""
+    guarded: tuple[Path, ...] = ()
+    """Files and folders that no sandboxed command writes."""
 
     @property
     def root(self) -> Path:
         assert self.settings.root is not None, "filled in with the settings"
         return self.settings.root
+
+    def fault(self, portable: PortableFolder) -> str:
+        """The reason why no folder of this session can be made on this machine; empty if one can."""
+        root, settings = self.root, self.settings
+        if self.cannot_mount:
+            return self.cannot_mount
+        if Path(portable.root) != root:
+            return (
+                f"`workspace.root` is {root} on this machine, and the session's folder lies below "
+                f"{portable.root}: set it alike for all workers of the session's pool"
+            )
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if Path(os.path.realpath(root)) != root:
+            return f"`workspace.root` ({root}) leads through a symbolic link: name the folder itself"
+        free = os.statvfs(root)
+        if free.f_bavail * free.f_frsize < settings.min_free:
+            return (
+                f"the disk of {root} has less than {settings.min_free:,} bytes free (`workspace.min_free`): "
+                "make room on this machine"
+            )
+        return ""
 
 
 def _boottime() -> float:
@@ -165,7 +190,7 @@ class MachineFolders:
     async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
         portable, machine = state.facts.portable, self._config.machine
         assert portable is not None
-        if fault := await asyncio.to_thread(self._fault, portable):
+        if fault := await asyncio.to_thread(self._config.fault, portable):
             return FolderFailed(machine, fault, elsewhere=True)
         try:
             held = await self._hold(state, claim, portable)
@@ -183,27 +208,6 @@ class MachineFolders:
             return FolderFailed(machine, f"the store did not give it: {error}", elsewhere=True)
         except OSError as error:
             return FolderFailed(machine, f"this machine refused it: {error}", elsewhere=True)
-
-    def _fault(self, portable: PortableFolder) -> str:
-        """The reason why no folder of this session can be made on this machine; empty if one can."""
-        root, settings = self._config.root, self._config.settings
-        if self._config.cannot_mount:
-            return self._config.cannot_mount
-        if Path(portable.root) != root:
-            return (
-                f"`workspace.root` is {root} on this machine, and the session's folder lies below "
-                f"{portable.root}: set it alike for all workers of the session's pool"
-            )
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if Path(os.path.realpath(root)) != root:
-            return f"`workspace.root` ({root}) leads through a symbolic link: name the folder itself"
-        free = os.statvfs(root)
-        if free.f_bavail * free.f_frsize < settings.min_free:
-            return (
-                f"the disk of {root} has less than {settings.min_free:,} bytes free (`workspace.min_free`): "
-                "make room on this machine"
-            )
-        return ""
 
     async def _hold(self, state: State, claim: Claim, portable: PortableFolder) -> Held:
         """The folder's keeper under this claim: the one there is, or a new one."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from orchestrator.core.calls import (
     AwaitWork,
     CallWork,
+    CopyWork,
     CustomWork,
     ExecWork,
     HelperWork,
@@ -52,8 +53,9 @@ def works_of_calls(words: Strategy, numbers: Strategy, objects: Strategy) -> st.
         st.builds(
             MergeWork, st.lists(words, max_size=2).map(tuple), numbers, st.none() | st.just("s1"), words,
             st.lists(st.builds(Pack, words, words, numbers, st.booleans()), max_size=2).map(tuple), numbers,
-            st.lists(words, max_size=2).map(tuple), st.booleans(), timers,
+            st.lists(words, max_size=2).map(tuple), st.booleans(), timers, words,
         ),
+        st.builds(CopyWork, numbers),
         st.builds(QuestionWork, parsed, timers),
         st.builds(UserInputWork, parsed, timers),
         st.builds(PlanWork, objects, timers),

@@ -8,7 +8,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
-from orchestrator.core.decide.child_folder import NOT_OWN, NOT_SHARED, NOT_STORED
+from orchestrator.core.decide.child_folder import NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact
 from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved, SetupBegins
 from orchestrator.core.folder_use import lacks_setup
@@ -82,12 +82,12 @@ def test_agents_of_a_portable_tree_share_no_folder() -> None:
     assert tree.root.asks("c1", "subagent_spawn", asked) == NOT_SHARED
 
 
-def test_folder_of_a_machine_gives_no_agent_a_copy_of_its_own() -> None:
+def test_agents_of_a_machines_folder_share_it_unless_they_are_to_have_copies() -> None:
     tree = a_tree()
-    asked = tree.spawn(tree.next_id(), "x", workspace="own")
-    assert tree.root.asks("c1", "subagent_spawn", asked) == NOT_OWN
-    shared = tree.root.spawns("x", "c2", workspace="shared")
-    assert shared.state.facts.portable is None
+    for number, named in enumerate(("shared", None)):
+        shared = tree.root.spawns("x", f"c{number}", workspace=named)
+        assert shared.state.facts.portable is None
+        assert shared.state.settings.cwd == tree.root.state.settings.cwd
 
 
 def finished_child(tree: TreeDriver, number: int = 1) -> Agent:

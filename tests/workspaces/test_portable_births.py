@@ -27,13 +27,13 @@ from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.portable import (
     NoWorkspace,
-    birth_bounds,
     first_folder,
     forked_folder,
     machine_folders,
     with_folder,
 )
 from orchestrator.wiring.sessions import new_birth
+from orchestrator.workspaces.host_births import birth_bounds
 from orchestrator.workspaces.keys import new_file
 from orchestrator.workspaces.packs import PackName
 from tests.workspaces.machines import tree_of
@@ -84,7 +84,7 @@ async def made(settings: Settings, state: State, target: Path) -> dict[str, str]
     assert portable is not None
     assert snapshot is not None
     place = Place(target, target.with_name(f"{target.name}-objects"))
-    Copy(place, birth_bounds(settings, portable)).make(files, FolderSnapshot(snapshot))
+    Copy(place, birth_bounds(settings.workspace, portable)).make(files, FolderSnapshot(snapshot))
     return tree_of(target)
 
 

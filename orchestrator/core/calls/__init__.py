@@ -4,6 +4,7 @@
     wait     a wait for agents     helper   an agent whose answer is the output
     variants helpers that draft variants of a plan
     merge    what an agent has made of its folder
+    copy     a copy of the session's folder, before an agent that works in one is made
     mcp      a tool of an MCP server    stdin   words to a process, or a look at it
     question, user_input, plan   questions to a person, and plans; `ask` has what they share
     client_tool   a tool that the client brings along: its answer is waited for as a person's is
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, TypeAlias, assert_never
 
 from orchestrator.core.calls.client_tool import ClientToolWork
+from orchestrator.core.calls.copy import CopyWork
 from orchestrator.core.calls.custom import Custom, CustomWork
 from orchestrator.core.calls.exec import Exec, ExecWork
 from orchestrator.core.calls.helper import HelperWork
@@ -41,6 +43,7 @@ __all__ = [
     "AwaitWork",
     "CallWork",
     "ClientToolWork",
+    "CopyWork",
     "Custom",
     "CustomWork",
     "Exec",
@@ -82,7 +85,7 @@ RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork | MergeWor
 Waiting: TypeAlias = AwaitWork | HelperWork | VariantsWork
 AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork | ClientToolWork
 """Calls that wait for words of a person, or of a client. An assessment of such a call is its work."""
-CallWork: TypeAlias = RunnableWork | StdinWork | Waiting | AskWork | UnknownWork
+CallWork: TypeAlias = RunnableWork | StdinWork | CopyWork | Waiting | AskWork | UnknownWork
 
 _EXEC = writer_of(ExecWork, ExecWork.kind)
 _PATCH = writer_of(PatchWork, PatchWork.kind)
@@ -92,6 +95,7 @@ _VARIANTS = writer_of(VariantsWork, VariantsWork.kind)
 _CUSTOM = writer_of(CustomWork, CustomWork.kind)
 _MCP = writer_of(McpWork, McpWork.kind)
 _MERGE = writer_of(MergeWork, MergeWork.kind)
+_COPY = writer_of(CopyWork, CopyWork.kind)
 _STDIN = writer_of(StdinWork, StdinWork.kind)
 _QUESTION = writer_of(QuestionWork, QuestionWork.kind)
 _USER_INPUT = writer_of(UserInputWork, UserInputWork.kind)
@@ -106,6 +110,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
     CustomWork.kind: reader_of(CustomWork),
     McpWork.kind: reader_of(McpWork),
     MergeWork.kind: reader_of(MergeWork),
+    CopyWork.kind: reader_of(CopyWork),
     StdinWork.kind: reader_of(StdinWork),
     QuestionWork.kind: reader_of(QuestionWork),
     UserInputWork.kind: reader_of(UserInputWork),
@@ -144,6 +149,8 @@ def spec_of(work: CallWork) -> JsonObject:
             return _MCP(work)
         case MergeWork():
             return _MERGE(work)
+        case CopyWork():
+            return _COPY(work)
         case StdinWork():
             return _STDIN(work)
         case QuestionWork():
@@ -163,7 +170,7 @@ def spec_of(work: CallWork) -> JsonObject:
 def timer_of(work: CallWork | None) -> int | None:
     """The generation of the timer that ends the call's approval or wait; None for none."""
     match work:
-        case None | HelperWork() | VariantsWork() | StdinWork():
+        case None | HelperWork() | VariantsWork() | StdinWork() | CopyWork():
             return None
         case UnknownWork():
             return work.spec.get("timer")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
 from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
@@ -16,6 +19,20 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 
 MOST_ASKED_ABOUT = 20
 """Paths that a request names."""
+GUARDED = frozenset({"dendro.toml"})
+"""Names of files that no sandboxed command writes in a machine's folder: the next `dendro` reads them."""
+
+
+def writable_folders(settings: TurnSettings) -> tuple[str, ...]:
+    """The folders that a task may write with `workspace-write`, but for temporary ones."""
+    roots = settings.sandbox_policy.get("writable_roots") or ()
+    return (settings.cwd, *(posixpath.join(settings.cwd, root) for root in roots))
+
+
+def is_within(folder: str, roots: Sequence[str]) -> bool:
+    """Whether a folder is one of `roots`, or below one; links are not followed."""
+    named = map(posixpath.normpath, roots)
+    return any(folder == root or folder.startswith(f"{root.rstrip('/')}/") for root in named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +46,8 @@ class Merge:
     """The packs that make both snapshots."""
     files: int
     names: tuple[str, ...]
+    folder: str = ""
+    """The folder of the machine that it is written to; empty for a portable one."""
 
     @property
     def key(self) -> str:
@@ -47,11 +66,24 @@ class Merge:
             return Run(sandboxed=False)
         if settings.approval_policy == "untrusted":
             return Ask(self.summary, sandboxed=False)
-        if settings.sandbox_policy["mode"] != "read-only":
+        if (why := self._held_back(settings)) is None:
             return Run(sandboxed=True)
         if settings.approval_policy == "never":
-            return Refuse("not merged: the sandbox is read-only, and the approval policy is never")
-        return Ask(f"the sandbox is read-only; it {self.summary}", sandboxed=False)
+            return Refuse(f"not merged: {why}, and the approval policy is never")
+        return Ask(f"{why}; it {self.summary}", sandboxed=False)
+
+    def _held_back(self, settings: TurnSettings) -> str | None:
+        """The reason why the sandbox does not let it be written; None if it does."""
+        mode = settings.sandbox_policy["mode"]
+        if mode == "danger-full-access" or (mode == "workspace-write" and not self.folder):
+            return None
+        if mode != "workspace-write":
+            return "the sandbox is read-only"
+        if not is_within(self.folder, writable_folders(settings)):
+            return f"{self.folder} is outside of the writable roots"
+        if any(PurePosixPath(name.strip("'\"")).name in GUARDED for name in self.names):
+            return "it changes a file of settings"
+        return None
 
     def work(self, sandboxed: bool) -> MergeWork:
         """The merge as it is to be written."""
@@ -64,6 +96,7 @@ class Merge:
             self.files,
             self.names,
             sandboxed,
+            folder=self.folder,
         )
 
 
@@ -83,6 +116,8 @@ class MergeWork:
     sandboxed: bool = True
     timer: int | None = None
     """The generation of the timer of its approval."""
+    folder: str = ""
+    """The folder of the machine that it is written to; empty for a portable one."""
 
     def asked(self, timer: int) -> MergeWork:
         return replace(self, timer=timer)

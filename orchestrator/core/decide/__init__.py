@@ -23,6 +23,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import folder_commands as folder
 from orchestrator.core.decide.call import assessed, finished
 from orchestrator.core.decide.cancel import end_next
+from orchestrator.core.decide.child_folder import folder_copied
 from orchestrator.core.decide.draft import Decision, DoesNotFit, Draft
 from orchestrator.core.decide.elicitation import dropped, elicited
 from orchestrator.core.decide.folder_setup import setup_begins, setup_ended
@@ -137,6 +138,8 @@ def _apply(draft: Draft, command: c.Command) -> None:
             setup_begins(draft)
         case folder.SetupEnded():
             setup_ended(draft, command)
+        case folder.FolderCopied():
+            folder_copied(draft, command)
         case c.CommitRefused():
             commit_refused(draft, command)
         case _:

@@ -24,7 +24,16 @@ from orchestrator.core.commit_parts import SLOTS, SPAWNED, Debit, NewSubmission,
 from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import standing_instructions
 from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.child_folder import began_with, unfit_folder
+from orchestrator.core.decide.child_folder import (
+    began_with,
+    begin_copy,
+    copy_for,
+    facts_in_copy,
+    lacks_copy,
+    moved,
+    settings_in_copy,
+    unfit_folder,
+)
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import publish_depths, watchers
@@ -38,6 +47,7 @@ from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
 from orchestrator.core.tree import AgentRecord, AgentStatus, Child, TreeChanges, TreeView
 from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.core.workspace import Copied
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubAgentInvocation
 from orchestrator.protocol.ids import CallId
@@ -60,6 +70,8 @@ class ChildSession:
     settings: TurnSettings
     inherited: tuple[Entry, ...] = ()
     inherited_items: int = 0
+    copied: Copied | None = None
+    """The copy of a folder of one machine that it works in."""
 
     @property
     def prompt(self) -> str:
@@ -70,6 +82,8 @@ def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
     """Makes the agent, or answers why not; `Widening` is the caller's to answer."""
     if (why := may_not_make(draft) or unfit_folder(draft.state, asked.spec)) is not None:
         close(draft, call, why)
+    elif lacks_copy(draft.state, asked.spec):
+        begin_copy(draft, call)
     elif isinstance(asked, Helper):
         begin_helper(draft, asked, call.call_id)
         work = HelperWork(asked.spec.agent_id, written(invocation_of(asked)), draft.moment.at_ms)
@@ -129,7 +143,11 @@ def _child_session(
         born_in=draft.task.id,
         helper_call=helper_call,
     )
-    return ChildSession(spec, origin, facts, settings)
+    copied = copy_for(draft.state, spec)
+    if copied is None:
+        return ChildSession(spec, origin, facts, settings)
+    settings = settings_in_copy(settings, copied, facts.tree_id)
+    return ChildSession(spec, origin, facts_in_copy(facts, copied), settings, copied=copied)
 
 
 def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) -> ChildSession:
@@ -177,6 +195,8 @@ def _create(draft: Draft, created: ChildSession) -> None:
     record = record_of(facts, tree)
     draft.tree.note(f"a:{facts.agent_id}", record)
     _tell(draft, facts, record)
+    if (copied := created.copied) is not None:
+        draft.add(f.WorkspaceGiven(facts.agent_id, copied.snapshot, copied.folder))
     draft.add(f.ChildMade(_child(created, tree)))
 
 
@@ -217,7 +237,7 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
     if created.inherited:
         # What its model is told of the workspace stands in the conversation that it inherits.
         own = tuple(entry for entry in own if entry.type != e.RESPONSE_ITEM)
-    role = Message(role="developer", content=(InputText(text=created.spec.role),))
+    role = Message(role="developer", content=(InputText(text=_role(created)),))
     status: TreeChanges = {
         "status": "queued" if created.prompt else "ready",
         "slot": tree.slot,
@@ -225,9 +245,19 @@ def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry
         "summary": tree.summary,
         "started_ms": tree.started_ms,
     }
-    folder = began_with(draft.state)
+    folder = began_with(draft.state, created.copied)
     told = _told(draft, created)
     return (*own, *folder, *created.inherited, *told, e.item(role), e.fact(f.AgentChanged(status)))
+
+
+def _role(created: ChildSession) -> str:
+    """The text that tells an agent its part; one with its parent's conversation is told of its own folder."""
+    if created.copied is None or not created.inherited:
+        return created.spec.role
+    here = created.facts.portable
+    assert here is not None
+    place = here.path(created.facts.tree_id)
+    return f"{created.spec.role} It is {place}: {created.copied.folder} of the conversation is not yours."
 
 
 def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
@@ -237,6 +267,9 @@ def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
         return ()
     # Without the conversation it gets what its parent was born with.
     told = parents if created.inherited else (str(draft.state.meta.cwd or parents[0]),)
+    if created.copied is not None:
+        # What its parent was told of the folder holds for the copy.
+        told = tuple(moved(folder, created.copied, created.facts.tree_id) for folder in told)
     return () if told == (created.settings.cwd,) else (e.fact(f.FoldersTold(told)),)
 
 

@@ -10,6 +10,7 @@ from orchestrator.core.decide.agent_ops import interrupt_below
 from orchestrator.core.decide.agent_status import change, send_ended
 from orchestrator.core.decide.answer import routed_answer
 from orchestrator.core.decide.cancel import begin_canceling, heard_end
+from orchestrator.core.decide.child_folder import takes_offers
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.helper import helper_done
 from orchestrator.core.decide.mail_delivery import (
@@ -115,7 +116,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         "header": content.get("header"),
     }
     draft.add(f.ChildChanged(id, changes))
-    if content.get("workspace") and draft.state.facts.portable is not None:
+    if content.get("workspace") and takes_offers(draft.state, id):
         draft.add(f.WorkspaceOffered(id, read_offer(content["workspace"])))
     if content["status"] == "canceled":
         heard_end(draft, id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.calls import CustomWork, MergeWork, PatchWork, RunnableWork
+from orchestrator.core.calls import CopyWork, CustomWork, MergeWork, PatchWork, RunnableWork
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.draft import DoesNotFit, Draft
@@ -79,7 +79,7 @@ def _judge(draft: Draft, call: Call, judgement: str) -> None:
     work = call.work
     if draft.state.facts.portable is not None:
         judgement = _judged_by_folder(draft, call)
-    if judgement == "none" or _repeatable(draft, call):
+    if judgement == "none" or isinstance(work, CopyWork) or _repeatable(draft, call):
         draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
         return
     if judgement == "all" and isinstance(work, PatchWork | CustomWork):

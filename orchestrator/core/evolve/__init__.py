@@ -19,6 +19,7 @@ from orchestrator.core.evolve.task import evolve_call, evolve_task
 from orchestrator.core.evolve.tree import evolve_tree
 from orchestrator.core.evolve.workspace import evolve_workspace, runs_again
 from orchestrator.core.extras import MOST_EARLIER, PendingLookUp, PinnedPlan, without_extras
+from orchestrator.core.folder_use import may_write
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
 from orchestrator.core.lines import NO_META, read_compacted, read_context, read_meta
@@ -136,6 +137,8 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
     if fact.of == "call":
         if state.workspace.recorded and fact.phase is Phase.RUNNING:
             state = replace(state, workspace=runs_again(state.workspace, fact.call_id))
+        if state.workspace.copied is not None and fact.phase is Phase.RUNNING:
+            state = _without_copy(state, fact)
         return evolve_call(state, fact, seq)
     if fact.of == "request":
         return evolve_request(state, fact)
@@ -152,6 +155,13 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
     if fact.of == "nothing":
         return state
     assert_never(fact)
+
+
+def _without_copy(state: State, fact: f.CallMoved) -> State:
+    """The copy of the folder is forgotten where a call begins that may change the folder."""
+    if state.task is None or not may_write(fact.work, state.task.settings):
+        return state
+    return replace(state, workspace=replace(state.workspace, copied=None))
 
 
 def _of_session(state: State, fact: f.SessionFact) -> State:

@@ -42,6 +42,10 @@ def evolve_workspace(known: Workspace, fact: f.WorkspaceFact) -> Workspace:
             return replace(known, epoch=0, unsaved=known.unsaved if stands else None)
         case f.WorkspaceMerged(agent_id=agent_id, snapshot=snapshot, packs=packs):
             return replace(known, merged={**known.merged, str(agent_id): Merged(snapshot, packs)})
+        case f.WorkspaceCopied(copied=copied):
+            return replace(known, copied=copied)
+        case f.WorkspaceGiven(agent_id, _, folder):
+            return replace(known, given={**known.given, str(agent_id): folder})
         case f.WorkspaceOffered(agent_id, offer):
             return replace(known, offered={**known.offered, str(agent_id): offer})
         case _:

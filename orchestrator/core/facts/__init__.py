@@ -79,7 +79,9 @@ from orchestrator.core.facts.task import (
 )
 from orchestrator.core.facts.workspace import (
     WorkspaceBegun,
+    WorkspaceCopied,
     WorkspaceFact,
+    WorkspaceGiven,
     WorkspaceMade,
     WorkspaceMerged,
     WorkspaceNotMade,
@@ -159,7 +161,9 @@ __all__ = [
     "WatchdogEnded",
     "WatchdogSet",
     "WorkspaceBegun",
+    "WorkspaceCopied",
     "WorkspaceFact",
+    "WorkspaceGiven",
     "WorkspaceMade",
     "WorkspaceMerged",
     "WorkspaceNotMade",

@@ -10,10 +10,12 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.workspace import (
     CHANGE,
+    COPIED,
     COUNTS,
     OFFER,
     PACK,
     PACKS,
+    Copied,
     FileCounts,
     FolderChange,
     Offer,
@@ -159,6 +161,27 @@ class WorkspaceMerged:
 
 
 @record
+class WorkspaceCopied:
+    """A folder of one machine was copied for agents that are to be made; the store has the copy."""
+
+    kind: ClassVar[str] = "workspace_copied"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    call_id: CallId
+    copied: Copied = field(metadata=COPIED)
+
+
+@record
+class WorkspaceGiven:
+    """An agent begins with a copy of a folder of one machine."""
+
+    kind: ClassVar[str] = "workspace_given"
+    of: ClassVar[Literal["workspace"]] = "workspace"
+    agent_id: AgentId
+    snapshot: SnapshotId
+    folder: str
+
+
+@record
 class WorkspaceOffered:
     """A child came to rest, with this folder."""
 
@@ -180,5 +203,7 @@ WorkspaceFact: TypeAlias = (
     | WorkspaceSettled
     | WorkspaceRolledBack
     | WorkspaceMerged
+    | WorkspaceCopied
+    | WorkspaceGiven
     | WorkspaceOffered
 )

@@ -85,17 +85,18 @@ async def _spawn(asking: AgentCall) -> c.Spawn:
     given = parsed(a.SpawnArguments, asking.given)
     if not given.prompt.strip():
         raise BadArguments("prompt: an agent needs to be told what to do")
-    return c.Spawn(await _child_spec(asking, given, given.prompt, _part(asking)))
+    return c.Spawn(await _child_spec(asking, given, given.prompt, _part(asking, given)))
 
 
 async def _fork(asking: AgentCall) -> c.Fork:
     given = parsed(a.ForkArguments, asking.given)
-    spec = await _child_spec(asking, given, given.prompt, _part(asking))
+    spec = await _child_spec(asking, given, given.prompt, _part(asking, given))
     return c.Fork(spec, asking.seq, asking.head)
 
 
-def _part(asking: AgentCall) -> str:
-    return roles.AGENT if asking.state.facts.portable is None else roles.AGENT_APART
+def _part(asking: AgentCall, given: a.SpawnArguments | a.ForkArguments) -> str:
+    apart = asking.state.facts.portable is not None or given.workspace == "own"
+    return roles.AGENT_APART if apart else roles.AGENT
 
 
 async def _helper(asking: AgentCall) -> c.Helper:
@@ -212,10 +213,11 @@ async def _watchdog(asking: AgentCall) -> c.SetWatchdog:
 def _merge(asking: AgentCall) -> c.Immediate | Merge:
     """The changes of a child since what was merged of it last."""
     number, state = AgentId(parsed(a.MergeArguments, asking.given).agent_id), asking.state
-    if state.facts.portable is None:
-        raise BadArguments("this tree has one folder, which its agents share: there is nothing to merge")
+    folder = state.workspace.given.get(str(number), "")
     if number not in state.tree.children:
         raise BadArguments(f"agent {number} is not a child of yours; {REFRESH}")
+    if state.facts.portable is None and not folder:
+        raise BadArguments(f"agent {number} works in your folder: there is nothing to merge")
     offer, known = state.workspace.offered.get(str(number)), state.workspace.merged.get(str(number))
     if offer is None:
         raise BadArguments(f"agent {number} has nothing to merge yet: wait for its result first")
@@ -230,7 +232,7 @@ def _merge(asking: AgentCall) -> c.Immediate | Merge:
     packs = dict.fromkeys((*(known.packs if known is not None else ()), *offer.packs))
     change = offer.change
     files, names = (change.files, change.names) if change is not None else (0, ())
-    return Merge(number, base, offer.snapshot, tuple(packs), files, names)
+    return Merge(number, base, offer.snapshot, tuple(packs), files, names, folder)
 
 
 # ── ending ────────────────────────────────────────────────────────────────────────────────────

@@ -21,6 +21,12 @@ _MAKING = {
     "label": _text("A short name for people: what it is for."),
     "model": _text("Another model than yours: one good at planning to plan, one good at code to code."),
     "sandbox_mode": _text("Less than you have: read-only or workspace-write. More is refused."),
+    "workspace": {
+        "type": "string",
+        "enum": ["own", "shared"],
+        "description": "own: it works in a copy of your folder as it is now, and subagent_merge brings its "
+        "changes into yours; for agents that would write the same files. shared: it works in your folder.",
+    },
 }
 
 SPAWN = function(

@@ -1,0 +1,286 @@
+"""Folders of this machine that sessions work in as they are: copied for agents, and merged into.
+
+The session's folder is the person's. So nothing of it is kept here but packs, and, while a merge is not in
+the log yet, the files that it has replaced. They lie where the session's copy would:
+
+    <root>/copies/<session>/objects   packs; `merging`: how the last merge is taken back
+                            state     `unsaved` names that merge until the log has it
+
+A process per piece of work does it, below the lock of that place, and dies with the claim. What a lost
+process has left of a merge is taken back before anything else is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from orchestrator.broker.records import Claim
+from orchestrator.core.calls import MergeWork
+from orchestrator.core.calls.merge import GUARDED, writable_folders
+from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
+from orchestrator.core.settings import PortableFolder
+from orchestrator.core.state import State
+from orchestrator.core.workspace import Copied, Pack
+from orchestrator.folders.keeper import Keeper
+from orchestrator.folders.merge_writer import settle
+from orchestrator.folders.records import Bounds, FolderError, Guard, Place
+from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.workspaces.changes import told_omissions
+from orchestrator.workspaces.copies import Copy, boot_id
+from orchestrator.workspaces.held import Held
+from orchestrator.workspaces.host_births import (
+    HostFolder,
+    UnfitFolder,
+    birth_bounds,
+    commit_of,
+    host_folder,
+)
+from orchestrator.workspaces.merging import merge
+from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.service import BUSY_S, RETRY_S, MachineConfig
+
+SHARE = "Leave `workspace` out, and the agent works in your folder"
+MOST_PATH = 2048
+"""Bytes of the path of a folder that is merged into: the place's state names it."""
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class MachineHostFolders:
+    """Implements `runtime.host_folders.HostFolders` on a real machine."""
+
+    def __init__(
+        self,
+        config: MachineConfig,
+        packs: Packs,
+        now_ms: Callable[[], int],
+        boottime: Callable[[], float] = _boottime,
+    ) -> None:
+        self._config, self._packs, self._now_ms, self._boottime = config, packs, now_ms, boottime
+        self._boot = boot_id()
+        self._guard = threading.Lock()
+        """Guards what claims hold: they are extended by the thread that renews them."""
+        self._deadlines: dict[str, float] = {}
+        self._keepers: dict[str, Keeper] = {}
+        self._written: dict[str, MergeWork] = {}
+        """The merge of each claim that the log may not have yet."""
+        self._settling: set[asyncio.Task[None]] = set()
+
+    def extend(self, claim: str, deadline_boottime: float) -> None:
+        """Writes a claim's deadline, in seconds of CLOCK_BOOTTIME; from any thread, and never blocks."""
+        with self._guard:
+            self._deadlines[claim] = deadline_boottime
+            keeper = self._keepers.get(claim)
+            if len(self._deadlines) > 4096:
+                now = self._boottime()
+                self._deadlines = {name: ends for name, ends in self._deadlines.items() if ends > now}
+        if keeper is not None:
+            keeper.extend(deadline_boottime)
+
+    # ── copying ───────────────────────────────────────────────────────────────────────────────
+
+    async def copy(self, state: State, claim: Claim, call_id: CallId) -> FolderCopied | FolderNotCopied:
+        cwd = state.in_force.cwd
+        try:
+            config = self._config
+            found = await asyncio.to_thread(
+                host_folder, Path(cwd), config.settings, config.home, config.environ
+            )
+            if fault := await asyncio.to_thread(config.fault, found.portable):
+                return FolderNotCopied(f"this machine makes no copies of folders: {fault}. {SHARE}")
+            return FolderCopied(call_id, await self._copied(state, claim, found))
+        except (FolderError, UnfitFolder, BrokenPack) as error:
+            return FolderNotCopied(f"the folder {cwd} cannot be copied: {error}. {SHARE}")
+        except ArchiveUnavailable as error:
+            why = f"the store of folders (`upkeep.archive_url`) did not take the copy: {error}"
+            return FolderNotCopied(f"{why}; try again when it is back. {SHARE}")
+        except OSError as error:
+            return FolderNotCopied(f"this machine refused a copy of the folder {cwd}: {error}. {SHARE}")
+
+    async def _copied(self, state: State, claim: Claim, found: HostFolder) -> Copied:
+        facts, bounds = state.facts, birth_bounds(self._config.settings, found.portable)
+        commit, repository = await asyncio.to_thread(commit_of, found.top)
+        async with self._keeping(state, claim, found.top, bounds) as held:
+            taken = await held.keeper.born(repository, commit, self._now_ms())
+            name = PackName(facts.tree_id, facts.session_id, claim.epoch, claim.claim_id, taken.sha256)
+            await self._packs.put(name, taken.pack)
+            held.keeper.settle(taken)
+        return Copied(
+            folder=str(found.top),
+            cwd=state.in_force.cwd,
+            within=found.within,
+            request=0,
+            portable=found.portable,
+            snapshot=SnapshotId(taken.snapshot),
+            pack=Pack(str(name), taken.sha256, taken.bytes, whole=True),
+            omitted=told_omissions((), taken.omitted),
+        )
+
+    # ── merging ───────────────────────────────────────────────────────────────────────────────
+
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        merging = asyncio.ensure_future(self._merged_or_not(state, claim, work))
+        try:
+            return await asyncio.shield(merging)
+        except asyncio.CancelledError:
+            # Nobody is told how it ends: nothing of it may be there.
+            await asyncio.wait((merging,))
+            self._written.pop(claim.claim_id, None)
+            with suppress(FolderError, OSError):
+                await self._end_left(state, claim)
+            raise
+
+    async def _merged_or_not(
+        self, state: State, claim: Claim, work: MergeWork
+    ) -> FolderMerged | FolderNotMerged:
+        if len(os.fsencode(work.folder)) > MOST_PATH:
+            return FolderNotMerged(f"the path of the folder has more than {MOST_PATH:,} bytes: move it")
+        try:
+            return await self._merge(state, claim, work)
+        except (FolderError, OSError) as error:
+            return await self._taken_back(state, claim, str(error))
+
+    async def _merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        # Of the person's rules, merges need none: they look at the paths that the agent has changed.
+        bounds = birth_bounds(self._config.settings, PortableFolder(str(self._config.root), "work"))
+        guard = await asyncio.to_thread(self._guard_of, state, work)
+        async with self._keeping(state, claim, Path(work.folder), bounds) as held:
+            held.copy.unsaved(_mark(work))
+            found = await merge(held, self._packs, work, guard)
+            if isinstance(found, FolderMerged):
+                self._written[claim.claim_id] = work
+            else:
+                held.copy.unsaved("")
+        return found
+
+    async def _taken_back(self, state: State, claim: Claim, why: str) -> FolderNotMerged:
+        try:
+            await self._end_left(state, claim)
+        except (FolderError, OSError) as error:
+            return FolderNotMerged(f"{why}; {error}", partly=True)
+        return FolderNotMerged(f"{why}; merge again")
+
+    def _guard_of(self, state: State, work: MergeWork) -> Guard:
+        """The paths that the sandbox lets be written; an approval, or full access, lets all of them."""
+        settings = state.in_force
+        if not work.sandboxed or settings.full_access:
+            return Guard()
+        top = Path(work.folder)
+        roots = [Path(os.path.realpath(root)) for root in writable_folders(settings)]
+        within = ["" if top.is_relative_to(root) else _below(root, top) for root in roots]
+        kept = [_below(Path(os.path.realpath(path)), top) for path in self._config.guarded]
+        return Guard(
+            tuple(one for one in within if one is not None),
+            tuple(one for one in kept if one),
+            tuple(sorted(GUARDED)),
+        )
+
+    async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
+        left = await asyncio.to_thread(lambda: self._copy(state).state().unsaved)
+        if left != _mark(work):
+            # Elsewhere another machine of the pool may have begun it.
+            mine = not left and state.facts.pool == f"host:{self._config.machine}"
+            return "none" if mine else "in_doubt"
+        try:
+            await self._end_left(state, claim)
+        except (FolderError, OSError):
+            return "in_doubt"
+        return "none"
+
+    def recorded(self, state: State, claim: Claim) -> None:
+        work = self._written.get(claim.claim_id)
+        if work is None or not _is_recorded(state, _mark(work)):
+            return
+        del self._written[claim.claim_id]
+        task = asyncio.ensure_future(asyncio.to_thread(_forget, self._copy(state)))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    # ── keepers ───────────────────────────────────────────────────────────────────────────────
+
+    def _copy(self, state: State) -> Copy:
+        return Copy(self._config.root, state.facts.session_id, self._boot)
+
+    @asynccontextmanager
+    async def _keeping(self, state: State, claim: Claim, top: Path, bounds: Bounds) -> AsyncIterator[Held]:
+        """A keeper of the folder, once what a lost one left is taken back."""
+        await self._end_left(state, claim)
+        async with self._kept(state, claim, top, bounds) as held:
+            yield held
+
+    async def _end_left(self, state: State, claim: Claim) -> None:
+        """Ends the last merge: it stays if the log has it, and else it is taken back."""
+        copy = self._copy(state)
+        left = (await asyncio.to_thread(copy.state)).unsaved
+        if not left:
+            return
+        if _is_recorded(state, left):
+            await asyncio.to_thread(_forget, copy)
+            return
+        bounds = birth_bounds(self._config.settings, PortableFolder(str(self._config.root), "work"))
+        async with self._kept(state, claim, Path(left.split(":", 2)[2]), bounds) as held:
+            await held.keeper.take_back_merge()
+            held.copy.unsaved("")
+
+    @asynccontextmanager
+    async def _kept(self, state: State, claim: Claim, top: Path, bounds: Bounds) -> AsyncIterator[Held]:
+        copy = self._copy(state)
+        await asyncio.to_thread(copy.prepare)
+        keeper = await self._started(Place(top, copy.objects, copy.lock), bounds, claim)
+        with self._guard:
+            self._keepers[claim.claim_id] = keeper
+        keeper.extend(self._deadline(claim))
+        copy.touch()
+        try:
+            yield Held(claim, state.facts, copy, keeper, bounds)
+        finally:
+            with self._guard:
+                self._keepers.pop(claim.claim_id, None)
+            await keeper.break_off()
+
+    async def _started(self, place: Place, bounds: Bounds, claim: Claim) -> Keeper:
+        """Starts a keeper; waits for the one of a claim that is over, which its deadline ends."""
+        until = self._boottime() + BUSY_S
+        while True:
+            try:
+                return await Keeper.start(place, bounds, self._deadline(claim))
+            except FolderError as error:
+                if error.kind != "busy" or self._boottime() > until:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+    def _deadline(self, claim: Claim) -> float:
+        with self._guard:
+            return self._deadlines.get(claim.claim_id, self._boottime() + self._config.trust_s)
+
+
+def _mark(work: MergeWork) -> str:
+    """The name of a merge in the state of its place."""
+    return f"{work.agent_id}:{work.snapshot}:{work.folder}"
+
+
+def _is_recorded(state: State, mark: str) -> bool:
+    agent, snapshot, _ = mark.split(":", 2)
+    merged = state.workspace.merged.get(agent)
+    return merged is not None and merged.snapshot == snapshot
+
+
+def _forget(copy: Copy) -> None:
+    """Forgets how a merge that the log has would be taken back; blocking."""
+    copy.unsaved("")
+    settle(copy.objects / "merging")
+
+
+def _below(path: Path, top: Path) -> str | None:
+    """The path of something in a folder, relative to that; None for what is elsewhere."""
+    return posixpath.normpath(path.relative_to(top)) if path != top and path.is_relative_to(top) else None
