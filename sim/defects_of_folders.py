@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.broker import commit_requests, machines
-from orchestrator.core import outstanding
-from orchestrator.core.decide import workspace
+from orchestrator.core import evolve, outstanding
+from orchestrator.core.decide import child_folder, workspace
 from orchestrator.core.evolve import workspace as workspace_facts
 from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.runner import Runner
 from orchestrator.runtime.side_work import SideWork
-from sim.folders import SimFolders
+from sim.folders import Folders, SimFolders
 from sim.mutant import Mutant, lua, text
 
 DEFECTS = (
@@ -110,7 +110,7 @@ DEFECTS = (
     Mutant(
         "packs come after their entries",
         "an entry names a pack that the store has not got yet",
-        text(SimFolders, "_put", "self._folders.store.put(name, data)", "pass"),
+        text(Folders, "put", "self.store.put(name, data)", "pass"),
         "folders",
     ),
     Mutant(
@@ -151,6 +151,29 @@ DEFECTS = (
             "c.TookOver(judgements, unsaved, self._claimed.abandoned)",
             "c.TookOver(judgements, unsaved)",
         ),
+        "folders",
+    ),
+    Mutant(
+        "copies are used again",
+        "agents of a later response begin with the copy of a machine's folder that an earlier one had taken",
+        text(
+            child_folder,
+            "copy_for",
+            "if (known.request, known.cwd) == (state.requests, task.settings.cwd) else None",
+            "",
+        ),
+        "folders",
+    ),
+    Mutant(
+        "copies outlive writes",
+        "a copy of a machine's folder is given to agents behind a call that has changed the folder",
+        text(evolve, "_without_copy", "if state.task is None or not may_write(", "if not may_write and ("),
+        "folders",
+    ),
+    Mutant(
+        "refused merges are recorded",
+        "the log says that an agent's work is in the folder of the machine, and it was refused there",
+        text(FolderWork, "merge", "applied=written", "applied=True"),
         "folders",
     ),
     Mutant(

@@ -36,6 +36,8 @@ class FolderRules:
         self.placement = placement
         folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
         folders.cleaned, folders.prepares = self._cleaned, self._prepares
+        self._done: dict[str, list[str]] = {}
+        """Marks of calls that ended in the folder that their session works in as it is."""
 
     # ── as calls begin and write ──────────────────────────────────────────────────────────────
 
@@ -103,6 +105,8 @@ class FolderRules:
             self._is_merged(session, known, fact)
         if fact["kind"] == "workspace_setup_ended" and fact["result"] == "done":
             self._is_prepared(session, known)
+        if fact["kind"] == "workspace_given":
+            self._is_given(session, fact)
         if fact["kind"] == "workspace_rolled_back":
             self.placement.told(session, fact.get("by", ""))
         if fact["kind"] in ("workspace", "workspace_settled"):
@@ -136,12 +140,29 @@ class FolderRules:
         theirs = set(self._folders.contents[fact["snapshot"]]) - set(
             self._folders.contents[fact["base"] or None]
         )
-        if lacking := theirs - set(self._folders.contents[known.snapshot]):
+        own = self._folders.shared.get(session, self._folders.contents[known.snapshot])
+        if lacking := theirs - set(own):
             self._watch.broken("recorded", f"{session}: {fact['call_id']} merged without {sorted(lacking)}")
+
+    def _is_given(self, session: str, fact: Mapping[str, Any]) -> None:
+        """An agent begins with all that its maker's calls have written to the folder by then."""
+        content, done = self._folders.contents[fact["snapshot"]], self._done.get(session, [])
+        if lacking := [mark for mark in done if mark not in content]:
+            self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins without {lacking}")
+        if done:
+            self._watch.reach.saw("copied")
+
+    def _ends_in_shared(self, session: str, seen: Seen, call_id: str) -> None:
+        runs = self._ledger.by_call.get((session, call_id), ())
+        last = runs[-1] if runs else None
+        if last is not None and last.marks and last.state == "finished" and last.claim == seen.claim:
+            self._done.setdefault(session, []).extend(last.marks)
 
     def output(self, session: str, seen: Seen, call_id: str, output: str) -> None:
         """A call gets its output: what it wrote is recorded, or is not there if its holder was lost."""
         state, watch = seen.state, self._watch
+        if session in self._folders.shared and not watch.reads_anew:
+            self._ends_in_shared(session, seen, call_id)
         if state.facts.portable is None or watch.reads_anew:
             return
         runs = self._ledger.by_call.get((session, call_id), ())

@@ -41,6 +41,7 @@ from sim.objects import SimObjects
 PORTABLE = PortableFolder("/sim", "folder", untold=True)
 SCRIPTED = replace(PORTABLE, setup=FolderSetup("install"))
 """The same with a set-up."""
+COPIED = PortableFolder("/sim", "folder")
 RULES = "rules of the folder"
 SETUP = CallId("set-up")
 """The name of set-ups among calls."""
@@ -74,6 +75,10 @@ class Folders:
     """The snapshot that a host took and the store did not."""
     contents: dict[str | None, Content] = field(default_factory=lambda: {None: ()})
     """The content of every snapshot that was ever taken."""
+    shared: dict[str, list[str]] = field(default_factory=dict)
+    """The folders that sessions work in as they are, by session; those of which agents have copies."""
+    unsettled: dict[str, tuple[MergeWork, list[str]]] = field(default_factory=dict)
+    """The merge into such a folder that the log may not have, with its marks."""
     hosts: int = 2
     hosts_of: dict[str, str] = field(default_factory=dict)
     """By worker."""
@@ -110,6 +115,8 @@ class Folders:
     def meets(self, run: Run, call: Call, site: CallSite) -> None:
         """Gives a run the folder that it meets, to mark its writes there if it may write."""
         state, session = site.state, str(site.session)
+        if state.facts.portable is None and session in self.shared:
+            self._meets_shared(run, call, self.shared[session])
         if state.facts.portable is None or state.task is None:
             return
         copy = self.copies.get((self.host_of(run.machine), session))
@@ -139,6 +146,37 @@ class Folders:
             self.wrote(run.session, run.claim, copy)
 
         run.marks, run.mark = marks, mark
+
+    def _meets_shared(self, run: Run, call: Call, folder: list[str]) -> None:
+        """Has a command mark the folder that its session works in as it is; the end of a process is not told."""
+        if run.files or run.lasting:
+            return
+        self.runs += 1
+        name, marks = f"{call.call_id}/{self.runs}", list[str]()
+
+        def mark(what: str) -> None:
+            marks.append(f"{name}:{what}")
+            folder.append(marks[-1])
+
+        run.marks, run.mark = marks, mark
+
+    def taken(self, content: Content, parent: SnapshotId | None, at_ms: int) -> SnapshotId:
+        """The snapshot of a content."""
+        named = orjson.dumps([content, parent, at_ms])
+        snapshot = SnapshotId(hashlib.sha1(named, usedforsecurity=False).hexdigest())
+        self.contents[snapshot] = content
+        return snapshot
+
+    def put(self, state: State, claim: Claim, marks: Content, *, whole: bool) -> Pack:
+        """Stores a pack; raises `ArchiveUnavailable`."""
+        data = orjson.dumps({"marks": marks})
+        sha256 = hashlib.sha256(data).hexdigest()
+        facts = state.facts
+        name = f"{facts.tree_id}/workspaces/{facts.session_id}/{claim.epoch}-{claim.claim_id}-{sha256}.pack"
+        if self.store.away:
+            raise ArchiveUnavailable("the store is away")
+        self.store.put(name, data)
+        return Pack(name, sha256, len(data), whole)
 
     def read(self, packs: Sequence[Pack]) -> Content:
         """The content that packs make, as the store has them."""
@@ -221,9 +259,9 @@ class SimFolders:
         return FolderMade(self.machine, standing, anew)
 
     async def _first(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
-        snapshot = self._taken((), None, 0)
+        snapshot = self._folders.taken((), None, 0)
         try:
-            pack = self._put(state, claim, (), whole=True)
+            pack = self._folders.put(state, claim, (), whole=True)
         except ArchiveUnavailable as error:
             return FolderFailed(self.machine, str(error), elsewhere=True)
         if not self._permits(claim):
@@ -280,7 +318,7 @@ class SimFolders:
             return None
         if folders.faulty and self._rng.random() < 0.1:
             return FolderUnsaved(self.machine, "no space left", call_ids, at_ms, blocked=True)
-        snapshot = self._taken(content, held.stored, at_ms)
+        snapshot = self._folders.taken(content, held.stored, at_ms)
         needs_s = self._rng.choice((0.0, 0.05, 0.5, 3.0)) * self._rng.random()
         await asyncio.sleep(needs_s if within_s is None else min(needs_s, within_s))
         late = within_s is not None and needs_s > within_s
@@ -290,7 +328,7 @@ class SimFolders:
             if late or not self._permits(claim):
                 raise ArchiveUnavailable("it is late")
             marks = content if whole else content[len(before) :]
-            pack = self._put(state, claim, marks, whole=whole)
+            pack = self._folders.put(state, claim, marks, whole=whole)
         except ArchiveUnavailable as error:
             held.standing = snapshot
             if self._permits(claim):
@@ -300,22 +338,6 @@ class SimFolders:
         held.packs = (pack,) if whole else (*held.packs, pack)
         counts = FileCounts(modified=1)
         return FolderChanged(snapshot, parent, pack, counts, content[-1:], call_ids, at_ms)
-
-    def _taken(self, content: Content, parent: SnapshotId | None, at_ms: int) -> SnapshotId:
-        named = orjson.dumps([content, parent, at_ms])
-        snapshot = SnapshotId(hashlib.sha1(named, usedforsecurity=False).hexdigest())
-        self._folders.contents[snapshot] = content
-        return snapshot
-
-    def _put(self, state: State, claim: Claim, marks: Content, *, whole: bool) -> Pack:
-        data = orjson.dumps({"marks": marks})
-        sha256 = hashlib.sha256(data).hexdigest()
-        facts = state.facts
-        name = f"{facts.tree_id}/workspaces/{facts.session_id}/{claim.epoch}-{claim.claim_id}-{sha256}.pack"
-        if self._folders.store.away:
-            raise ArchiveUnavailable("the store is away")
-        self._folders.store.put(name, data)
-        return Pack(name, sha256, len(data), whole)
 
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
         await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0)) * self._rng.random())

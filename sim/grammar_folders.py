@@ -41,13 +41,17 @@ class FolderGrammar(Reading):
         self._made = 0
         self._offered: dict[int, Mapping[str, Any]] = {}
         self._merged: dict[int, str] = {}
+        self._copied = ""
+        """The last copy of a folder that the session works in as it is."""
+        self._given: dict[str, str] = {}
 
     def folder_agrees(self, state: State) -> bool:
         """Whether the product's state of the same log knows the same folder."""
         known = state.workspace
         calls = None if known.unsaved is None else [*known.unsaved.call_ids]
-        told = (known.snapshot or "", [pack.name for pack in known.packs], calls, known.set_up)
-        return told == (self.snapshot, self.packs, self.unsaved, self.set_up)
+        marked = (known.set_up, dict(known.given))
+        told = (known.snapshot or "", [pack.name for pack in known.packs], calls, *marked)
+        return told == (self.snapshot, self.packs, self.unsaved, self.set_up, self._given)
 
     def folder_is_told(self) -> None:
         """The model of a task in the folder is told of its instructions, once there is a folder to read."""
@@ -107,6 +111,18 @@ class FolderGrammar(Reading):
             self.unsaved = None
         self.lost |= set(fact["lost"])
         self._made = 0
+
+    def _fact_workspace_copied(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        check(not self.facts.get("portable"), "a folder that is in the log is copied")
+        call = self._task["calls"][fact["call_id"]]
+        check(call["phase"] == "running", "a copy is taken by a call that does not run")
+        self._copied = fact["copied"]["snapshot"]
+
+    def _fact_workspace_given(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        number = fact["agent_id"]
+        check(number not in self.children, f"agent {number} is given a folder after it was made")
+        check(fact["snapshot"] == self._copied, f"agent {number} begins with a copy that is not the last one")
+        self._given[str(number)] = fact["folder"]
 
     def _fact_workspace_offered(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["agent_id"] in self.children, f"agent {fact['agent_id']} offers its folder to a stranger")

@@ -38,6 +38,13 @@ FOLDER_RULES = {
         "A call of a lost holder that says that the folder is as before it has left nothing there.",
         Case("a call that may have written was in doubt"),
     ),
+    "copied": Rule(
+        (
+            "An agent that works in a copy of its maker's folder begins with all that the maker's calls have"
+            " written there by then."
+        ),
+        Case("an agent began with a copy of a folder that calls had written to"),
+    ),
     "placed": Rule(
         (
             "A session whose folder's changes are on one machine alone is claimed there, or that machine's"

@@ -36,6 +36,7 @@ from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.bench import SimBench
 from sim.files import SimFiles
 from sim.folders import Folders, SimFolders
+from sim.host_folders import SimHostFolders
 from sim.knobs import Knobs
 from sim.ledger import Ledger, SimSupervisor
 from sim.lookups import SimLibrary
@@ -260,6 +261,7 @@ class Machine(Process):
             archive=archive_of(site),
             files=site.files.opened_on(name),
             folders=SimFolders(site.loop, drawn, site.folders, name, self.supervisor.trusted_until_s),
+            host_folders=SimHostFolders(site.loop, drawn, site.folders, self.supervisor.trusted_until_s),
             monotonic=self.clock,
             boottime=self.clock,
             sleep=self.sleep,

@@ -97,6 +97,8 @@ class Odds:
     """Of the calls of sessions that may make agents."""
     verbs: dict[str, int] = field(default_factory=lambda: dict(VERBS))
     """How often each tool for agents is called, against the others."""
+    own: float = 0.0
+    """Agents that are to work in a copy of the folder."""
     opening: tuple[str, ...] = ()
     """The tools for agents that a root calls at once when it is first asked for something."""
 
@@ -214,11 +216,11 @@ class ModelScript:
         someone = {"agent_id": rng.choice((0, 1, 1, 2, 3))}
         match name:
             case "subagent_spawn":
-                return {"prompt": prompt, **self._labelled()}
+                return {"prompt": prompt, **self._labelled(), **self._apart()}
             case "spawn_subagent":
                 return {"prompt": prompt, "description": "reads", **self._labelled()}
             case "subagent_fork":
-                return {"prompt": rng.choice((prompt, ""))}
+                return {"prompt": rng.choice((prompt, "")), **self._apart()}
             case "subagent_send_message":
                 return {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3, **self._labelled()}
             case "subagent_await":
@@ -233,6 +235,9 @@ class ModelScript:
                 return {"agent_ids": [someone["agent_id"]], "completed_only": rng.random() < 0.5}
             case _:
                 return {"all": True}
+
+    def _apart(self) -> dict[str, str]:
+        return {"workspace": "own"} if self.odds.own and self.rng.random() < self.odds.own else {}
 
     def _labelled(self) -> dict[str, str]:
         return {"label": f"l{self._calls}"} if self.rng.random() < 0.2 else {}

@@ -105,8 +105,15 @@ async def folders(fixture: Fixture) -> None:
         **perhaps_agents(rng, 0.6),
     }
     odds.verbs |= {"subagent_spawn": 10, "subagent_await": 10, "subagent_merge": 12}
+    # Drawn beside the others: what else happens is as it is without.
+    copies = Random(f"copies:{rng.getstate()[1][:4]}").random() < 0.3
+    if copies:
+        facts |= {"portable": None, "agents": True}
+        odds.own = 0.8
     odds.agents = 0.6 if "agents" in facts else 0.0
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
+    if copies:
+        fixture.site.folders.shared[session] = []
     if rng.random() < 0.8:
         stranding = strands(fixture.nemesis, Random(rng.getrandbits(64)))
         fixture.site.loop.start(fixture.nemesis.lane, stranding, "strands")
