@@ -148,7 +148,7 @@ class Folders:
         run.marks, run.mark = marks, mark
 
     def _meets_shared(self, run: Run, call: Call, folder: list[str]) -> None:
-        """Has a command mark the folder that its session works in as it is; the end of a process is not told."""
+        """Has a command mark the folder that its session works in; the end of a process is not told."""
         if run.files or run.lasting:
             return
         self.runs += 1

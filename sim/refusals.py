@@ -85,6 +85,11 @@ def _interrupts_root(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
     return given.get("agent_id") == 0 and bool(given.get("interrupt"))
 
 
+def _copies(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
+    """Of an agent for which a folder is to be copied, by a call that runs."""
+    return given.get("workspace") == "own" and not log.facts.get("portable")
+
+
 def _always(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
     """Accepts refusals that only the tree can judge: see `slots`, `spawned`, `budget` and `marked`."""
     return True
@@ -112,5 +117,7 @@ _REFUSALS: tuple[tuple[re.Pattern[str], Holds], ...] = tuple(
         (r"that agent's queue is full|that agent is archived|no such agent", _always),
         (r"the helper failed: |the helper was stopped", _always),
         (r"not made: the last changes of the folder", lambda given, log, told: log.unsaved is not None),
+        (r"not made: the (store is away|claim is over)", _copies),
+        (r"not run: |killed after ", _copies),
     )
 )

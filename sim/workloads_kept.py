@@ -110,6 +110,7 @@ async def folders(fixture: Fixture) -> None:
     if copies:
         facts |= {"portable": None, "agents": True}
         odds.own = 0.8
+        odds.verbs |= {"subagent_merge": 30}
     odds.agents = 0.6 if "agents" in facts else 0.0
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     if copies:
