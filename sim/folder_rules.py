@@ -105,7 +105,7 @@ class FolderRules:
             self._is_merged(session, known, fact)
         if fact["kind"] == "workspace_setup_ended" and fact["result"] == "done":
             self._is_prepared(session, known)
-        if fact["kind"] == "workspace_given":
+        if fact["kind"] == "workspace_given" and not self._watch.reads_anew:
             self._is_given(session, fact)
         if fact["kind"] == "workspace_rolled_back":
             self.placement.told(session, fact.get("by", ""))

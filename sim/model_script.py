@@ -229,6 +229,8 @@ class ModelScript:
             case "subagent_watchdog":
                 someone = {"agent_id": rng.choice((0, 0, 1))}
                 return {**someone, "interval_s": rng.choice((2, 5, 60)), "cancel": rng.random() < 0.3}
+            case "subagent_merge" if self.odds.own:
+                return {"agent_id": rng.choice((1, 1, 2))}
             case "subagent_cancel" | "subagent_merge":
                 return someone
             case "subagent_prune" if rng.random() < 0.5:

@@ -14,6 +14,11 @@ from sim.held_messages import LateWord
 from sim.people import FREE, Person
 from sim.stranding import strands
 
+MERGING = (
+    *("subagent_spawn", "shell", "subagent_spawn", "subagent_await", "subagent_await"),
+    *("subagent_merge", "subagent_merge"),
+)
+"""A response that makes two agents, with a command between them, and takes over what they have done."""
 LOOKS_AT_S = 10.0
 """Upkeep looks for what is to be moved some seconds before that, each minute."""
 DELETES_AT_S = 1_060.0
@@ -106,12 +111,14 @@ async def folders(fixture: Fixture) -> None:
     }
     odds.verbs |= {"subagent_spawn": 10, "subagent_await": 10, "subagent_merge": 12}
     # Drawn beside the others: what else happens is as it is without.
-    copies = Random(f"copies:{rng.getstate()[1][:4]}").random() < 0.3
+    drawn = Random(f"copies:{rng.getstate()[1][:4]}")
+    copies = drawn.random() < 0.4
     if copies:
-        facts |= {"portable": None, "agents": True}
-        odds.own = 0.8
-        odds.verbs |= {"subagent_merge": 30}
-    odds.agents = 0.6 if "agents" in facts else 0.0
+        odds.opening = MERGING if drawn.random() < 0.6 else ()
+        facts |= {"portable": None, "agents": True, "unified_exec": False}
+        odds.own, odds.patches, odds.processes = 0.9, 0.05, 0.0
+        odds.verbs |= {"subagent_merge": 20, "subagent_watchdog": 0, "subagent_list": 0, "subagent_prune": 0}
+    odds.agents = (0.45 if copies else 0.6) if "agents" in facts else 0.0
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     if copies:
         fixture.site.folders.shared[session] = []

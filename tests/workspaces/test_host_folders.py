@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -16,21 +18,22 @@ import pytest
 from orchestrator.broker.records import Claim
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
-from orchestrator.core.decide.child_folder import offered
 from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Copied
+from orchestrator.core.workspace import Copied, Pack
+from orchestrator.folders.copy import Copy as FolderCopy
 from orchestrator.folders.keeper import Keeper
-from orchestrator.protocol.ids import CallId
+from orchestrator.folders.records import Bounds, Place, Taken
+from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, boot_id
 from orchestrator.workspaces.host import MachineHostFolders
-from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.packs import PackName, Packs
 from orchestrator.workspaces.service import MachineConfig
 from tests.folders.workshop import git
 from tests.workspaces.machines import ROOT, Machine, Session, tree_of
@@ -82,9 +85,6 @@ class Host:
         return Copy(self.root, SessionId(ROOT), boot_id())
 
 
-NewHost = Callable[..., Host]
-
-
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     root, checkout = tmp_path / "home/workspaces", tmp_path / "checkout"
@@ -117,21 +117,27 @@ def in_folder(host: Host, folder: Path) -> None:
     host.state = replace(host.state, settings=replace(host.state.settings, cwd=str(folder)))
 
 
-async def work_of(host: Host, changes: Callable[[Path], Any], copied: Copied | None = None) -> MergeWork:
-    """The merge of an agent that has made these changes in a copy."""
-    copied = copied or await host.copied()
-    agent, machine = host.agent(copied), host.machine()
-    claim = await agent.made(machine)
-    folder = Copy(host.root, agent.id, boot_id()).folder
-    changes(folder)
-    await agent.changed(machine, claim)
-    await machine.folders.release(agent.id, claim)
-    offer = offered(agent.state)
-    assert offer is not None
-    made = Merge(AgentId(1), offer.base, offer.snapshot, offer.packs, 1, (), copied.folder)
-    work = made.work(sandboxed=True)
-    assert isinstance(work, MergeWork)
-    return work
+async def work_of(host: Host, changes: Callable[[Path], Any]) -> MergeWork:
+    """The merge of an agent that has made these changes in a copy of the checkout as it is now.
+
+    The agent's machine is spared: its copy is a plain folder here.
+    """
+    theirs = host.root.parent / "agent"
+    shutil.copytree(host.checkout, theirs / "folder")
+    copy = FolderCopy(Place(theirs / "folder", theirs / "objects"), Bounds())
+    begun = copy.born(None, "", 1)
+    changes(theirs / "folder")
+    taken = copy.take(begun.snapshot, 2)
+    assert isinstance(taken, Taken)
+    packs = []
+    for one in (begun, taken):
+        name = PackName(TreeId(ROOT), SessionId(ROOT), 0, "0", one.sha256)
+        await Packs(host.store).put(name, one.pack)
+        packs.append(Pack(str(name), one.sha256, one.bytes, one.whole))
+    ends = SnapshotId(begun.snapshot), SnapshotId(taken.snapshot)
+    made = Merge(AgentId(1), *ends, tuple(packs), 1, (), str(host.checkout)).work(sandboxed=True)
+    assert isinstance(made, MergeWork)
+    return made
 
 
 def write(name: str, text: str) -> Callable[[Path], Any]:
@@ -192,9 +198,7 @@ async def test_machine_that_cannot_mount_copies_says_so(host: Host) -> None:
 
 
 def replace_config(host: Host, **changes: Any) -> MachineConfig:
-    from dataclasses import replace as changed
-
-    return changed(host.folders._config, **changes)
+    return dataclasses.replace(host.folders._config, **changes)
 
 
 async def test_store_that_does_not_take_the_copy_is_named_with_a_remedy(

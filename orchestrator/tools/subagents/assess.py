@@ -214,10 +214,10 @@ def _merge(asking: AgentCall) -> c.Immediate | Merge:
     """The changes of a child since what was merged of it last."""
     number, state = AgentId(parsed(a.MergeArguments, asking.given).agent_id), asking.state
     folder = state.workspace.given.get(str(number), "")
+    if state.facts.portable is None and not folder:
+        raise BadArguments(f"agent {number} has no copy of your folder: there is nothing of it to merge")
     if number not in state.tree.children:
         raise BadArguments(f"agent {number} is not a child of yours; {REFRESH}")
-    if state.facts.portable is None and not folder:
-        raise BadArguments(f"agent {number} works in your folder: there is nothing to merge")
     offer, known = state.workspace.offered.get(str(number)), state.workspace.merged.get(str(number))
     if offer is None:
         raise BadArguments(f"agent {number} has nothing to merge yet: wait for its result first")

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await, Merge
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.settings import PortableFolder, SessionFacts, TreeRules
@@ -18,6 +19,7 @@ from orchestrator.core.tree import Child, TreeView
 from orchestrator.core.turn_calls import Call
 from orchestrator.core.workspace import FolderChange, Merged, Offer, Pack, Workspace
 from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
 from orchestrator.tools.subagents.port import LoggedEvent
@@ -215,6 +217,12 @@ async def test_agent_with_a_folder_of_its_own_is_told_so() -> None:
     assert "not alone" in (await asked("subagent_spawn", prompt="work")).spec.role
 
 
+async def test_agent_that_is_to_have_a_copy_of_a_machines_folder_is_told_so() -> None:
+    apart = await asked("subagent_spawn", prompt="work", workspace="own")
+    assert apart.spec.workspace == "own"
+    assert "yours alone" in apart.spec.role
+
+
 PACKS = (Pack("0.pack", "0", 1, whole=True), Pack("1.pack", "1", 1))
 
 
@@ -222,6 +230,16 @@ async def test_merge_takes_what_the_agent_has_changed_since_it_began() -> None:
     offer = Offer(SnapshotId("t1"), SnapshotId("s0"), PACKS, FolderChange(2, 5, 1, ("a", "b")))
     found = await asked("subagent_merge", state=portable(offer), agent_id=1)
     assert found == Merge(AgentId(1), SnapshotId("s0"), SnapshotId("t1"), PACKS, 2, ("a", "b"))
+
+
+async def test_merge_into_a_machines_folder_names_it_and_the_tool_is_offered_with_the_first_copy() -> None:
+    offer = Offer(SnapshotId("t1"), SnapshotId("s0"), PACKS)
+    state = replace(portable(offer), facts=SessionFacts(agents=True))
+    (tool,) = (tool for tool in AGENT_TOOLS if tool.names == ("subagent_merge",))
+    assert tool.offered(state) is None
+    given = replace(state, workspace=replace(state.workspace, given={"1": "/repo"}))
+    assert tool.offered(given) is not None
+    assert (await asked("subagent_merge", state=given, agent_id=1)).folder == "/repo"
 
 
 async def test_second_merge_takes_what_is_new_since_the_first() -> None:
@@ -243,7 +261,7 @@ async def test_merge_of_what_was_merged_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("state", "agent_id", "told"),
     [
-        (None, 1, "one folder, which its agents share"),
+        (None, 1, "has no copy of your folder"),
         (portable(), 7, "agent 7 is not a child of yours"),
         (portable(), 1, "wait for its result first"),
         (portable(Offer(SnapshotId("t1"), unsaved=True)), 1, "not stored yet"),
