@@ -115,9 +115,11 @@ class Folders:
     def meets(self, run: Run, call: Call, site: CallSite) -> None:
         """Gives a run the folder that it meets, to mark its writes there if it may write."""
         state, session = site.state, str(site.session)
-        if state.facts.portable is None and session in self.shared:
-            self._meets_shared(run, call, self.shared[session])
-        if state.facts.portable is None or state.task is None:
+        if state.task is None:
+            return
+        if state.facts.portable is None:
+            if session in self.shared and may_write(call.work, state.task.settings):
+                self._meets_shared(run, call, self.shared[session])
             return
         copy = self.copies.get((self.host_of(run.machine), session))
         self.met(session, call.call_id, site.claim, copy)
@@ -351,7 +353,10 @@ class SimFolders:
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)
-        if held is not None and resting and held.standing == state.workspace.standing:
+        if held is None or held.copy.holder != claim.claim_id:
+            # Another claim has the lock of the copy: the keeper of this one has ended.
+            return
+        if resting and held.standing == state.workspace.standing:
             held.copy.clean = str(held.standing)
             self._folders.cleaned(claim.session, held.copy)
 
