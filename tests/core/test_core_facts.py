@@ -16,12 +16,13 @@ from orchestrator.core import snapshot
 from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
-from orchestrator.core.settings import FACTS_EMPTY, SessionFacts, TurnSettings
+from orchestrator.core.settings import FACTS_EMPTY, PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Queued, State, Task
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.core.workspace import (
+    Copied,
     FileCounts,
     FolderChange,
     Offer,
@@ -75,6 +76,17 @@ turns = st.one_of(
 packs = st.builds(Pack, words, words, numbers, st.booleans())
 works = works_of_calls(words, numbers, objects)
 BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
+    "copied": st.builds(
+        Copied,
+        words,
+        words,
+        words,
+        numbers,
+        st.builds(PortableFolder, words, words),
+        words,
+        packs,
+        st.lists(words, max_size=2).map(tuple),
+    ),
     "agent_id": numbers,
     "agent_ids": st.lists(numbers, max_size=3).map(tuple),
     "answered_ms": numbers,
