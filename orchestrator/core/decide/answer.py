@@ -293,7 +293,7 @@ def _unknown_below(pending: Sequence[PendingBelow], id: str) -> str:
 
 def _none_meant(where: str, names: Sequence[str]) -> str:
     if not names:
-        return f"no request is open under {where}: it ended with its turn, or never was; nothing was done"
+        return f"no request is open under {where}: it has ended, or never was; nothing was done"
     return f"no single request is open under {where}: answer one by its call id; open are {', '.join(names)}"
 
 
