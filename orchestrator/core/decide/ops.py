@@ -19,7 +19,7 @@ from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.decide.inject import inject
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
-from orchestrator.core.decide.queue import remove_queued, reorder_queue, update_queued
+from orchestrator.core.decide.queue import change_queue
 from orchestrator.core.decide.rollback import roll_back
 from orchestrator.core.decide.task import change_settings, named_changes
 from orchestrator.core.decide.task_end import stop
@@ -79,12 +79,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             roll_back(draft, command, op)
         case ops.InjectItems():
             inject(draft, command, op)
-        case ops.RemoveQueued():
-            remove_queued(draft, command, op)
-        case ops.ReorderQueue():
-            reorder_queue(draft, command, op)
-        case ops.UpdateQueued():
-            update_queued(draft, command, op)
+        case ops.RemoveQueued() | ops.ReorderQueue() | ops.UpdateQueued():
+            change_queue(draft, command, op)
         case ops.SetThreadName():
             _set_name(draft, command, op.name)
         case ops.GetPath():

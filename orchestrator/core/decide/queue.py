@@ -16,6 +16,19 @@ _BEGINS = "not changed: what waits first is about to begin"
 REMOVED = "this input was taken out of the queue before its turn: nothing of it was said to the model"
 
 
+def change_queue(
+    draft: Draft, command: Submitted, op: ops.RemoveQueued | ops.ReorderQueue | ops.UpdateQueued
+) -> None:
+    """Decides a change of the inputs that wait."""
+    match op:
+        case ops.RemoveQueued():
+            remove_queued(draft, command, op)
+        case ops.ReorderQueue():
+            reorder_queue(draft, command, op)
+        case ops.UpdateQueued():
+            update_queued(draft, command, op)
+
+
 def remove_queued(draft: Draft, command: Submitted, op: ops.RemoveQueued) -> None:
     """Takes an input out of the queue, and tells so under the input's own id."""
     ids = [waiting.id for waiting in draft.state.queue]
