@@ -5,7 +5,6 @@ The same fold is used live and over a log: a log has no deltas, and gives the sa
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -20,7 +19,8 @@ from orchestrator.views.questions import call_id_of
 from orchestrator.views.turns import agents, calls, reviews
 from orchestrator.views.turns import records as r
 from orchestrator.views.turns.asks import APPROVALS, ASKS, DENIED, WITH_ITEM, WITHDRAWN, refuses
-from orchestrator.views.turns.fields import chunk, mapping, optional, text, whole
+from orchestrator.views.turns.commands import RunningCommands
+from orchestrator.views.turns.fields import mapping, optional, text, whole
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
 from orchestrator.views.turns.records import Change, ItemId, ItemStatus, Turn, TurnId, TurnStatus
 
@@ -55,10 +55,7 @@ class Projector:
         """The session's own requests that are open, by their call."""
         self._queued: set[str] = set()
         """Inputs that were queued since the events began, and have not begun."""
-        self._lasting: dict[ItemId, tuple[TurnId, r.CommandExecution]] = {}
-        """Commands that go on behind their turn."""
-        self._decoders: dict[tuple[ItemId, str], codecs.IncrementalDecoder] = {}
-        """Of running commands' output, by stream: a cut may fall inside a character."""
+        self._commands = RunningCommands()
         self._total: TokenUsage | None = None
 
     @property
@@ -127,9 +124,7 @@ class Projector:
         turn.thought_ends(out)
         rest = ItemStatus.INTERRUPTED if status is TurnStatus.INTERRUPTED else ItemStatus.FAILED
         turn.ends_calls(out, rest, {*self._waiting}, _at(event))
-        for item in turn.items.values():
-            if isinstance(item, r.CommandExecution) and item.status is ItemStatus.IN_PROGRESS:
-                self._lasting[item.id] = (turn.id, item)
+        self._commands.outlive(turn)
         if status is TurnStatus.FAILED and turn.fault is not None:
             self._stands(out, r.Broken())
             out.append(r.TurnError(turn.id, turn.fault, will_retry=False))
@@ -310,42 +305,14 @@ class Projector:
         else:
             turn.starts(out, calls.command_of(id, event.msg, _at(event)))
 
-    def _command(self, id: ItemId) -> tuple[TurnId, r.CommandExecution] | None:
-        """A command that has begun and not ended, with its turn."""
-        found = None if self._turn is None else self._turn.items.get(id)
-        if isinstance(found, r.CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
-            assert self._turn is not None
-            return self._turn.id, found
-        return self._lasting.get(id)
-
     def _exec_command_output_delta(self, out: Out, event: Event) -> None:
-        found = self._command(_call_id(event))
-        if found is not None:
-            key = found[1].id, text(event.msg.get("stream"))
-            if key not in self._decoders:
-                self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
-            if said := self._decoders[key].decode(chunk(event.msg.get("chunk"))):
-                out.append(r.ItemDelta(found[0], found[1].id, r.DeltaKind.COMMAND_OUTPUT, said))
+        self._commands.said(out, self._turn, _call_id(event), event.msg)
 
     def _terminal_interaction(self, out: Out, event: Event) -> None:
-        found = self._command(_call_id(event))
-        if found is not None:
-            typed, process = text(event.msg.get("stdin")), optional(event.msg.get("process_id"))
-            kind = r.DeltaKind.TERMINAL_INPUT
-            out.append(r.ItemDelta(found[0], found[1].id, kind, typed, process_id=process))
+        self._commands.typed(out, self._turn, _call_id(event), event.msg)
 
     def _exec_command_end(self, out: Out, event: Event) -> None:
-        found = self._command(_call_id(event))
-        if found is None:
-            return
-        ended = calls.ended_command(found[1], event.msg, _at(event))
-        for stream in ("stdout", "stderr"):
-            self._decoders.pop((ended.id, stream), None)
-        if self._turn is not None and found[0] == self._turn.id:
-            self._turn.completes(out, ended)
-        else:
-            del self._lasting[ended.id]
-            out.append(r.ItemCompleted(found[0], ended))
+        self._commands.ended(out, self._turn, _call_id(event), event.msg, _at(event))
 
     def _patch_apply_begin(self, out: Out, event: Event) -> None:
         turn, id = self._turn, _call_id(event)
