@@ -42,8 +42,13 @@ _RENAMES_ABI = 2
 def main(work: int, control: int) -> None:
     """Serves until the end of either socket, the deadline, or the word to end."""
     os.umask(0o022)
-    asked = socket.socket(fileno=work)
     _obey_deadlines(socket.socket(fileno=control))
+    # Where the worker is gone, nobody waits for an answer.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        _serve(socket.socket(fileno=work))
+
+
+def _serve(asked: socket.socket) -> None:
     first = receive(asked)
     if first is None:
         return

@@ -7,6 +7,8 @@ import fcntl
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -17,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.folders.keeper import Keeper
+from orchestrator.folders.keeper import _BOOT, _PACKAGE_ROOT, Keeper
 from orchestrator.folders.records import Bounds, FolderError, Place, Taken, Unchanged
+from orchestrator.folders.wire import frame
 from tests.folders.workshop import AT_MS, Bench, content_of
 
 _PATIENCE_S = 20.0
@@ -73,6 +76,23 @@ async def test_keeper_takes_makes_merges_and_compares_as_a_copy_does(bench: Benc
             assert (bench.root / "other" / "folder" / "a").read_bytes() == b"one\n2\n3\nfour\n"
         keeper.settle(first)
         assert not first.pack.exists()
+
+
+def test_process_whose_worker_is_killed_before_its_answer_ends_quietly(bench: Bench) -> None:
+    place = _place(bench.root)
+    (work, its_work), (control, its_control) = socket.socketpair(), socket.socketpair()
+    pair = (its_work.fileno(), its_control.fileno())
+    with control, its_work, its_control:
+        control.send(struct.pack("d", _in(60)))
+        work.send(
+            frame({"place": [*map(str, (place.folder, place.objects)), None], "bounds": asdict(Bounds())})
+        )
+        work.close()
+        argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, *map(str, pair)]
+        ended = subprocess.run(
+            argv, pass_fds=pair, env={"PATH": os.environ["PATH"]}, capture_output=True, check=False
+        )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 async def test_second_keeper_of_a_copy_is_refused_until_the_first_has_ended_and_left_it(bench: Bench) -> None:
