@@ -99,7 +99,11 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> ImportPl
 
 
 def _packs_in(entry: Entry) -> list[Pack]:
-    """The packs that an entry names first."""
+    """The packs that an entry names first, of the session's own folder.
+
+    Those of its agents' folders (merges, offers) keep their names: the agents stay in the exporter's tree,
+    and a merge that the new session asks for is refused by the first name that is none of its tree.
+    """
     if entry.type != e.DENDRO:
         return []
     if f.states(entry.payload, f.WorkspaceBegun):

@@ -56,6 +56,9 @@ async def test_facts_that_no_import_sets_stay_as_the_file_has_them(kept: Kept) -
     assert (plan.facts.approval_timeout_ms, plan.facts.session_id == session) == (7_000, False)
 
 
+MERGED = {"kind": "workspace_merged", "agent_id": 1, "packs": [{"name": "old/workspaces/agent/1.pack"}]}
+
+
 def test_entry_of_the_old_session_is_renamed_where_it_names_it() -> None:
     facts = replace(new_facts(), rollout_path=None)
     for entry, told in (
@@ -71,6 +74,8 @@ def test_entry_of_the_old_session_is_renamed_where_it_names_it() -> None:
         ),
         (Entry(e.EVENT_MSG, {"type": "other", "epoch": 7}), {"type": "other", "epoch": 7}),
         (Entry(e.DENDRO, {"kind": "closed"}), {"kind": "closed"}),
+        # An agent's folder stays in the exporter's tree: no pack of it comes along.
+        (Entry(e.DENDRO, MERGED), MERGED),
     ):
         assert dict(renamed(entry, facts).payload) == told
 
