@@ -22,7 +22,7 @@ from orchestrator.core.settings import FolderSetup, SessionFacts, portable_wire
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.protocol.ids import SnapshotId
 from tests.core.driver import Session
-from tests.core.test_core_workspace import FOLDER, RULES, a_pack, changed, kinds, made, unsaved
+from tests.core.folders import FOLDER, RULES, a_pack, changed, kinds, made, unsaved
 
 SETUP = FolderSetup("pip install .", timeout_ms=60_000, origin=".dendro/setup.sh")
 PREPARED = replace(FOLDER, setup=SETUP)
