@@ -13,7 +13,8 @@ from functools import cache
 from typing import Any
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, TURN_CONTEXT, Entry
-from orchestrator.core.state import State, Task
+from orchestrator.core.state import State
+from sim.folded import told, told_of_task
 from sim.grammar_beside import BesideGrammar, settings_beside
 from sim.grammar_folders import FolderGrammar
 from sim.grammar_processes import ProcessGrammar
@@ -411,17 +412,17 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
 
     def agrees(self, state: State) -> None:
         """Compares what was read here with the product's state of the same log."""
-        own, told = self._own(), _told(state)
+        own, found = self._own(), told(state)
         if self.task is not None and state.task is not None:
             own |= _own_of_task(self.task)
-            told |= _told_of_task(state.task)
+            found |= told_of_task(state.task)
         check(self.processes_agree(state), f"processes: the log says {self.living}, not the state")
         check(
             self.folder_agrees(state), f"folder: the log says {self.snapshot}, {self.unsaved}, not the state"
         )
-        if own != told:
-            name = next(name for name, value in own.items() if value != told[name])
-            raise Wrong(f"{name}: the log says {own[name]}, the state {told[name]}")
+        if own != found:
+            name = next(name for name, value in own.items() if value != found[name])
+            raise Wrong(f"{name}: the log says {own[name]}, the state {found[name]}")
 
     def _own(self) -> dict[str, Any]:
         task = self.task
@@ -449,34 +450,6 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
         }
 
 
-def _told(state: State) -> dict[str, Any]:
-    """The same of the state."""
-    folded = state.task
-    branch = folded.branch if folded is not None else None
-    return {
-        "task": folded and folded.id,
-        "requests": state.requests,
-        "queue": [waiting.id for waiting in state.queue],
-        "closed": state.closed,
-        "closing": state.closing or "",
-        "generation": state.timers,
-        "inbox": [mail.key for mail in state.tree.inbox],
-        "children": {id: (child.status, child.turn) for id, child in state.tree.children.items()},
-        "watchdogs": set(state.tree.watchdogs),
-        "approved": set(state.approved),
-        "status": state.tree.status or "",
-        "turns": state.tree.turns,
-        "used": state.tokens.total.total_tokens if state.tokens else 0,
-        "items": len(state.conversation),
-        "kept": len(branch.kept_user_texts if branch else state.kept_user_texts),
-        "aside": len(state.history) if branch else None,
-        "pinned": state.pinned,
-        "shown": folded and folded.pinned,
-        "earlier": list(state.earlier_turns),
-        "rate_limits": state.rate_limits,
-    }
-
-
 def _own_of_task(task: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "calls": {id: call["phase"] for id, call in task["calls"].items()},
@@ -485,17 +458,6 @@ def _own_of_task(task: Mapping[str, Any]) -> dict[str, Any]:
         "stopping": task["stopping"],
         "steered": len(task["steered"]),
         "message": task["message"],
-    }
-
-
-def _told_of_task(folded: Task) -> dict[str, Any]:
-    return {
-        "calls": {call.call_id: str(call.phase) for call in folded.calls},
-        "retries": folded.stream_retries,
-        "wait": folded.wait,
-        "stopping": folded.stopping or "",
-        "steered": len(folded.steered),
-        "message": folded.last_message,
     }
 
 

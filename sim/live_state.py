@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from orchestrator.broker.keys import Keys
 from orchestrator.core.snapshot import decode_snapshot, encode, encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.runtime.runner import Runner
 from sim.double import Double
-
-if TYPE_CHECKING:
-    from sim.watch import Watch
+from sim.observer import TreeObserver
 
 
 class LiveState:
     """The states of sessions outside of their logs."""
 
-    def __init__(self, watch: Watch, double: Double, keys: Keys) -> None:
+    def __init__(self, watch: TreeObserver, double: Double, keys: Keys) -> None:
         self._watch = watch
         self._double = double
         self._keys = keys

@@ -14,7 +14,7 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import stored_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.entries import COMPACTED, DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import OUTPUT_KINDS
@@ -498,6 +498,3 @@ def _first_words(args: Sequence[Any]) -> Sequence[Any]:
     """The arguments of a commit before its entries."""
     first = 3 + int(args[2])
     return args[first : first + 16]
-
-
-__all__ = ["EVENT_MSG", "Watch"]

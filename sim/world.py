@@ -134,12 +134,7 @@ class World:
             folders,
             self.workload.benches,
         )
-        network.wrote = watch.wrote
-        network.states = seed % (STATED_OFTEN if self.workload.name in ALONE else STATED) == 0
-        network.misstated = lambda name, unlike: watch.broken("scripts", f"{name}: {unlike}")
-        network.heard = self._heard
-        ledger.saw = watch.reach.saw
-        files.saw = watch.reach.saw
+        self._show_all(watch)
         self.double = double
         self.diary = Diary()
         self._set_faults(master)
@@ -150,15 +145,29 @@ class World:
         )
         self.nemesis = Nemesis(self.site, double, Random(master.getrandbits(64)), plan)
         if self.knobs.confirmed is not None:
-            rng = Random(f"dendro:{seed}:replicas")
-            network.replicas = Replicas(double, self.loop.time, rng, self.knobs.confirmed)
-            if self.workload.replicas or (plan.faults and rng.random() < FAILOVERS):
-                times = rng.choice((1, 2, 3)) if self.workload.replicas else 1
-                self.nemesis.failover = Failover(self.site, rng, lambda: self.nemesis.living, times)
+            self._set_replicas(self.knobs.confirmed, failovers=plan.faults > 0)
         self.idle_time = IdleTime(self.site, lambda: self.nemesis.living, Random(master.getrandbits(64)))
         self._plan = plan
         self._master = master
         self._finished = False
+
+    def _show_all(self, watch: Watch) -> None:
+        """Lets the watch see what happens anywhere."""
+        network = self.site.network
+        network.wrote = watch.wrote
+        network.states = self.seed % (STATED_OFTEN if self.workload.name in ALONE else STATED) == 0
+        network.misstated = lambda name, unlike: watch.broken("scripts", f"{name}: {unlike}")
+        network.heard = self._heard
+        self.site.ledger.saw = watch.reach.saw
+        self.site.files.saw = watch.reach.saw
+
+    def _set_replicas(self, confirmed: float, *, failovers: bool) -> None:
+        """Replicas that take a share of what is written; one of them may be promoted."""
+        rng = Random(f"dendro:{self.seed}:replicas")
+        self.site.network.replicas = Replicas(self.double, self.loop.time, rng, confirmed)
+        if self.workload.replicas or (failovers and rng.random() < FAILOVERS):
+            times = rng.choice((1, 2, 3)) if self.workload.replicas else 1
+            self.nemesis.failover = Failover(self.site, rng, lambda: self.nemesis.living, times)
 
     def _heard(self, sent: Sent) -> None:
         """As soon as a holder has taken in what became of its commit, what it knows is compared."""

@@ -214,17 +214,8 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         in_turn = [*first_by_score(leases, certain), *first_by_score(due)]
         return next((one for one in in_turn if one not in passing), b"")
 
-    def answer() -> Reply:
-        cursor = number(session, b"cursor")
-        queue = [[i, [w for pair in e.items() for w in pair]] for i, e in sight.entries(sq, cursor)[:page]]
-        found = [number(session, n) for n in (b"epoch", b"agent_id", b"seq", b"sq", b"snapshot_seq", b"eq")]
-        epoch, agent_id, seq, tip, snapshot_seq, eq_n = found
-        told = [b"OK", epoch, session[b"tree"], agent_id, seq, session[b"head"], cursor, tip, snapshot_seq]
-        told += [number(session, b"tries"), sight.now, eq_n, queue, comes_next(), session.get(b"commit", b"")]
-        return [*told, session.get(b"abandoned", b"")]
-
     if (session.get(b"claim"), session.get(b"owner")) == (identity, worker):
-        return answer()
+        return claimed(sight, session, sq, page, comes_next())
     if whom == b"next" and (first := comes_next()) != name:
         return [b"NONE", first]
     parked, archived = name not in due and name not in leases, session.get(b"archived") == b"1"
@@ -254,7 +245,18 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     leases[name] = sight.now + lease_ms
     if order is not None and order > int(sight.text(clock) or 0):
         sight.set(clock, written(order))
-    return answer()
+    return claimed(sight, session, sq, page, comes_next())
+
+
+def claimed(sight: Sight, session: Fields, sq: bytes, page: int, comes_next: bytes) -> Reply:
+    """The answer to the holder of a claim: where the session stands, and what waits for it."""
+    cursor = number(session, b"cursor")
+    queue = [[i, [w for pair in e.items() for w in pair]] for i, e in sight.entries(sq, cursor)[:page]]
+    found = [number(session, n) for n in (b"epoch", b"agent_id", b"seq", b"sq", b"snapshot_seq", b"eq")]
+    epoch, agent_id, seq, tip, snapshot_seq, eq_n = found
+    told = [b"OK", epoch, session[b"tree"], agent_id, seq, session[b"head"], cursor, tip, snapshot_seq]
+    told += [number(session, b"tries"), sight.now, eq_n, queue, comes_next, session.get(b"commit", b"")]
+    return [*told, session.get(b"abandoned", b"")]
 
 
 def renew(sight: Sight, keys: Keys, given: Given) -> Reply:
