@@ -124,6 +124,14 @@ def _apply(draft: Draft, command: c.Command) -> None:
             timer_fired(draft, command)
         case c.MailArrived():
             mail_arrived(draft, command)
+        case c.CommitRefused():
+            commit_refused(draft, command)
+        case _:
+            _apply_to_folder(draft, command)
+
+
+def _apply_to_folder(draft: Draft, command: folder.FolderCommand) -> None:
+    match command:
         case folder.FolderMade():
             folder_made(draft, command)
         case folder.FolderFailed():
@@ -140,7 +148,5 @@ def _apply(draft: Draft, command: c.Command) -> None:
             setup_ended(draft, command)
         case folder.FolderCopied():
             folder_copied(draft, command)
-        case c.CommitRefused():
-            commit_refused(draft, command)
         case _:
             assert_never(command)
