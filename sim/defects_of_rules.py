@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, input_items, lines, outstanding
+from orchestrator.core import evolve, input_items, lines, outstanding, snapshot
 from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork
 from orchestrator.core.decide import (
     agent_status,
@@ -349,6 +349,11 @@ DEFECTS = (
         "worker remembers what the log left out",
         "the state of a worker holds texts whole for which the log has references",
         text(Draft, "_append", " and encoded.entry is entry", ""),
+    ),
+    Mutant(
+        "snapshots lose what few sessions have",
+        "a snapshot has no look-ups, folders told of, approved plans and earlier turns",
+        text(snapshot, "_stored", ", **write_extras(state.extras)", ""),
     ),
     Mutant(
         "snapshot is not the log's",
