@@ -98,7 +98,7 @@ DEFECTS = (
     Mutant(
         "calls begin on a full disk",
         "a call begins that could not be recorded",
-        text(outstanding, "_in_folder", "(unsaved is not None and unsaved.blocked) or not made", "not made"),
+        text(outstanding, "_in_folder", "if blocked or unready or not made", "if unready or not made"),
         "folders",
     ),
     Mutant(
