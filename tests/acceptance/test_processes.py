@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,34 @@ async def test_process_is_gone_with_its_worker_and_the_model_is_told(tmp_path: P
     texts = [part["text"] for item in place.held.requests[2]["input"] for part in item.get("content") or ()]
     assert f"<process_gone>\n{gone}\n</process_gone>" in texts
     assert output_of(place.held.requests[3], "c2") == "no process 1 runs"
+
+
+async def test_what_was_typed_to_a_process_reaches_it_once_where_all_are_killed_meanwhile(
+    tmp_path: Path,
+) -> None:
+    start = starts('stty -echo; while read -r line; do echo "$line" >> got.txt; echo > written; done')
+    waits = {"session_id": 1, "chars": "one\n", "yield_time_ms": 30_000}
+    typing = {"call": "write_stdin", "args": waits, "call_id": "c2"}
+    model = [{"items": [start]}, {"items": [typing]}, {"items": [{"text": "done"}]}]
+    async with scene(tmp_path, CONFIG, model) as place:
+        written = place.setup.workspace / "written"
+        os.mkfifo(written)
+        async with place.proto(preloaded=False) as first:
+            await first.until([event("session_configured", "")])
+            await first.say(says("s1", "go"))
+            await first.until([event("terminal_interaction", call_id="c1", stdin="one\n")])
+            await asyncio.to_thread(written.read_text)
+            session = first.events[0]["msg"]["session_id"]
+            kill_all(place.setup.data)
+        async with place.proto("--resume", session) as second:
+            await second.until([event("task_complete", last_agent_message="done")])
+            told = [each["msg"] for each in second.events]
+            await second.say(BYE)
+            assert await second.left() == 0
+        assert (place.setup.workspace / "got.txt").read_text() == "one\n"
+    assert [msg["exit_code"] for msg in told if msg["type"] == "exec_command_end"] == [-1]
+    assert [msg for msg in told if msg["type"] == "terminal_interaction"] == []
+    assert "in doubt" in output_of(place.held.requests[2], "c2")
 
 
 async def test_program_whose_input_has_ended_leaves_and_takes_the_process_along(tmp_path: Path) -> None:
