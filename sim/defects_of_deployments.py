@@ -42,7 +42,7 @@ DEFECTS = (
     Mutant(
         "calls begin unconfirmed",
         "a call starts before replicas have the decision to start it",
-        text(SideWork, "_run_call", "confirm is not None and not await", "False and await"),
+        text(SideWork, "_run_call", "if not await self._is_confirmed():", "if False:"),
         "primaries",
     ),
     Mutant(

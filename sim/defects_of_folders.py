@@ -46,7 +46,12 @@ DEFECTS = (
     Mutant(
         "claims go on in the folder of others",
         "a folder that was made under an earlier claim is not made, or looked at, again",
-        text(outstanding, "_in_folder", "state.workspace.epoch == epoch", "state.workspace.epoch > 0"),
+        text(
+            outstanding,
+            "_in_folder",
+            "made, blocked = known.epoch == epoch",
+            "made, blocked = known.epoch > 0",
+        ),
         "folders",
     ),
     Mutant(
