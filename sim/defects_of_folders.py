@@ -172,7 +172,7 @@ DEFECTS = (
     Mutant(
         "copies outlive writes",
         "a copy of a machine's folder is given to agents behind a call that has changed the folder",
-        text(evolve, "_without_copy", "if state.task is None or not may_write(", "if not may_write and ("),
+        text(evolve, "_without_copy", "or not may_write(", "or may_write and ("),
         "folders",
     ),
     Mutant(

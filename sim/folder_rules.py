@@ -106,7 +106,7 @@ class FolderRules:
         if fact["kind"] == "workspace_setup_ended" and fact["result"] == "done":
             self._is_prepared(session, known)
         if fact["kind"] == "workspace_given" and not self._watch.reads_anew:
-            self._is_given(session, fact)
+            self._is_given(session, seen, fact)
         if fact["kind"] == "workspace_rolled_back":
             self.placement.told(session, fact.get("by", ""))
         if fact["kind"] in ("workspace", "workspace_settled"):
@@ -144,8 +144,11 @@ class FolderRules:
         if lacking := theirs - set(own):
             self._watch.broken("recorded", f"{session}: {fact['call_id']} merged without {sorted(lacking)}")
 
-    def _is_given(self, session: str, fact: Mapping[str, Any]) -> None:
+    def _is_given(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """An agent begins with all that its maker's calls have written to the folder by then."""
+        copied = seen.state.workspace.copied
+        if copied is None or copied.request != seen.state.requests:
+            self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins with an old copy")
         content, done = self._folders.contents[fact["snapshot"]], self._done.get(session, [])
         if lacking := [mark for mark in done if mark not in content]:
             self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins without {lacking}")

@@ -40,8 +40,8 @@ FOLDER_RULES = {
     ),
     "copied": Rule(
         (
-            "An agent that works in a copy of its maker's folder begins with all that the maker's calls have"
-            " written there by then."
+            "An agent that works in a copy of its maker's folder begins with one that was taken for this very"
+            " response, and with all that the maker's calls have written there by then."
         ),
         Case("an agent began with a copy of a folder that calls had written to"),
     ),
