@@ -176,12 +176,6 @@ DEFECTS = (
         "folders",
     ),
     Mutant(
-        "refused merges are recorded",
-        "the log says that an agent's work is in the folder of the machine, and it was refused there",
-        text(FolderWork, "merge", "applied=written", "applied=True"),
-        "folders",
-    ),
-    Mutant(
         "giving up changes nothing",
         "a session whose unsaved changes a person gave up is left to its machine all the same",
         lua("claim", "elsewhere and (s.abandoned or '') == '' and", "elsewhere and"),
