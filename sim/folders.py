@@ -338,7 +338,7 @@ class SimFolders:
             return FolderUnsaved(self.machine, str(error), call_ids, at_ms, snapshot)
         parent, held.stored, held.standing = held.stored, snapshot, snapshot
         held.packs = (pack,) if whole else (*held.packs, pack)
-        counts = FileCounts(modified=1)
+        counts = FileCounts(0, 1, 0)
         return FolderChanged(snapshot, parent, pack, counts, content[-1:], call_ids, at_ms)
 
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
@@ -349,7 +349,7 @@ class SimFolders:
         base, theirs = self._folders.contents[work.base], self._folders.contents[work.snapshot]
         news = [mark for mark in theirs if mark not in base and mark not in held.copy.content]
         held.copy.content += news
-        return FolderMerged(FileCounts(modified=len(news)), ())
+        return FolderMerged(FileCounts(0, len(news), 0), ())
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)

@@ -68,7 +68,7 @@ class SimHostFolders:
         except asyncio.CancelledError:
             self._end_left(state)
             raise
-        return FolderMerged(FileCounts(modified=len(news)), ())
+        return FolderMerged(FileCounts(0, len(news), 0), ())
 
     async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
         self._end_left(state)

@@ -50,9 +50,9 @@ class Pack:
 class FileCounts:
     """The number of files that a snapshot changes."""
 
-    added: int = 0
-    modified: int = 0
-    deleted: int = 0
+    added: int
+    modified: int
+    deleted: int
 
     @property
     def total(self) -> int:

@@ -182,7 +182,9 @@ def test_parent_is_offered_what_the_agent_has_changed_in_its_copy() -> None:
     pack = Pack("tree/workspaces/child/1.pack", "1" * 64, 10)
     change = FolderChange(1, 5, 1, ("a",))
     child.happens(
-        FolderChanged(SnapshotId("t1"), SnapshotId("s0"), pack, FileCounts(1), ("a",), (), 1, change=change)
+        FolderChanged(
+            SnapshotId("t1"), SnapshotId("s0"), pack, FileCounts(1, 0, 0), ("a",), (), 1, change=change
+        )
     )
     answers(child)
     tree.settle()

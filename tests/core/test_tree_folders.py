@@ -101,7 +101,7 @@ def finished_child(tree: TreeDriver, number: int = 1) -> Agent:
     change = FolderChange(2, 5, 1, ("a", "b"))
     child.happens(
         FolderChanged(
-            SnapshotId(f"t{number}"), before, pack, FileCounts(2), ("a", "b"), (), number, change=change
+            SnapshotId(f"t{number}"), before, pack, FileCounts(2, 0, 0), ("a", "b"), (), number, change=change
         )
     )
     answers(child)

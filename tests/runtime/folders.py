@@ -90,11 +90,11 @@ class ScriptedFolders:
         self._written, self._changes = 0, self._changes + 1
         parent, self._last = self._last, SnapshotId(f"s{self._changes}")
         pack = Pack(f"{self._changes}.pack", "", 1, whole=parent is None)
-        return FolderChanged(self._last, parent, pack, FileCounts(1), ("'f'",), tuple(call_ids), at_ms)
+        return FolderChanged(self._last, parent, pack, FileCounts(1, 0, 0), ("'f'",), tuple(call_ids), at_ms)
 
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
         self.asked.append(f"merge {work.base}..{work.snapshot}")
-        return FolderMerged(FileCounts(1), ("'theirs'",))
+        return FolderMerged(FileCounts(1, 0, 0), ("'theirs'",))
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         self.asked.append(f"recorded {state.workspace.standing}{' resting' if resting else ''}")

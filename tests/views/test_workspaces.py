@@ -39,7 +39,7 @@ def saved(number: int, *, whole: bool = False) -> Entry:
             SnapshotId(f"s{number}"),
             parent,
             pack(number, whole=whole),
-            FileCounts(1),
+            FileCounts(1, 0, 0),
             (),
             calls,
             5,

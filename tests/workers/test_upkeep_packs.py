@@ -45,7 +45,7 @@ async def stored(packs: Packs, author: Author, epoch: int, content: str, tmp_pat
 
 def naming(name: PackName) -> Entry:
     snapshot, pack = SnapshotId("1" * 40), Pack(str(name), name.sha256, 3)
-    return e.fact(f.WorkspaceSaved(snapshot, None, pack, FileCounts(), (), (), 1))
+    return e.fact(f.WorkspaceSaved(snapshot, None, pack, FileCounts(0, 0, 0), (), (), 1))
 
 
 async def left(packs: Packs, author: Author) -> set[PackName]:
