@@ -377,4 +377,22 @@ DEFECTS = (
         lua("commit", " or check_texts()", ""),
         "texts",
     ),
+    Mutant(
+        "born without its texts",
+        "`create` does not look whether Redis still has the texts that were stored for the session",
+        lua("create", "if lost then return lost end", ""),
+        "heirs",
+    ),
+    Mutant(
+        "texts of a session run out",
+        "`create` leaves the texts of a session their end, which they have while nobody has made it",
+        lua("create", "for i = 15, 15 + texts do redis.call('PERSIST', KEYS[i]) end", ""),
+        "heirs",
+    ),
+    Mutant(
+        "texts of nobody stay",
+        "texts that are stored for a session that is never made are kept for ever",
+        lua("put_blob", "    redis.call('PEXPIRE', KEYS[key], text(unborn_ms))", ""),
+        "heirs",
+    ),
 )

@@ -439,6 +439,9 @@ CASES = {
         "a session was claimed elsewhere, whose unsaved changes were on a machine that was gone"
     ),
     "unstored": Case("Redis lost a text before the commit that names it", ("reply commit UNSTORED",)),
+    "birth_unstored": Case(
+        "a text was gone before the session that is born with it", ("reply create UNSTORED",)
+    ),
     "approval_expired": Case("a request for approval was ended by its timer"),
     "client_tools": Case("somebody answered a call of a tool of its client", ("op dynamic_tool_response",)),
 }

@@ -312,9 +312,7 @@ class Nemesis(Degradations, Rewinds):
         await self._operator.revokes(session)
 
     def _strike(self, trigger: Trigger) -> None:
-        if trigger.anybody:
-            self._forget()
-        elif trigger.victim is not None and trigger.victim.alive:
+        if trigger.anybody or (trigger.victim is not None and trigger.victim.alive):
             trigger.strikes(trigger.victim)
 
     async def _pause(self) -> None:

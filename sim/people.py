@@ -7,7 +7,7 @@ written down here, because it is what must not be lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -171,17 +171,21 @@ class Person(Answering):
         settings = TurnSettings("/sim", policy, {"mode": mode}, "gpt-5")
         if source is not None:
             given, settings = taken_facts(source.state.facts, given, ()), source.state.settings
-            await copy_texts(self._source, source, given.tree_id)
         self._policies[session] = policy, mode
         site.trace.note(self.name, "creates", session)
         while True:
             try:
-                await self._client.create(Birth(given, settings, "0", now_ms, source=source))
+                birth = Birth(given, settings, "0", now_ms, source=source)
+                await self._client.create(birth, copies=lambda: self._copies(source, given.tree_id))
                 break
             except OutOfMemory:
                 await asyncio.sleep(0.5)
         self._diary.created[session] = site.loop.time()
         return session
+
+    async def _copies(self, source: ForkedFrom | None, tree: TreeId) -> Sequence[str]:
+        """The texts of a fork's source, as they were stored for it just then."""
+        return await copy_texts(self._source, source, tree) if source is not None else ()
 
     async def forks(self, session: str) -> str | None:
         """Makes a session that goes on where another stands; None if that one cannot be forked just then."""

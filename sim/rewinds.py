@@ -12,7 +12,8 @@ from sim.double import Double
 from sim.failover import Failover
 from sim.loop import Lane
 from sim.machines import Process, Site
-from sim.triggers import Trigger, acts, reserves, says, starts_a_call, stores
+from sim.network import Sent
+from sim.triggers import Trigger, acts, bears, reserves, says, starts_a_call, stores
 
 
 class Rewinds:
@@ -78,13 +79,24 @@ class Rewinds:
             self._trigger = Trigger(victim, self._forget, self._rng.choice(lefts), counts, anybody)
 
     async def _rewind_text(self) -> None:
-        """Redis forgets a large text while the commit that names it is on its way."""
-        after_s = self._rng.uniform(0.0, 0.01)
+        """Redis forgets a large text while the step that names it is on its way."""
+        self._trigger = Trigger(None, self._forget, 1, stores, anybody=True)
 
-        def strikes(_: Process) -> None:
-            self.site.loop.on(self.lane, self._forget, after=after_s)
+    def forgets_birth(self) -> None:
+        """A large text of the next session that is born with some is gone before the session is made."""
+        stored: list[str] = []
 
-        self._trigger = Trigger(None, strikes, 1, stores, anybody=True)
+        def counts(sent: Sent) -> bool:
+            if bears(sent):
+                stored.extend(str(key) for key in sent.args[3:6])
+            return bool(stored)
+
+        def strikes(_: object) -> None:
+            text, agents = stored[0], stored[2]
+            if not self._double.run("EXISTS", agents):
+                self._double.run("DEL", text)
+
+        self._trigger = Trigger(None, strikes, 1, counts, anybody=True)
 
     def _forget(self, victim: Process | None = None) -> None:
         loses_s = self._rng.choice((0.005, 0.005, 0.1, 1.0)) * self._rng.uniform(0.5, 1.0)

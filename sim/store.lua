@@ -103,6 +103,13 @@ function command.PEXPIRE(key, after_ms)
   return 1
 end
 
+function command.PERSIST(key)
+  if not found(key) or not expires_us[key] then return 0 end
+  expires_us[key] = nil
+  wrote(key)
+  return 1
+end
+
 function command.EXPIRE(key, after_s)
   return command.PEXPIRE(key, tonumber(after_s) * 1000)
 end

@@ -116,11 +116,16 @@ class Store:
 
     def expiring(self, key: bytes, now_us: int) -> dict[bytes, bytes]:
         """A hash that may expire, with the time (in microseconds) in a field of its own."""
-        at_us: float | None = self._expires(key, now_us)
+        at_us = self.until_us(key, now_us)
         if at_us == 0:
             return {}
         fields = self.hash(key)
         return fields if at_us is None else fields | {EXPIRES: b"%d" % at_us}
+
+    def until_us(self, key: bytes, now_us: int) -> float | None:
+        """When a key expires; 0 if it is not there, or not any more."""
+        at_us: float | None = self._expires(key, now_us)
+        return at_us
 
     def score(self, key: bytes, member: bytes) -> float | None:
         score: float | None = self._score(key, member)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sim.machines import Process
 from sim.network import Sent
@@ -17,7 +18,8 @@ class Trigger:
 
     victim: Process | None
     """None: whoever sends the command that counts."""
-    strikes: Callable[[Process], None]
+    strikes: Callable[[Any], None]
+    """Given the victim."""
     left: int
     counts: Callable[[Sent], bool]
     anybody: bool = False
@@ -45,6 +47,11 @@ def ends(sent: Sent) -> bool:
 def stores(sent: Sent) -> bool:
     """A large text was stored, and the commit that names it is about to be sent."""
     return sent.name == "put_blob"
+
+
+def bears(sent: Sent) -> bool:
+    """A large text was stored for a session, and the session is about to be made."""
+    return stores(sent) and sent.args[-1] not in (0, b"0")
 
 
 def says(sent: Sent) -> bool:

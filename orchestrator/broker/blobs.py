@@ -17,6 +17,8 @@ from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.ids import TreeId
 
 MAX_BLOB_BYTES = 64 << 20
+UNBORN_S = 3600
+"""How long content is kept for a tree that is about to be created."""
 _LEVEL = 3
 
 
@@ -35,8 +37,9 @@ class Blobs:
     async def put(self, tree: TreeId, content: bytes, *, unborn: bool = False) -> str:
         """Stores content and answers its hash. Twice is as good as once.
 
-        `unborn`: the tree is about to be created. Of a tree that is not there otherwise nothing is stored:
-        it was deleted, and what would refer to the content is refused as well.
+        `unborn`: the tree is about to be created, and the content is kept for `UNBORN_S` from now on; to make
+        the tree keeps it for as long as the tree. Of a tree that is not there otherwise nothing is stored: it
+        was deleted, and what would refer to the content is refused as well.
         """
         if len(content) > MAX_BLOB_BYTES:
             raise CommitTooLarge(
@@ -45,7 +48,9 @@ class Blobs:
         digest = digest_of(content)
         packed = zstandard.compress(content, _LEVEL)
         keys = [self._keys.blob(tree, digest), self._keys.blobs(tree), self._keys.agents(tree)]
-        reply = await self._connection.run(call("put_blob", keys, hash=digest, bytes=packed, unborn=unborn))
+        unborn_ms = UNBORN_S * 1000 if unborn else 0
+        put = call("put_blob", keys, hash=digest, bytes=packed, unborn_ms=unborn_ms)
+        reply = await self._connection.run(put)
         if code_of(reply, tree) not in ("OK", "GONE"):
             raise unexpected("put_blob", reply[0].decode())
         return digest

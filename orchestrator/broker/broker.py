@@ -110,7 +110,7 @@ class Broker(
 
     # ── giving ────────────────────────────────────────────────────────────────────────────────
 
-    async def create(self, tree: NewTree) -> bool:
+    async def create(self, tree: NewTree) -> bool | Unstored:
         """Creates a root session; False if this very request was served before.
 
         Raises `BirthGivenUp` for an announced one that took too long.
@@ -122,6 +122,8 @@ class Broker(
                 self._clock.note(reply[1])
                 self._keep(Place(root.session, root.tree, root.pool))
                 return code == "OK"
+            case "UNSTORED":
+                return unstored(reply)
             case "CONFLICT":
                 raise SubmissionConflict(root.session)
             case "GIVEN_UP":
@@ -234,11 +236,19 @@ class Broker(
             return None
 
     async def claim_session(
-        self, session: SessionId, worker: str, claim_id: str, *, parked: bool = False
+        self, session: SessionId, worker: str, claim_id: str, *, parked: bool = False, core: int | None = None
     ) -> Claimed | None:
-        """Takes one given session if it is due or its lease ran out; `parked` lets upkeep in, too."""
+        """Takes one given session if it is due or its lease ran out; `parked` lets upkeep in, too.
+
+        `core`: the core version of the claim, if it is not this process's.
+        """
         place = await self.place(session)
-        return await self._claim(session, (place.pool, worker, claim_id), "parked" if parked else "")
+        who = place.pool, worker, claim_id
+        if not parked:
+            return await self._claim(session, who)
+        # No machine is asked about: who looks at a parked session needs no copy of its folder.
+        reply = await self._connection.run(self._claim_call(session, who, "parked", core=core))
+        return self._claimed(reply, session, who)
 
     async def _claim(self, session: SessionId, who: tuple[str, str, str], whom: str = "") -> Claimed | None:
         return self._claimed(await self._ask(session, who, whom), session, who)
@@ -267,7 +277,12 @@ class Broker(
         return await self.workers(), await self.server_ms()
 
     def _claim_call(
-        self, session: SessionId, who: tuple[str, str, str], whom: str, spare: tuple[str, str] = ("", "")
+        self,
+        session: SessionId,
+        who: tuple[str, str, str],
+        whom: str,
+        spare: tuple[str, str] = ("", ""),
+        core: int | None = None,
     ) -> ScriptCall:
         """A claim; `spare` are a machine that is gone, and one that is full."""
         pool, worker, claim_id = who
@@ -280,7 +295,7 @@ class Broker(
             pool=pool,
             worker=worker,
             claim=claim_id,
-            core=config.core_version,
+            core=config.core_version if core is None else core,
             lease_ms=int(config.lease_s * 1000),
             certain_ms=self._witnesses[shard].certain_ms(),
             whom=whom,

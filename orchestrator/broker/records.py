@@ -141,6 +141,10 @@ class NewTree:
     labels: Labels = UNLABELLED
     announced: bool = False
     """Whether packs were stored for it: then it was announced before."""
+    texts: tuple[str, ...] = ()
+    """The hashes of large texts that were stored for it."""
+    min_core: int = 0
+    """The core version that its holders need, if that is more than its maker's."""
 
 
 @dataclass(frozen=True, slots=True)

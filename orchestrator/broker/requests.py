@@ -119,16 +119,19 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
             *birth_keys(keys, root.session),
             keys.index(shard),
             keys.unborn(shard),
+            keys.blobs(root.tree),
+            *(keys.blob(root.tree, digest) for digest in tree.texts),
         ],
         pool_name=root.pool,
         **eq_limits(config),
-        born=birth(root, 0, config.core_version, tree.labels),
+        born=birth(root, 0, max(config.core_version, tree.min_core), tree.labels),
         summary=tree.summary.items(),
         namespace=checked_namespace(tree.labels.namespace),
         source=tree.labels.source,
         who=tree.labels.who,
         ephemeral="1" if tree.labels.ephemeral else "",
         announced=tree.announced,
+        texts=len(tree.texts),
     )
 
 

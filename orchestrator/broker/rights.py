@@ -29,6 +29,7 @@ COMMANDS = (
     "HMGET @ f",
     "HSET @ f v",
     "HSETNX @ f v",
+    "PERSIST @",
     "PEXPIRE @ 1",
     "SADD @ m",
     "SET @ v",

@@ -6,10 +6,12 @@ belong to whoever seals.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.records import Claim, Fenced, Refused, Stored
-from orchestrator.broker.replies import code_of, fenced, refused, unexpected
+from orchestrator.broker.records import Claim, Fenced, Refused, Stored, Unstored
+from orchestrator.broker.replies import code_of, fenced, refused, unexpected, unstored
 from orchestrator.broker.requests import holder
 from orchestrator.core.ids import SessionId
 
@@ -52,14 +54,24 @@ class StorageCalls(Reader):
             case code:
                 raise unexpected(call.script.name, code)
 
-    async def restore(self, session: SessionId, seq: int, state: bytes) -> Stored | Refused:
-        """Brings an archived session back with the snapshot of its last entry."""
+    async def restore(
+        self, session: SessionId, seq: int, state: bytes, texts: Sequence[str] = ()
+    ) -> Stored | Refused | Unstored:
+        """Brings an archived session back with the snapshot of its last entry.
+
+        `texts`: the large texts of its log, which were put back before.
+        """
+        tree = (await self.place(session)).tree
         keys = [self.keys.session(session), self.keys.snapshot(session)]
-        reply = await self._connection.run(call("restore", keys, seq=seq, state=state))
+        keys += [self.keys.blob(tree, digest) for digest in texts]
+        restore = call("restore", keys, seq=seq, state=state, texts=len(texts))
+        reply = await self._connection.run(restore)
         match code_of(reply, session):
             case "OK":
                 return Stored(self._clock.note(reply[1]))
             case "REFUSED":
                 return refused(reply)
+            case "UNSTORED":
+                return unstored(reply)
             case code:
                 raise unexpected("restore", code)

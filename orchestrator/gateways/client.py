@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from orchestrator.broker.follow import (
     Replayed,
     follow,
 )
-from orchestrator.broker.records import Labels, NewTree, SessionHead, Source, Submit, Submitted
+from orchestrator.broker.records import Labels, NewTree, SessionHead, Source, Submit, Submitted, Unstored
 from orchestrator.broker.request_feed import RequestChange
 from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.broker.texts import Texts
@@ -62,6 +62,10 @@ GAP_TEXTS = {
     "trimmed": "events between were not kept: what follows is read from the log, without its deltas",
     "rewound": "the server was put back to an earlier moment: what follows is its log from the beginning",
 }
+
+
+async def _no_copies() -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +129,18 @@ class Client:
         head: HistoryHead = await self._insist(lambda: self._ports.broker.history_head(self.who, noise))
         return head
 
-    async def create(self, birth: Birth, *, source: Source = "cli", ephemeral: bool = False) -> SessionId:
+    async def create(
+        self,
+        birth: Birth,
+        *,
+        source: Source = "cli",
+        ephemeral: bool = False,
+        copies: Callable[[], Awaitable[Sequence[str]]] = _no_copies,
+    ) -> SessionId:
         """Creates a root session in the client's namespace; safe to repeat with the same birth.
 
-        Lists show it by its `source`, or not at all if it is `ephemeral`.
+        Lists show it by its `source`, or not at all if it is `ephemeral`. `copies` stores large texts from
+        elsewhere for it, and answers their hashes; again if Redis loses them before the session is made.
 
         Raises `MalformedSubmission` for settings that are larger than an operation may set them.
         """
@@ -139,10 +151,19 @@ class Client:
         labels = Labels(self.namespace or "", source, self.who, ephemeral)
         packed = birth.folder is not None and bool(birth.folder.packs)
         new = NewTree(root, first_limits(birth.facts.tree_rules), labels, announced=packed)
-        if blobs:
-            await self._insist(lambda: self._ports.texts.store(tree, blobs, unborn=True))
-        await self._insist(lambda: self._ports.broker.create(new))
+        await self._insist(lambda: self._stands(new, blobs, copies))
         return session
+
+    async def _stands(
+        self, new: NewTree, blobs: Mapping[str, bytes], copies: Callable[[], Awaitable[Sequence[str]]]
+    ) -> None:
+        """Stores the texts of a birth, and makes the session; raises `Unavailable` if Redis lost one."""
+        copied = await copies()
+        await self._ports.texts.store(new.root.tree, blobs, unborn=True)
+        texts = tuple(dict.fromkeys([*copied, *blobs]))
+        answer = await self._ports.broker.create(dataclasses.replace(new, texts=texts))
+        if isinstance(answer, Unstored):
+            raise Unavailable(f"Redis lost {len(answer.digests)} texts of a session that is being made")
 
     def _born(self, birth: Birth, session: SessionId, tree: TreeId, blobs: dict[str, bytes]) -> NewSession:
         """The first entries as the broker takes them; their large texts are added to `blobs`."""

@@ -100,10 +100,13 @@ async def _readable(found: LogSource, tree: TreeId, state: State) -> State:
 # ── large texts ───────────────────────────────────────────────────────────────────────────────
 
 
-async def copy_texts(found: LogSource, source: ForkedFrom, tree: TreeId) -> None:
-    """Stores every large text of the conversation under another tree; what is gone is left out."""
+async def copy_texts(found: LogSource, source: ForkedFrom, tree: TreeId) -> list[str]:
+    """Stores every large text of the conversation for a tree that is about to be made; answers their hashes.
+
+    A text that is gone is left out.
+    """
     head = await found.broker.place(source.session)
-    done: set[str] = set()
+    done, copied = set[str](), list[str]()
     waiting: list[Sequence[Item]] = [tuple(source.state.history)]
     while waiting:
         items = waiting.pop()
@@ -113,8 +116,10 @@ async def copy_texts(found: LogSource, source: ForkedFrom, tree: TreeId) -> None
             texts = await found.large_texts(head.tree, ordered[start : start + COPIED_AT_ONCE])
             contents = {name: text.encode("utf-8", "surrogatepass") for name, text in texts.items()}
             await found.texts.store(tree, contents, unborn=True)
+            copied += contents
         done |= wanted
         waiting += [inner async for inner in _inherited(found, head.tree, items)]
+    return copied
 
 
 async def _inherited(found: LogSource, tree: TreeId, items: Iterable[Item]) -> AsyncIterator[list[Item]]:

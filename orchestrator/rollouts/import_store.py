@@ -1,8 +1,8 @@
 """Writing an imported session, so that it is there whole or not at all.
 
 What fits into one script is created by one. More is written under a claim, behind a bar:
-until the last commit the session demands a core version that nobody has, so that no worker
-takes a half of it, not even after this process was killed. A failure deletes it again.
+from its birth until the last commit the session demands a core version that nobody has, so that
+no worker takes a half of it, not even after this process was killed. A failure deletes it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from orchestrator.broker.records import (
     Claimed,
     CommitRequest,
     Committed,
+    Fenced,
     NewTree,
+    Refused,
     Unstored,
 )
 from orchestrator.broker.seal import LogWriter, event_of, seal
@@ -29,7 +31,7 @@ from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import Encoded, encode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer
@@ -44,6 +46,8 @@ PIECE_ENTRIES = 200
 PIECE_BYTES = 512 << 10
 """Below what one commit may carry (256 entries, 1 MB): Redis serves nobody else meanwhile."""
 BAR = 1 << 30
+ATTEMPTS = 3
+"""How often the texts of a step are stored, if Redis loses them before it."""
 ASKS = (
     "exec_approval_request",
     "apply_patch_approval_request",
@@ -89,8 +93,6 @@ async def store(
     # Folded as it is stored: that is what a replay will be compared with.
     state = fold(State(), (each.entry for each in encoded), 1)
     ending = _ending(state, encoded, contents, now_ms)
-    if contents:
-        await found.texts.store(TreeId(plan.facts.tree_id), contents, unborn=True)
     whole = len(cuts) == 1 and not ending.approvals
     first = _chained(cuts[0], BEFORE, 0, found.secret)
     born = replace(
@@ -100,10 +102,13 @@ async def store(
         meta=ending.meta,
         status=ending.status if whole else "importing",
     )
-    await found.broker.create(NewTree(born, announced=bool(plan.packs)))
+    named = tuple(contents) if whole else _texts_of(cuts[0], contents)
+    new = NewTree(born, announced=bool(plan.packs), texts=named, min_core=0 if whole else BAR)
+    await _create(found, new, contents)
     if not whole:
         try:
-            await _continue(found, born.session, first, cuts[1:], ending, contents, writer)
+            left = {name: text for name, text in contents.items() if name not in named}
+            await _continue(found, born.session, first, cuts[1:], ending, left, writer)
         except BaseException:
             await found.broker.revoke(born.session)
             # Whoever it was lost to made it due, and nobody has been told of it.
@@ -112,17 +117,30 @@ async def store(
     return born.session
 
 
+async def _create(found: LogSource, new: NewTree, texts: Mapping[str, bytes]) -> None:
+    """Stores the texts that a birth names, and makes the session."""
+    for _ in range(ATTEMPTS):
+        await found.texts.store(new.root.tree, {name: texts[name] for name in new.texts}, unborn=True)
+        if not isinstance(await found.broker.create(new), Unstored):
+            return
+    raise _lost(new.root.session)
+
+
+def _lost(session: SessionId) -> RolloutError:
+    return RolloutError(f"session {session} was not imported: Redis lost large texts of it; import it again")
+
+
 async def _continue(
     found: LogSource,
     session: SessionId,
     first: Piece,
     cuts: Sequence[list[Encoded]],
     ending: _Ending,
-    texts: Collection[str],
+    texts: Mapping[str, bytes],
     writer: str,
 ) -> None:
     """Writes the rest under a claim; the last commit lowers the bar and parks the session."""
-    claimed = await found.broker.claim_session(session, writer, uuid.uuid4().hex, parked=True)
+    claimed = await found.broker.claim_session(session, writer, uuid.uuid4().hex, parked=True, core=BAR)
     if claimed is None:
         raise RolloutError(f"session {session} was taken by a worker while it was being imported")
     try:
@@ -139,43 +157,55 @@ async def _write_rest(
     first: Piece,
     cuts: Sequence[list[Encoded]],
     ending: _Ending,
-    texts: Collection[str],
+    texts: Mapping[str, bytes],
 ) -> None:
     claim, last_commit = claimed.claim, claimed.last_commit
 
-    async def commit(before: Piece, piece: Piece, **more: Any) -> None:
+    async def commit(before: Piece, piece: Piece, **more: Any) -> Committed:
         nonlocal last_commit
         at = (before.seq, before.head, last_commit)
         request = CommitRequest(claim, uuid.uuid4().hex, *at, piece.entries, piece.events, **more)
-        answer = await found.broker.commit(request)
-        if isinstance(answer, Unstored):
-            raise RolloutError(
-                f"session {claim.session} was not imported: Redis lost large texts of it; import it again"
-            )
+        answer = await _committed(found, request, texts)
         if not isinstance(answer, Committed):
             raise RolloutError(f"session {claim.session} was not imported: {answer.reason}")
         last_commit = answer.last_commit
+        return answer
 
-    nothing = _chained([], first, claim.epoch, found.secret)
-    await commit(first, nothing, min_core=BAR)
-    before = first
+    before, left = first, dict(texts)
     for cut in cuts:
         piece = _chained(cut, before, claim.epoch, found.secret)
-        await commit(before, piece, texts=_texts_of(cut, texts))
-        before = piece
-    await commit(
+        own = _texts_of(cut, left)
+        await commit(before, piece, texts=own)
+        before, left = piece, {name: left[name] for name in left if name not in own}
+    last = await commit(
         before,
         _chained([], before, claim.epoch, found.secret),
+        texts=tuple(left),
         min_core=CORE_VERSION,
         status=ending.status,
         approvals_open=ending.approvals,
         timers_set=ending.timers,
         release="park",
     )
+    if not last.released:
+        # Somebody has spoken to it meanwhile: it is due.
+        await found.broker.release(claim)
+
+
+async def _committed(
+    found: LogSource, request: CommitRequest, texts: Mapping[str, bytes]
+) -> Committed | Fenced | Refused:
+    """Stores the texts that a commit names, and sends it; again, if Redis lost one between."""
+    for _ in range(ATTEMPTS):
+        await found.texts.store(request.claim.tree, {name: texts[name] for name in request.texts})
+        answer = await found.broker.commit(request)
+        if not isinstance(answer, Unstored):
+            return answer
+    raise _lost(request.claim.session)
 
 
 def _texts_of(cut: Sequence[Encoded], texts: Collection[str]) -> tuple[str, ...]:
-    """The texts that were stored for these entries; one that the file lacked is left out."""
+    """The texts that these entries refer to; one that the file lacked is left out."""
     named = dict.fromkeys(digest for each in cut for digest in references(each.entry.payload))
     return tuple(digest for digest in named if digest in texts)
 

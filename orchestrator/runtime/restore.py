@@ -6,7 +6,8 @@ folded again, so what comes back was proved by the chain, entry by entry.
 
 from __future__ import annotations
 
-from orchestrator.broker.records import Refused, StoredEntry
+from orchestrator.broker.errors import Unavailable
+from orchestrator.broker.records import Refused, StoredEntry, Unstored
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.rollouts.full_log import full_log, head_of
@@ -24,31 +25,38 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
 
     Call it when a submission is answered by `SessionArchived`, then submit again. Any number of
     callers may do so at once. Raises `UnknownSession`, `BrokenLog` if the archive cannot be trusted,
-    or `ArchiveUnavailable`.
+    `ArchiveUnavailable`, or `Unavailable` if Redis lost the large texts that were put back.
     """
     head = await head_of(storage.broker, session)
     if not head.archived:
         return False
     try:
         position = await folded(storage, end_of(head), storage.secret)
-        await _restore_blobs(storage, head.tree, session)
+        texts = await _restored_blobs(storage, head.tree, session)
     except (BrokenLog, BrokenArchive, ArchiveUnavailable):
         # What retention deletes meanwhile is not damaged, it is gone.
         await head_of(storage.broker, session)
         raise
     snapshot = encode_snapshot(position.state, position.seq, position.head, storage.secret)
-    answer = await storage.broker.restore(session, position.seq, snapshot)
+    answer = await storage.broker.restore(session, position.seq, snapshot, texts)
+    if isinstance(answer, Unstored):
+        raise Unavailable(f"Redis lost {len(answer.digests)} large texts of session {session}")
     if isinstance(answer, Refused):
         raise BrokenLog(f"session {session} was not restored: {answer.reason}")
     return True
 
 
-async def _restore_blobs(storage: Storage, tree: TreeId, session: SessionId) -> None:
-    for digest in await referenced_blobs(storage, session):
+async def _restored_blobs(storage: Storage, tree: TreeId, session: SessionId) -> list[str]:
+    """The hashes of the session's large texts, all of them in Redis again but those that nobody has."""
+    found = []
+    for digest in sorted(await referenced_blobs(storage, session)):
         if await storage.blobs.get(tree, digest) is None:
             content = await storage.archive.read_blob(tree, digest)
-            if content is not None:
-                await storage.blobs.put(tree, content)
+            if content is None:
+                continue
+            await storage.blobs.put(tree, content)
+        found.append(digest)
+    return found
 
 
 async def referenced_blobs(storage: Storage, session: SessionId) -> set[str]:

@@ -123,8 +123,10 @@ class NewThreads:
         birth = await _forked(self.found.broker, replace(settings, named=_named(wish)), source, own)
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))
-        await copy_texts(self.found, source, TreeId(birth.facts.tree_id))
-        session = await client.create(birth, ephemeral=wish.ephemeral)
+        tree = TreeId(birth.facts.tree_id)
+        session = await client.create(
+            birth, ephemeral=wish.ephemeral, copies=lambda: copy_texts(self.found, source, tree)
+        )
         return Born(await head_of(self.found.broker, session), birth.settings, warnings)
 
     def _birth(self, settings: Settings) -> Birth:

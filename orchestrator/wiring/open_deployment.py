@@ -179,8 +179,9 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     workspace = await asyncio.to_thread(look_at, folder, guide(settings))
     own = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
     birth = await _forked(found, source, replace(own, history=await client.history()))
-    await copy_texts(found, source, TreeId(birth.facts.tree_id))
-    return await head_of(found.broker, await client.create(birth))
+    tree = TreeId(birth.facts.tree_id)
+    session = await client.create(birth, copies=lambda: copy_texts(found, source, tree))
+    return await head_of(found.broker, session)
 
 
 async def _forked(found: Opened, source: ForkedFrom, own: Birth) -> Birth:

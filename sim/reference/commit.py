@@ -21,6 +21,7 @@ from sim.reference.queues import (
     is_woken,
     keeps_depths,
 )
+from sim.reference.sessions import unstored
 from sim.reference.sight import Fields, Sight
 from sim.reference.trees import Cause, TreeEvent, is_logged, is_told, not_said_yet, tree_events, woven
 
@@ -246,8 +247,7 @@ def _unborn(sight: Sight, step: Step, tree: Fields) -> Reply | None:
 
 
 def _unstored(sight: Sight, step: Step, tree: Fields) -> Reply | None:
-    lost = [key.rpartition(b":")[2] for key in step.texts if sight.text(key) is None]
-    return [b"UNSTORED", lost] if lost and tree else None
+    return unstored(sight, step.texts) if tree else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,11 +49,14 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     keep, ttl_ms = given.number(), given.number()
     it, summary = birth(given, [pool], keys, 6), given.rows(2)
     labels, announced = Labels(*given.words(4)), bool(given.number())
+    texts = keys[15 : 15 + given.number()]
     known = sight.hash(keys[6]).get(b"created")
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
     if announced and not sight.zset(keys[13]).get(it.session):
         return [b"GIVEN_UP"]
+    if lost := unstored(sight, texts):
+        return lost
     if announced:
         del sight.zset(keys[13])[it.session]
     tree = sight.hash(agents)
@@ -61,6 +64,8 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     new_session(sight, it, Around(agents, sessions, keep, ttl_ms), labels)
     is_used(sight, keys[12], it.session, sight.hash(keys[6]))
     tree.update((name, value) for name, value in summary)
+    for key in (keys[14], *texts):
+        sight.is_kept(key, None)
     return [b"OK", sight.now]
 
 
@@ -76,6 +81,12 @@ def give_up(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"BORN", sight.now]
     unborn[name] = 0
     return [b"OK", sight.now]
+
+
+def unstored(sight: Sight, texts: Sequence[bytes]) -> Reply | None:
+    """The answer to a step that names texts of which some are not there."""
+    lost = [key.rpartition(b":")[2] for key in texts if sight.text(key) is None]
+    return [b"UNSTORED", lost] if lost else None
 
 
 def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
@@ -412,6 +423,8 @@ def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"OK", sight.now]
     if number(session, b"seq") != seq:
         return [b"REFUSED", b"the snapshot is not of the last entry"]
+    if lost := unstored(sight, keys[2 : 2 + given.number()]):
+        return lost
     session |= {b"archived": b"", b"snapshot_seq": written(seq)}
     sight.set(keys[1], state)
     return [b"OK", sight.now]
@@ -465,12 +478,15 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def put_blob(sight: Sight, keys: Keys, given: Given) -> Reply:
-    (digest, content), unborn = given.words(2), given.number() == 1
-    if not unborn and not sight.hash(keys[2]):
+    (digest, content), unborn_ms = given.words(2), given.number()
+    born = bool(sight.hash(keys[2]))
+    if not unborn_ms and not born:
         return [b"GONE", sight.now]
     if sight.text(keys[0]) is None:
         sight.set(keys[0], content)
     sight.add_member(keys[1], digest)
+    for key in keys[:2]:
+        sight.is_kept(key, None if born else unborn_ms)
     return [b"OK", sight.now]
 
 

@@ -12,6 +12,8 @@ from sim.store import EXPIRES, Store
 Fields = dict[bytes, bytes]
 EXPIRING = b"job"
 """Hashes that expire: the field `EXPIRES` says when."""
+KEPT = (b"blob", b"blobs")
+"""Texts and sets that are kept for a while only, where nobody has persisted them."""
 HASHES = frozenset(
     (
         b"session",
@@ -77,6 +79,11 @@ class Sight:
         self._changes = store.changes(self._keys)
         self._before: dict[bytes, Any] = {key: self._read(key) for key in self._keys}
         self._after: dict[bytes, Any] = {}
+        self._until_us = {key: self._expiry(key) for key in self._keys if kind_of(key) in KEPT}
+        """When such keys are to expire."""
+
+    def _expiry(self, key: bytes) -> float | None:
+        return self._store.until_us(key, self.now_us) or None
 
     def _read(self, key: bytes) -> Any:
         kind = kind_of(key)
@@ -88,7 +95,10 @@ class Sight:
             return self._store.members(key)
         if kind in STREAMS:
             return self._store.stream(key, self.now_us)
-        return self._store.members_of_set(key) if kind == b"blobs" else self._store.text(key)
+        gone = kind in KEPT and self._store.until_us(key, self.now_us) == 0
+        if kind == b"blobs":
+            return frozenset() if gone else self._store.members_of_set(key)
+        return None if gone else self._store.text(key)
 
     # ── what a statement works with ───────────────────────────────────────────────────────────
 
@@ -101,6 +111,10 @@ class Sight:
     def expires_in(self, key: bytes, after_ms: int) -> None:
         """States when a hash of the kind `EXPIRING` expires."""
         self.hash(key)[EXPIRES] = b"%d" % (self.now_us + after_ms * 1000)
+
+    def is_kept(self, key: bytes, for_ms: int | None) -> None:
+        """States for how long a key of the kinds `KEPT` is kept from now on; None: for ever."""
+        self._until_us[key] = None if for_ms is None else self.now_us + for_ms * 1000
 
     def zset(self, key: bytes) -> dict[bytes, float]:
         if key not in self._after:
@@ -147,7 +161,11 @@ class Sight:
         """The differences from the statement, key by key."""
         changes = zip(self._keys, self._changes, self._store.changes(self._keys), strict=True)
         # Of a key that nothing is stated of, and that nothing changed, there is nothing to compare.
-        concerned = ((key, was != now) for key, was, now in changes if was != now or key in self._after)
+        concerned = (
+            (key, was != now)
+            for key, was, now in changes
+            if was != now or key in self._after or key in self._until_us
+        )
         return [found for key, changed in concerned if (found := self._difference(key, changed))]
 
     def _difference(self, key: bytes, changed: bool) -> str:
@@ -157,10 +175,15 @@ class Sight:
             return self._of_stream(name, key, before, now)
         stated = self._after.get(key, before)
         if stated is now or stated == now:
-            return ""
+            return self._of_expiry(key) if now else ""
         if isinstance(stated, dict):
             return f"{name}: {_unlike(stated, now)}"
         return f"{name}: it holds {str(now)[:60]}, and {str(stated)[:60]} was to be expected"
+
+    def _of_expiry(self, key: bytes) -> str:
+        if kind_of(key) not in KEPT or self._expiry(key) == self._until_us[key]:
+            return ""
+        return f"{key.decode()}: it expires at {self._expiry(key)}, not {self._until_us[key]}"
 
     def _of_stream(self, name: str, key: bytes, before: Any, now: Any) -> str:
         stated: Stream | None = self._after.get(key)

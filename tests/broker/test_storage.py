@@ -6,12 +6,23 @@ from contextlib import aclosing
 
 import pytest
 
-from orchestrator.broker.blobs import Blobs, digest_of
+from orchestrator.broker.blobs import UNBORN_S, Blobs, digest_of
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt, SessionArchived, SessionHeld, UnknownSession
-from orchestrator.broker.records import Claimed, Committed, Refused, Stored, Unstored
+from orchestrator.broker.records import Claimed, Committed, NewTree, Refused, Stored, Unstored
 from orchestrator.core.commit_parts import Approval, Timer
-from tests.broker.actors import Backend, claimed, created, everything, session_id, step, submitted, working
+from orchestrator.core.ids import TreeId
+from tests.broker.actors import (
+    Backend,
+    claimed,
+    created,
+    everything,
+    new_session,
+    session_id,
+    step,
+    submitted,
+    working,
+)
 
 
 async def _three_entries(broker: Broker) -> tuple[Claimed, Committed]:
@@ -125,6 +136,65 @@ async def test_commit_waits_for_the_texts_that_redis_lost(backend: Backend) -> N
         again = await broker.commit(request)
         assert isinstance(again, Committed), "what stands is answered as the first time"
         assert (again.seq, again.head) == (first.seq, first.head)
+
+
+async def test_text_for_a_session_that_is_never_made_is_kept_for_a_while_only(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(connection=connection)) as broker:
+        tree, blobs = TreeId(session_id()), Blobs(connection, broker.keys)
+        digest = await blobs.put(tree, b"first words", unborn=True)
+        for key in (broker.keys.blob(tree, digest), broker.keys.blobs(tree)):
+            assert 0 < await connection.command("PTTL", key) <= UNBORN_S * 1000
+
+
+async def test_birth_keeps_the_texts_that_it_names(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(connection=connection)) as broker:
+        born, blobs = new_session(), Blobs(connection, broker.keys)
+        tree, keys = born.tree, broker.keys
+        named, other = [await blobs.put(tree, words, unborn=True) for words in (b"named", b"other")]
+        assert await broker.create(NewTree(born, texts=(named,))) is True
+        assert [
+            await connection.command("PTTL", key) for key in (keys.blob(tree, named), keys.blobs(tree))
+        ] == [
+            -1,
+            -1,
+        ]
+        assert await connection.command("PTTL", keys.blob(tree, other)) > 0
+        await blobs.put(tree, b"other")
+        assert await connection.command("PTTL", keys.blob(tree, other)) == -1, "its tree is there by now"
+        await blobs.put(tree, b"named", unborn=True)
+        assert await connection.command("PTTL", keys.blob(tree, named)) == -1, "a late copy ends nothing"
+
+
+async def test_session_is_not_born_without_its_texts(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(connection=connection)) as broker:
+        born, blobs = new_session(), Blobs(connection, broker.keys)
+        new = NewTree(born, texts=(await blobs.put(born.tree, b"kept", unborn=True), digest_of(b"lost")))
+        before = await everything(backend.look())
+        assert await broker.create(new) == Unstored((digest_of(b"lost"),))
+        assert await everything(backend.look()) == before
+        await blobs.put(born.tree, b"lost", unborn=True)
+        assert await broker.create(new) is True
+        await connection.command("DEL", broker.keys.blob(born.tree, digest_of(b"lost")))
+        assert await broker.create(new) is False, "what stands is answered as the first time"
+
+
+async def test_session_is_not_brought_back_without_its_texts(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(connection=connection)) as broker:
+        held, _ = await _three_entries(broker)
+        session, tree, blobs = held.claim.session, held.claim.tree, Blobs(connection, broker.keys)
+        await broker.snapshot(held.claim, 3, b"s3")
+        await broker.seal(held.claim, 3, b"m")
+        await broker.archive(held.claim)
+        text = digest_of(b"lost")
+        assert await broker.restore(session, 3, b"s3", [text]) == Unstored((text,))
+        assert (found := await broker.head(session)) is not None
+        assert found.archived
+        await blobs.put(tree, b"lost")
+        assert isinstance(await broker.restore(session, 3, b"s3", [text]), Stored)
 
 
 async def test_commit_whose_tree_can_keep_no_texts_is_told_of_the_damage(backend: Backend) -> None:

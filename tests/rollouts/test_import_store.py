@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.broker.records import CommitRequest, Fenced
+from orchestrator.broker.records import CommitRequest, Fenced, NewTree, Submit
 from orchestrator.core import entries as e
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
@@ -42,9 +42,9 @@ async def test_importer_of_a_short_session_claims_nothing(kept: Kept, commits: l
 async def test_importer_fills_each_commit_by_entries(kept: Kept, commits: list[CommitRequest]) -> None:
     session = await kept.has(*(said(str(n)) for n in range(600)))
     written = [len(request.entries) for request in commits]
-    # The first piece creates the session, an empty commit raises the bar, and another one lowers it.
-    assert written == [0, 200, 200, (await kept.head(session)).seq - 600, 0]
-    assert [request.min_core for request in commits] == [1 << 30, None, None, None, CORE_VERSION]
+    # The first piece creates the session, behind a bar that an empty commit lowers.
+    assert written == [200, 200, (await kept.head(session)).seq - 600, 0]
+    assert [request.min_core for request in commits] == [None, None, None, CORE_VERSION]
     assert commits[-1].release == "park"
 
 
@@ -60,11 +60,11 @@ async def test_importer_fills_a_commit_to_the_last_byte(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, commits: list[CommitRequest]
 ) -> None:
     await kept.has(*(said("same") for _ in range(300)))
-    size = len(commits[1].entries[-1].payload)
+    size = len(commits[0].entries[-1].payload)
     monkeypatch.setattr("orchestrator.rollouts.import_store.PIECE_BYTES", 40 * size)
     commits.clear()
     await kept.has(*(said("same") for _ in range(300)))
-    assert [len(request.entries) for request in commits[2:-2]] == [40] * (len(commits) - 4)
+    assert [len(request.entries) for request in commits[:-2]] == [40] * (len(commits) - 2)
 
 
 async def test_importer_of_one_entry_that_is_larger_than_a_piece_writes_it_alone(
@@ -73,7 +73,7 @@ async def test_importer_of_one_entry_that_is_larger_than_a_piece_writes_it_alone
     monkeypatch.setattr("orchestrator.rollouts.import_store.PIECE_BYTES", 10)
     plan = plan_of(said("one"))
     await store(kept, plan, {}, NOW_MS, "an importer")
-    assert [len(request.entries) for request in commits] == [0, *[1] * (len(plan.entries) - 1), 0]
+    assert [len(request.entries) for request in commits] == [*[1] * (len(plan.entries) - 1), 0]
 
 
 async def test_follower_of_an_imported_session_is_told_that_it_is_configured_and_no_news_of_old(
@@ -136,7 +136,7 @@ async def test_imported_request_has_all_of_its_time_again(kept: Kept, commits: l
     assert (timer.generation, timer.at_ms) == (4, NOW_MS + 60_000)
     await kept.has(*asking(timer=4))
     await kept.has(*asking(), approval_timeout_ms=60_000)
-    assert [request.timers_set for request in commits[-3::2]] == [(), ()]
+    assert [request.timers_set for request in commits[-2:]] == [(), ()]
 
 
 async def test_nobody_is_shown_half_of_a_session(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ async def test_nobody_is_shown_half_of_a_session(kept: Kept, monkeypatch: pytest
 
     monkeypatch.setattr(kept.broker, "commit", looked_at)
     session = await kept.has(*asking())
-    assert seen == [("importing", 0)] * 2
+    assert seen == [("importing", 0)]
     assert len(await kept.broker.approvals(session)) == 1
 
 
@@ -165,6 +165,43 @@ async def test_session_that_a_worker_took_is_not_imported_and_not_there(
     with pytest.raises(RolloutError, match="was taken by a worker"):
         await store(kept, plan, {}, NOW_MS, "an importer")
     assert await kept.broker.head(plan.facts.session_id) is None
+
+
+async def test_worker_is_not_given_a_session_that_is_not_whole(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, claims = kept.broker.create, list[object]()
+
+    async def created_and_spoken_to(new: NewTree) -> Any:
+        made = await create(new)
+        root = new.root
+        await kept.broker.submit(Submit(root.session, "somebody", "s1", b"hello"))
+        claims.append(await kept.broker.claim_session(root.session, "w1", "c1"))
+        return made
+
+    monkeypatch.setattr(kept.broker, "create", created_and_spoken_to)
+    session = await kept.has(*(said(str(n)) for n in range(300)))
+    assert claims == [None]
+    assert await kept.broker.claim_session(session, "w1", "c2") is not None, "it is whole, and owes an answer"
+
+
+async def test_texts_that_redis_loses_during_an_import_are_stored_again(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, lost = kept.broker.commit, list[str]()
+
+    async def behind_a_loss(request: CommitRequest) -> Any:
+        if request.texts and not lost:
+            lost.extend(request.texts)
+            keys = (kept.broker.keys.blob(request.claim.tree, text) for text in lost)
+            await kept.broker.command("DEL", *keys)
+        return await commit(request)
+
+    monkeypatch.setattr(kept.broker, "commit", behind_a_loss)
+    session = await kept.has(*(said(str(n)) for n in range(300)), output("y" * 70_000))
+    assert lost
+    for text in lost:
+        assert await kept.stored.blobs.get(TreeId(session), text) is not None
 
 
 async def test_session_whose_last_commit_is_refused_is_not_there(

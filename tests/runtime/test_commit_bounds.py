@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from orchestrator.broker.commit_requests import payloads
-from orchestrator.broker.records import CommitRequest
+from orchestrator.broker.records import CommitRequest, NewTree, Unstored
 from orchestrator.core.blobs import references
 from orchestrator.core.ids import TreeId
 from orchestrator.protocol import ops
@@ -92,3 +92,23 @@ async def test_text_that_redis_lost_before_its_commit_is_stored_again(harness: H
     assert named
     for digest in named:
         assert await harness.broker.command("EXISTS", harness.broker.keys.blob(tree, digest)) == 1
+
+
+async def test_session_whose_texts_redis_lost_before_it_was_made_is_made_with_them(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, keys, made = harness.broker.create, harness.broker.keys, list[bool | Unstored]()
+
+    async def behind_a_loss(new: NewTree) -> bool | Unstored:
+        if not made:
+            await harness.broker.command("DEL", *(keys.blob(new.root.tree, text) for text in new.texts))
+        made.append(await create(new))
+        return made[-1]
+
+    monkeypatch.setattr(harness.broker, "create", behind_a_loss)
+    session = await harness.session(base_instructions="so it is " * 10_000)
+    [lost, stands] = made
+    assert isinstance(lost, Unstored)
+    assert stands is True
+    for text in lost.digests:
+        assert await harness.broker.command("PTTL", keys.blob(TreeId(session), text)) == -1

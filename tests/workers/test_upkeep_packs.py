@@ -128,7 +128,7 @@ async def unborn(storage: Storage, packs: Packs, tmp_path: Path) -> Author:
 
 async def creates(storage: Storage, author: Author) -> bool:
     root = NewSession(author.session, TreeId(author.session), "default", AgentId(0))
-    return await storage.broker.create(NewTree(root, announced=True))
+    return (await storage.broker.create(NewTree(root, announced=True))) is True
 
 
 async def test_packs_of_a_session_that_nobody_made_are_removed_after_a_day(

@@ -148,12 +148,10 @@ local function check_children()
 end
 
 local function check_texts()
-  local lost = {}
-  for i = first_text, first_text + texts - 1 do
-    if redis.call('EXISTS', KEYS[i]) == 0 then lost[#lost + 1] = string.match(KEYS[i], '[^:]*$') end
-  end
-  if #lost == 0 then return end
+  local lost = unstored(first_text, texts)
   -- A text is stored only for a tree that is there.
-  if redis.call('EXISTS', KEYS[6]) == 0 then return {'CORRUPT', KEYS[6], 'it is gone, and its tree has sessions'} end
-  return {'UNSTORED', lost}
+  if lost and redis.call('EXISTS', KEYS[6]) == 0 then
+    return {'CORRUPT', KEYS[6], 'it is gone, and its tree has sessions'}
+  end
+  return lost
 end

@@ -1,4 +1,4 @@
--- uses: base wake queue birth tree budget index
+-- uses: base wake queue birth tree budget index texts
 -- takes: session pool_name tree worker claim epoch commit_id expect_seq expect_head expect_commit
 -- takes: cursor_arg release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)

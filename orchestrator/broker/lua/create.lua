@@ -1,23 +1,28 @@
--- uses: base wake queue birth index
+-- uses: base wake queue birth index texts
 -- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
--- create(…) -> OK now | DUP now | CONFLICT | GIVEN_UP | CORRUPT key why
+-- takes: texts#
+-- create(…) -> OK now | DUP now | CONFLICT | GIVEN_UP | UNSTORED {hash, …} | CORRUPT key why
 --
 -- A root session comes into being with its first entries and submissions. The session id is the
 -- idempotency key: the same request again gets DUP, another request under the id CONFLICT. An announced one
 -- whose packs were given up meanwhile is not created.
+--
+-- The large texts that it is born with were stored before it, to be kept for a while: from here on they live as
+-- long as the tree. UNSTORED names those that Redis does not have, and nothing was made.
 --
 -- KEYS  1 agents:<tree>    hash    the tree's projection; receives the tree's turn, summary, first moment
 --       2 sessions         zset    every session of the shard by last change
 --       3 due:<pool>       zset    4 leases:<pool> zset   5 ready:<pool> stream   6 clock:<pool> string
 --       7 session  hash    8 rollout stream   9 eq stream   10 sq stream   11 seen hash   12 seen_at zset
 --      13 index zset      the roots of the shard that lists show   14 unborn zset
+--      15 blobs:<tree>    set     lists the texts                  16… each text
 
 local pool = fixed_pool(pool_name, 3)
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
 place_birth(born, 7, {[0] = pool})
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[13], 'zset') or pool_misfit(pool)
-  or misfit(born.key, 'hash') or misfit(KEYS[14], 'zset')
+  or misfit(born.key, 'hash') or misfit(KEYS[14], 'zset') or misfit(KEYS[15], 'set')
 if bad then return bad end
 local now = now_ms()
 local created = redis.call('HGET', born.key, 'created')
@@ -25,6 +30,8 @@ if created then return {created == born.digest and 'DUP' or 'CONFLICT', now} end
 bad = birth_misfit(born)
 if bad then return bad end
 if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) == 0 then return {'GIVEN_UP'} end
+local lost = unstored(16, texts)
+if lost then return lost end
 
 -- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
 redis.call('HSET', KEYS[1], 'root', born.session, 'wall_from', text(now))
@@ -33,4 +40,5 @@ write_birth(born, KEYS[1], KEYS[2], limits, labels, now)
 index_used(KEYS[13], born.session, born.key, now)
 for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f.field, f.value) end
 if announced then redis.call('ZREM', KEYS[14], born.session) end
+for i = 15, 15 + texts do redis.call('PERSIST', KEYS[i]) end
 return {'OK', now}
