@@ -27,10 +27,10 @@ from orchestrator.core.folder_commands import (
 from orchestrator.core.folder_use import may_write
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
+from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
-from orchestrator.core.workspace import FileCounts, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.tools.site import CallSite

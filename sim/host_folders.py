@@ -13,8 +13,9 @@ from random import Random
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
+from orchestrator.core.packs import FileCounts
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Copied, FileCounts
+from orchestrator.core.workspace import Copied
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from sim.folders import COPIED, Folders

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.core.workspace import Copied, FileCounts, FolderChange, Pack, SetupOutcome
+from orchestrator.core.packs import FileCounts, FolderChange, Pack
+from orchestrator.core.workspace import Copied, SetupOutcome
 from orchestrator.protocol.ids import CallId, SnapshotId
 
 

@@ -21,9 +21,9 @@ from orchestrator.core.blobs import resolve
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.evolve import evolve
 from orchestrator.core.lines import MetaLine, read_meta
+from orchestrator.core.packs import Pack, read_pack
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Pack, read_pack
 from orchestrator.protocol.codec import rollout_item
 from orchestrator.protocol.wire import UNSET
 from orchestrator.rollouts.errors import RolloutError

@@ -9,12 +9,12 @@ import orjson
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.history import message_text
 from orchestrator.core.lines import given
+from orchestrator.core.packs import FolderChange
 from orchestrator.core.plans import goal_in
 from orchestrator.core.review import asked_in
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.core.tokens import context_left
-from orchestrator.core.workspace import FolderChange
 from orchestrator.rollouts.position import Position
 
 TITLE_CHARS = 80

@@ -16,7 +16,8 @@ from orchestrator.core.entries import DENDRO
 from orchestrator.core.entries.stored import decode_entry, line_ms
 from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.workspace import NO_WORKSPACE, FolderChange, Pack, Unsaved
+from orchestrator.core.packs import FolderChange, Pack
+from orchestrator.core.workspace import NO_WORKSPACE, Unsaved
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
 from orchestrator.rollouts.source import LogSource

@@ -22,9 +22,9 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Pack
 from orchestrator.folders.records import FolderError, Place
 from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.workspace import Workspace, look_at

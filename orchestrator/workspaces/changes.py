@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.core.folder_commands import FolderChanged
+from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.state import State
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack, fitting
+from orchestrator.core.workspace import fitting
 from orchestrator.folders.records import FolderError, FolderSnapshot, Omissions, Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.workspaces.held import Held

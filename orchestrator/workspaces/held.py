@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.broker.records import Claim
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.workspace import Pack
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken
 from orchestrator.rollouts.objects import CHUNK

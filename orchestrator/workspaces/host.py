@@ -25,9 +25,10 @@ from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.calls.merge import GUARDED, writable_folders
 from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Copied, Pack
+from orchestrator.core.workspace import Copied
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.merge_writer import settle
 from orchestrator.folders.records import Bounds, FolderError, Guard, Place

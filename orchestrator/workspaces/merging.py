@@ -6,7 +6,8 @@ import asyncio
 
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
-from orchestrator.core.workspace import FileCounts, fitting
+from orchestrator.core.packs import FileCounts
+from orchestrator.core.workspace import fitting
 from orchestrator.folders.records import ANYWHERE, Conflicted, FolderError, FolderSnapshot, Guard, Merged
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.workspaces.held import Held, fetch_all, forget_incoming

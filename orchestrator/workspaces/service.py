@@ -31,9 +31,9 @@ from orchestrator.core.folder_commands import (
     FolderUnsaved,
 )
 from orchestrator.core.ids import SessionId
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Pack
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Taken, Unchanged
 from orchestrator.instructions.project import ProjectDocs

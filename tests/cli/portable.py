@@ -13,9 +13,9 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.entries import Entry, fact
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import SessionId
+from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack
 from orchestrator.folders.records import Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.import_plan import ImportPlan

@@ -24,7 +24,7 @@ from orchestrator.core.calls import (
     VariantsWork,
 )
 from orchestrator.core.calls.process import Lasting
-from orchestrator.core.workspace import Pack
+from orchestrator.core.packs import Pack
 from orchestrator.protocol.scalars import StoredText
 
 Strategy = st.SearchStrategy[Any]

@@ -7,11 +7,8 @@ from typing import Any
 from orchestrator.core import facts as f
 from orchestrator.core.entries import fact
 from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved
+from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.settings import PortableFolder, Rules, portable_wire
-from orchestrator.core.workspace import (
-    FileCounts,
-    Pack,
-)
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.driver import Session
 

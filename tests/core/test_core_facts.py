@@ -16,21 +16,13 @@ from orchestrator.core import snapshot
 from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
+from orchestrator.core.packs import FileCounts, FolderChange, Pack, read_change, write_change
 from orchestrator.core.settings import FACTS_EMPTY, PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Queued, State, Task
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn
-from orchestrator.core.workspace import (
-    Copied,
-    FileCounts,
-    FolderChange,
-    Offer,
-    Pack,
-    read_change,
-    write_change,
-    write_offer,
-)
+from orchestrator.core.workspace import Copied, Offer, write_offer
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SnapshotId, SubmissionId
 from orchestrator.protocol.plans import PlanRequest

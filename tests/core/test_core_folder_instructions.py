@@ -9,8 +9,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.entries import SESSION_META, Entry, fact
 from orchestrator.core.folder_commands import FolderMade
 from orchestrator.core.outstanding import OweRequest, ReadInstructions
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder, portable_wire
-from orchestrator.core.workspace import Pack
 from orchestrator.protocol.ids import SnapshotId
 from tests.core.driver import FACTS, Session, op
 from tests.core.tree_driver import TreeDriver

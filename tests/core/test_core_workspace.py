@@ -14,13 +14,7 @@ from orchestrator.core.outstanding import AssessCall, MakeFolder, OweRequest, Ru
 from orchestrator.core.settings import PortableFolder, SessionFacts, portable_wire
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.timers import FOLDER_TIMER
-from orchestrator.core.workspace import (
-    MOST_ADDED,
-    MOST_TRIES,
-    NAMES_BYTES,
-    fitting,
-    is_pack_due_whole,
-)
+from orchestrator.core.workspace import MOST_ADDED, MOST_TRIES, NAMES_BYTES, fitting, is_pack_due_whole
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.driver import Session, a_command
 from tests.core.folders import FOLDER, RULES, a_pack, changed, kinds, made, portable, running, unsaved

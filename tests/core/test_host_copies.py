@@ -13,10 +13,11 @@ from orchestrator.core.calls.verdict import Ask, Refuse, Run
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.folder_commands import FolderChanged, FolderCopied, FolderMade
 from orchestrator.core.ids import AgentId
+from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import PortableFolder, TurnSettings
 from orchestrator.core.snapshot import decode_snapshot, encode_snapshot
 from orchestrator.core.turn_calls import Phase
-from orchestrator.core.workspace import Copied, FileCounts, FolderChange, Pack
+from orchestrator.core.workspace import Copied
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.driver import function_call
 from tests.core.tree_driver import Agent, TreeDriver, answers

@@ -13,9 +13,9 @@ from orchestrator.core.entries import fact
 from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved, SetupBegins
 from orchestrator.core.folder_use import lacks_setup
 from orchestrator.core.ids import AgentId
+from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder, TurnSettings, portable_wire
 from orchestrator.core.turn_calls import Phase
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.tree_driver import Agent, TreeDriver, a_tree, answers
 

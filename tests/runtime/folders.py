@@ -16,8 +16,8 @@ from orchestrator.core.folder_commands import (
     FolderUnsaved,
 )
 from orchestrator.core.ids import SessionId
+from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.state import State
-from orchestrator.core.workspace import FileCounts, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.runtime.connections import Gate
 

@@ -13,7 +13,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.entries import Entry, fact
 from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.workspace import FileCounts, FolderChange, Pack
+from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import ViewError

@@ -16,7 +16,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import AgentId, TreeId
-from orchestrator.core.workspace import FileCounts, Pack
+from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.rollouts.storage import Storage

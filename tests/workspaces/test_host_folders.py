@@ -22,9 +22,10 @@ from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Copied, Pack
+from orchestrator.core.workspace import Copied
 from orchestrator.folders.copy import Copy as FolderCopy
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, Place, Taken

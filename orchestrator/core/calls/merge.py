@@ -12,8 +12,8 @@ from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdic
 from orchestrator.core.forms import EMPTY, LIST
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId
+from orchestrator.core.packs import PACKS, Pack
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.workspace import PACKS, Pack
 from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd
 from orchestrator.protocol.ids import CallId, SnapshotId
 

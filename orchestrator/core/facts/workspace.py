@@ -8,20 +8,8 @@ from typing import ClassVar, Literal, TypeAlias
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
-from orchestrator.core.workspace import (
-    CHANGE,
-    COPIED,
-    COUNTS,
-    OFFER,
-    PACK,
-    PACKS,
-    Copied,
-    FileCounts,
-    FolderChange,
-    Offer,
-    Pack,
-    SetupOutcome,
-)
+from orchestrator.core.packs import CHANGE, COUNTS, PACK, PACKS, FileCounts, FolderChange, Pack
+from orchestrator.core.workspace import COPIED, OFFER, Copied, Offer, SetupOutcome
 from orchestrator.protocol.ids import CallId, SnapshotId
 
 

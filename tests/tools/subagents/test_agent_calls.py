@@ -12,12 +12,13 @@ from orchestrator.core import commands as c
 from orchestrator.core.calls import Await, Merge
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.packs import FolderChange, Pack
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.settings import PortableFolder, SessionFacts, TreeRules
 from orchestrator.core.state import State
 from orchestrator.core.tree import Child, TreeView
 from orchestrator.core.turn_calls import Call
-from orchestrator.core.workspace import FolderChange, Merged, Offer, Pack, Workspace
+from orchestrator.core.workspace import Merged, Offer, Workspace
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.arguments import BadArguments
