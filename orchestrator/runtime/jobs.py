@@ -23,7 +23,7 @@ MOST_AT_ONCE = 4
 POLL_S = 1.0
 RETRY_S = 0.2
 ANSWER_S = 30.0
-LEAVES = orjson.dumps({"kind": "failed", "message": "its worker was told to leave while it was at it"})
+LEAVES = "its worker was told to leave while it was at it"
 
 
 class Bench(Protocol):
@@ -114,7 +114,7 @@ class JobServer:
     async def _carry_out(self, job: str, payload: bytes) -> None:
         doing = asyncio.create_task(self._bench.do(payload, _claim(job)))
         keeping = asyncio.create_task(self._keep(job))
-        answer = LEAVES
+        answer = orjson.dumps({"kind": "failed", "message": LEAVES})
         try:
             await asyncio.wait((doing, keeping), return_when=asyncio.FIRST_COMPLETED)
             if doing.done():

@@ -226,8 +226,8 @@ def test_second_answer_is_still_known_after_the_task_has_ended() -> None:
 
 
 def test_answer_to_nothing_names_what_is_pending() -> None:
-    assert "pending: none" in Session().decides("c9", "approved").one("error")["message"]
-    assert "pending: c1" in asked().decides("c9", "approved").one("error")["message"]
+    assert "no request is open" in Session().decides("c9", "approved").one("error")["message"]
+    assert "open are c1" in asked().decides("c9", "approved").one("error")["message"]
 
 
 def test_approval_of_a_repeated_call_id_is_about_the_call_that_waits_now() -> None:

@@ -80,8 +80,8 @@ def test_answer_names_the_question_and_its_server() -> None:
     assert (
         "asks, not 'web'; it stays open" in resolves(session, "accept", server="web").one("error")["message"]
     )
-    assert "pending: c1-q1" in resolves(session, "accept", id=7).one("error")["message"]
-    assert "pending: c1-q1" in resolves(session, "accept", id="c1").one("error")["message"]
+    assert "open are c1-q1" in resolves(session, "accept", id=7).one("error")["message"]
+    assert "open are c1-q1" in resolves(session, "accept", id="c1").one("error")["message"]
     seen = session.submit(op("exec_approval", id="c1-q1", decision="approved"))
     assert seen.one("error")["message"] == (
         "c1-q1 is a question of an MCP server: answer it with resolve_elicitation"
@@ -105,7 +105,7 @@ def test_call_that_ends_withdraws_its_question() -> None:
     asks(session)
     session.finishes("c1", "it did not wait")
     assert (session.approvals, session.timers) == ({}, {})
-    assert "is pending under 'c1-q1'" in resolves(session, "accept").one("error")["message"]
+    assert "no request is open under 'c1-q1'" in resolves(session, "accept").one("error")["message"]
     assert replayed(session)
 
 
@@ -141,7 +141,7 @@ def test_stopping_task_asks_and_answers_no_more() -> None:
     calling(session)
     asks(session)
     session.interrupt()
-    assert "pending: none" in resolves(session, "accept").one("error")["message"]
+    assert "no request is open" in resolves(session, "accept").one("error")["message"]
     with pytest.raises(IllegalCommand):
         asks(session, 2)
 
