@@ -23,6 +23,7 @@ _CHANGED_MS = {1_000: 20.0, 20_000: 90.0}
 _SAME_MS = {1_000: 15.0, 20_000: 60.0}
 _FIRST_S = {20_000: 5.0}
 _MADE_S = {1_000: 0.4, 20_000: 4.0}
+_ANEW_S = {1_000: 0.2, 20_000: 2.0}
 _TEXT_KB = 8.0
 
 
@@ -64,15 +65,8 @@ async def _one(root: Path, count: int) -> list[Figure]:
         ]
     finally:
         await keeper.end()
-    note = "an empty folder, all packs at hand; the folder gets no repository"
-    made = Figure(
-        f"making a folder of {count:,} files",
-        await _made(root, packs, at),
-        "s",
-        _most(_MADE_S, count),
-        note=note,
-    )
-    return [*figures, made, Figure("  start of the keeper", started * 1000, "ms")]
+    start = Figure("  start of the keeper", started * 1000, "ms")
+    return [*figures, *await _elsewhere(root / "elsewhere", packs, at, count), start]
 
 
 async def _same(keeper: Keeper, at: FolderSnapshot) -> float:
@@ -103,11 +97,43 @@ async def _large_text(keeper: Keeper, root: Path, at: FolderSnapshot) -> Figure:
     return Figure("stored for one changed text of 10 KB", taken.bytes / 1024, "KiB", at_most(_TEXT_KB))
 
 
+async def _elsewhere(root: Path, packs: list[Path], at: FolderSnapshot, count: int) -> list[Figure]:
+    """What another machine has to do for the folder: make it, take it up again, and make it anew."""
+    files = f"a folder of {count:,} files"
+    made_s, adopted_s, anew_s = (
+        await _made(root, packs, at),
+        await _adopted(root, at),
+        await _made(root, packs, at),
+    )
+    note = "an empty folder, all packs at hand; the folder gets no repository"
+    return [
+        Figure(f"making {files}", made_s, "s", _most(_MADE_S, count), note=note),
+        Figure(
+            "  again, in the place of one that is there",
+            anew_s,
+            "s",
+            _most(_ANEW_S, count),
+            note="its packs are on the machine; the folder that is replaced is removed",
+        ),
+        Figure(f"taking up a clean copy of {count:,} files", adopted_s * 1000, "ms"),
+    ]
+
+
 async def _made(root: Path, packs: list[Path], at: FolderSnapshot) -> float:
-    keeper = await _keeper(root / "elsewhere")
+    keeper = await _keeper(root)
     try:
         began = time.perf_counter()
         await keeper.make(packs, at)
+        return time.perf_counter() - began
+    finally:
+        await keeper.end()
+
+
+async def _adopted(root: Path, at: FolderSnapshot) -> float:
+    keeper = await _keeper(root)
+    try:
+        began = time.perf_counter()
+        assert await keeper.adopt((), at)
         return time.perf_counter() - began
     finally:
         await keeper.end()
