@@ -45,6 +45,8 @@ class UpkeepRules:
     """NEVER: it archives nothing."""
     retention_s: float | None = None
     verify_sessions: int = 20
+    packs: bool = False
+    """Whether it looks after the packs of portable folders."""
 
 
 class ArchiveMoves:

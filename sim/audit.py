@@ -65,6 +65,8 @@ def audit(world: Ended) -> None:
         check_name(watch, session, seen)
         check_pictures(watch, session, seen, world.diary.shown)
         check_lookups(watch, session, seen)
+    if watch.folders is not None and watch.folders.unborn.swept:
+        watch.folders.unborn.at_rest()
     _admitted(world)
     _trees(world)
     _patches(world)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from orchestrator.core.state import State
@@ -10,9 +10,10 @@ from orchestrator.core.workspace import Workspace
 from sim.folders import SETUP, Copy, Folders
 from sim.ledger import Ledger, Run
 from sim.observer import Observer
-from sim.placement import Placement
+from sim.placement import PLACED, Placement
 from sim.rights import Rights
 from sim.seen import Seen
+from sim.unborn import BIRTHS, Unborn
 
 IN_DOUBT = "in doubt"
 
@@ -33,11 +34,18 @@ class FolderRules:
 
     def __init__(self, watch: FolderObserver, ledger: Ledger, folders: Folders, placement: Placement) -> None:
         self._watch, self._ledger, self._folders = watch, ledger, folders
-        self.placement = placement
+        self.placement, self.unborn = placement, Unborn(watch, folders)
         folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
         folders.cleaned, folders.prepares = self._cleaned, self._prepares
         self._done: dict[str, list[str]] = {}
         """Marks of calls that ended in the folder that their session works in as it is."""
+
+    def script(self, name: str, args: Sequence[Any], reply: Any, session: str) -> None:
+        """A script was answered."""
+        if name in PLACED:
+            self.placement.wrote(name, args[3 + int(args[2]) :], reply, session)
+        if name in BIRTHS:
+            self.unborn.wrote(name, args, reply)
 
     # ── as calls begin and write ──────────────────────────────────────────────────────────────
 

@@ -438,6 +438,10 @@ CASES = {
     "moved_on": Case(
         "a session was claimed elsewhere, whose unsaved changes were on a machine that was gone"
     ),
+    "birth_given_up": Case(
+        "a client came to make a session whose packs were given up", ("reply create GIVEN_UP",)
+    ),
+    "announced_late": Case("an announcement came behind its session", ("reply give_up BORN",)),
     "unstored": Case("Redis lost a text before the commit that names it", ("reply commit UNSTORED",)),
     "birth_unstored": Case(
         "a text was gone before the session that is born with it", ("reply create UNSTORED",)

@@ -27,6 +27,13 @@ FOLDER_RULES = {
         "An entry that names a snapshot comes after its packs are in the store, and they make that snapshot.",
         Case("a snapshot was recorded", ("fact workspace",)),
     ),
+    "unborn": Rule(
+        (
+            "What a client stored for a session that it announced, and that was never made, is gone when days"
+            " have passed; and the store has each pack that a log names last."
+        ),
+        Case("packs were removed of a session that was never made"),
+    ),
     "recorded": Rule(
         (
             "When a call has its output, what it wrote to a portable folder is in the log's snapshot, or the"

@@ -150,6 +150,11 @@ class Nemesis(Degradations, Rewinds):
         if self.site.watch.peace_s:
             self.site.watch.peace_s = self.site.loop.time()
 
+    def passes(self, seconds: float) -> None:
+        """Time passes for everybody, while nobody runs; what waited is late from then on."""
+        self.site.loop.skip(seconds)
+        self._peace_is_later()
+
     def keep_up(self, rules: UpkeepRules) -> None:
         """Upkeep runs from here on, and its processes go through what workers go through."""
         self._queue = SimQueue(self.site.loop, Random(self._rng.getrandbits(64)))

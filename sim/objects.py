@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from sim.double import EPOCH_S
 
 
 class _Door:
@@ -31,6 +32,8 @@ class SimObjects:
         self._now_s = now_s
         self._content: dict[str, bytes] = {}
         self._removed: list[tuple[float, str, bytes]] = []
+        self.put_s: dict[str, float] = {}
+        """When each object was put that there ever was."""
         self.away = False
         """Whether nobody reaches it."""
 
@@ -40,6 +43,11 @@ class SimObjects:
 
     def put(self, name: str, content: bytes) -> None:
         self._content[name] = content
+        self.put_s[name] = self._now_s()
+
+    def changed_s(self, name: str) -> float | None:
+        """The Unix time at which an object was put; None if there is none."""
+        return EPOCH_S + self.put_s[name] if name in self._content else None
 
     def get(self, name: str) -> bytes | None:
         return self._content.get(name)

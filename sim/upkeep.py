@@ -23,6 +23,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.worker import Worker
+from orchestrator.workspaces.packs import Packs
 from sim.archive_moves import UpkeepRules
 from sim.crons import Hourly
 from sim.double import EPOCH_S
@@ -129,7 +130,8 @@ class UpkeepProcess(Process):
             lambda n: rng.randbytes(n).hex(),
         )
         retention_ms = None if rules.retention_s is None else int(rules.retention_s * 1000)
-        upkeep = Upkeep(mover, retention_ms, rules.verify_sessions, self._reaping)
+        packs = Packs(site.objects.opened()) if rules.packs else None
+        upkeep = Upkeep(mover, retention_ms, rules.verify_sessions, self._reaping, packs=packs)
         self._settings = worker_settings(upkeep, cast(Any, queue))
         self._hourly = {cron.name: Hourly(cron) for cron in self._settings["cron_jobs"]}
         queue.heard.append((self.main, self._woken.set))

@@ -40,7 +40,6 @@ from sim.live_state import LiveState
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
-from sim.placement import PLACED
 from sim.queued import Given, waiting
 from sim.reach import Reach
 from sim.requests import Requests
@@ -147,8 +146,8 @@ class Watch(Rest, Branches, TreeLogs):
         if not isinstance(reply, list) or not reply or type(reply[0]) is not bytes:
             return
         code, session = reply[0], session_of(name, args)
-        if self.folders is not None and name in PLACED:
-            self.folders.placement.wrote(name, args[3 + int(args[2]) :], reply, session)
+        if self.folders is not None:
+            self.folders.script(name, args, reply, session)
         if name in SCRIPTS:
             self.jobs.wrote(name, args, reply)
         self._judge(name, args, reply, session)

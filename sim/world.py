@@ -20,6 +20,7 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.core.frozen import replace
 from orchestrator.runtime.log import log
 from sim.audit import audit
+from sim.births import packing
 from sim.double import Double
 from sim.exported import Exported
 from sim.failover import Failover
@@ -201,7 +202,7 @@ class World:
     def run(self, *, traced: bool = False) -> Outcome:
         """Runs the seed to its end, or to the first broken rule; `traced` tells the trace as well."""
         watch, self.trace.kept = self.site.watch, traced
-        with _errors_told(self), self.knobs.set():
+        with _errors_told(self), self.knobs.set(), packing():
             try:
                 self.loop.start(Lane("director"), self._direct(), "director")
                 self.loop.run(MOST_STEPS)

@@ -19,7 +19,6 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -170,8 +169,9 @@ async def verify(ctx: Context) -> int:
     taken = upkeep.round.take(sessions, upkeep.verify_sessions)
     broken = await verify_some(upkeep.storage, taken)
     if upkeep.packs is not None:
-        await collect_packs(upkeep.storage, upkeep.packs, taken, time.time())
-        await collect_unborn(upkeep.storage.broker, upkeep.packs, upkeep.storage.broker.now_ms())
+        now_ms = upkeep.storage.broker.now_ms()
+        await collect_packs(upkeep.storage, upkeep.packs, taken, now_ms / 1000)
+        await collect_unborn(upkeep.storage.broker, upkeep.packs, now_ms)
     return broken
 
 

@@ -54,6 +54,7 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
     if announced and not sight.zset(keys[13]).get(it.session):
+        sight.zset(keys[13])[it.session] = 0
         return [b"GIVEN_UP"]
     if lost := unstored(sight, texts):
         return lost

@@ -30,7 +30,18 @@ HASHES = frozenset(
     )
 )
 ZSETS = frozenset(
-    (b"jobs", b"seen_at", b"due", b"leases", b"timers", b"sessions", b"index", b"heard", b"waiting")
+    (
+        b"jobs",
+        b"seen_at",
+        b"due",
+        b"leases",
+        b"timers",
+        b"sessions",
+        b"index",
+        b"heard",
+        b"waiting",
+        b"unborn",
+    )
 )
 STREAMS = frozenset((b"jobs_ready", b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"history"))
 HINT = -1

@@ -5,7 +5,7 @@
 --
 -- A root session comes into being with its first entries and submissions. The session id is the
 -- idempotency key: the same request again gets DUP, another request under the id CONFLICT. An announced one
--- whose packs were given up meanwhile is not created.
+-- whose packs were given up meanwhile, or whose announcement is lost, is not created, and is given up from then on.
 --
 -- The large texts that it is born with were stored before it, to be kept for a while: from here on they live as
 -- long as the tree. UNSTORED names those that Redis does not have, and nothing was made.
@@ -29,7 +29,11 @@ local created = redis.call('HGET', born.key, 'created')
 if created then return {created == born.digest and 'DUP' or 'CONFLICT', now} end
 bad = birth_misfit(born)
 if bad then return bad end
-if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) == 0 then return {'GIVEN_UP'} end
+if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) == 0 then
+  -- Its client may have stored packs behind their removal: they are looked for once more.
+  redis.call('ZADD', KEYS[14], '0', born.session)
+  return {'GIVEN_UP'}
+end
 local lost = unstored(16, texts)
 if lost then return lost end
 

@@ -1,0 +1,167 @@
+"""Births of sessions whose first folder is in the store before they are: clients that may die on the way.
+
+The product announces, packs and creates; simulated are what is packed, and the client's end. A client that
+died may come back and send the same request again, a day later, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+from unittest.mock import patch
+
+import orjson
+
+from orchestrator.broker.errors import BirthGivenUp, OutOfMemory, Unavailable
+from orchestrator.core import facts as f
+from orchestrator.core.birth import Birth
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
+from orchestrator.core.tree import ROOT
+from orchestrator.core.workspace import Pack
+from orchestrator.protocol.ids import SnapshotId
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.wiring import portable
+from orchestrator.wiring.first_folder import FirstFolder
+from sim.double import EPOCH_S
+from sim.fixture import Fixture
+from sim.machines import POOL
+from sim.people import FREE, Person
+
+DAY_S = 86_400.0
+TRIES = 4
+"""A client that was refused, or heard nothing, makes so many sessions at most."""
+DIES, SLEEPS, COMES_BACK = 0.12, 0.12, 0.5
+"""How likely a client dies at a step, lets a day pass before it, and comes back when it died."""
+DIES_WITHIN_S = (0.0, 0.001, 0.003, 0.05)
+
+
+class Died(Exception):
+    """The client is dead; what it has sent may arrive all the same."""
+
+
+class Founder(Person):
+    """A client that makes sessions with a first folder."""
+
+    def __init__(self, fixture: Fixture, facts: dict[str, Any]) -> None:
+        rng = Random(fixture.rng.getrandbits(64))
+        super().__init__(fixture.site, f"p{len(fixture.people) + 1}", rng, fixture.diary)
+        fixture.people.append(self)
+        self._facts = facts
+        self._insists = rng.random() < 0.5
+        """Whether it asks again where it heard nothing, instead of making another session."""
+
+    def acts(self) -> int:
+        """How often it acts in the session that it has made."""
+        return self._rng.choice((0, 1, 2))
+
+    async def founds(self) -> str | None:
+        """Makes a session, again as another one where it must; None if it did not come to that."""
+        for _ in range(TRIES):
+            begun = self._begun()
+            try:
+                return await self._makes(begun)
+            except BirthGivenUp:
+                self._site.trace.note(self.name, "begins again", begun.facts.session_id[-4:])
+            except (portable.NoWorkspace, Unavailable, OutOfMemory) as error:
+                self._site.trace.note(self.name, "makes not", type(error).__name__)
+                await asyncio.sleep(self._rng.uniform(0.5, 5.0))
+            except Died:
+                if self._rng.random() >= COMES_BACK:
+                    return None
+        return None
+
+    async def _makes(self, begun: Birth) -> str:
+        session = begun.facts.session_id
+        self._policies[session] = begun.settings.approval_policy, FREE
+        birth = await self._step(lambda: self._stored(begun))
+        try:
+            await self._step(lambda: self._client.create(birth))
+        except Died:
+            if self._rng.random() >= COMES_BACK:
+                raise
+            # It had kept the request, and sends it again.
+            await asyncio.sleep(self._rng.choice((1.0, 20.0, 1.2 * DAY_S)) * self._rng.random())
+            await self._client.create(birth)
+        self._diary.created[session] = self._site.loop.time()
+        self._site.trace.note(self.name, "founded", session)
+        return session
+
+    async def _step(self, step: Callable[[], Awaitable[Any]]) -> Any:
+        """A step of the client: at once, or a day later, or to the moment of its death."""
+        await asyncio.sleep(self._rng.choice((0.0, 0.1, 2.0)) * self._rng.random())
+        await self._sleeps()
+        if self._rng.random() >= DIES:
+            return await step()
+        self._site.trace.note(self.name, "dies")
+        try:
+            async with asyncio.timeout(self._rng.choice(DIES_WITHIN_S) * self._rng.random()):
+                await step()
+        except TimeoutError:
+            pass
+        raise Died
+
+    async def _sleeps(self) -> None:
+        if self._rng.random() < SLEEPS:
+            self._site.trace.note(self.name, "sleeps")
+            await asyncio.sleep(DAY_S * self._rng.uniform(0.9, 1.2))
+
+    def _begun(self) -> Birth:
+        """The session as the client means it, before its folder is packed."""
+        site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
+        shard = self._rng.randrange(site.config.shards)
+        session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
+        site.trace.note(self.name, "makes", session)
+        given = SessionFacts(session, TreeId(session), ROOT, POOL, **self._facts)
+        return Birth(given, TurnSettings("/sim", "never", {"mode": FREE}, "gpt-5"), "0", now_ms)
+
+    async def _stored(self, begun: Birth) -> Birth:
+        """The session with its first snapshot: announced, packed and stored as the product does it."""
+        rules = begun.facts.portable
+        assert isinstance(rules, PortableFolder)
+        return await portable.with_folder(
+            cast(Any, self), cast(Any, self), begun, FirstFolder(rules, top=Path("/sim"))
+        )
+
+    async def announce(self, session: SessionId) -> None:
+        while True:
+            try:
+                await self._broker.announce(session)
+                return
+            except Unavailable:
+                if not self._insists:
+                    raise
+                await asyncio.sleep(0.3)
+
+    async def packs(self, birth: Birth) -> f.WorkspaceBegun:
+        """Puts the first pack into the store."""
+        folders, session = self._site.folders, birth.facts.session_id
+        await asyncio.sleep(self._rng.choice((0.0, 0.1, 2.0)) * self._rng.random())
+        await self._sleeps()
+        content = (f"first of {session}",)
+        data = orjson.dumps({"marks": content})
+        sha256 = hashlib.sha256(data).hexdigest()
+        snapshot = SnapshotId(hashlib.sha1(data, usedforsecurity=False).hexdigest())
+        folders.contents[snapshot] = content
+        pack = Pack(str(portable._pack_name(birth, sha256)), sha256, len(data), whole=True)
+        if folders.store.away:
+            raise ArchiveUnavailable("the store is away")
+        folders.store.put(pack.name, data)
+        return f.WorkspaceBegun(snapshot, (pack,))
+
+
+async def _packed(client: Any, birth: Birth, top: Path) -> f.WorkspaceBegun:
+    packed: f.WorkspaceBegun = await client.packs(birth)
+    return packed
+
+
+@contextmanager
+def packing() -> Iterator[None]:
+    """While a simulation runs, first folders are packed by its clients and not by the product's keeper."""
+    with patch.object(portable, "_packed", _packed):
+        yield

@@ -1,0 +1,76 @@
+"""Defects of births that carry packs: of who announces them, who may still make them, and what is removed."""
+
+from __future__ import annotations
+
+from orchestrator.wiring import portable
+from sim.mutant import Mutant, lua, text
+from workers import upkeep_packs
+
+_ANNOUNCES = """if first.top is not None:
+            await broker.announce(SessionId(birth.facts.session_id))
+            return"""
+
+DEFECTS = (
+    Mutant(
+        "given up and made all the same",
+        "`create` does not ask whether the packs of its session were given up",
+        lua("create", "if announced and num(", "if false and num("),
+        "births",
+    ),
+    Mutant(
+        "packs go before they are given up",
+        "upkeep removes the packs of an announced session, and does not keep it from being made",
+        text(upkeep_packs, "collect_unborn", "if not await broker.give_up(session):", "if False:"),
+        "births",
+    ),
+    Mutant(
+        "packs go while their client waits",
+        "upkeep takes every announced session for one that nobody will make",
+        text(upkeep_packs, "collect_unborn", "now_ms - int(YOUNG_S * 1000)", "now_ms"),
+        "births",
+    ),
+    Mutant(
+        "nobody announces births",
+        "a client stores the packs of a session that Redis has never heard of",
+        text(portable, "with_folder", _ANNOUNCES, "if first.top is not None:\n            return"),
+        "births",
+    ),
+    Mutant(
+        "births are announced behind their packs",
+        "a client stores the packs of a session, and announces it then",
+        text(
+            portable,
+            "with_folder",
+            f"{_ANNOUNCES} replace(birth, folder=await _packed(settings, birth, first.top))",
+            """if first.top is not None:
+            folder = await _packed(settings, birth, first.top)
+            await broker.announce(SessionId(birth.facts.session_id))
+            return replace(birth, folder=folder)""",
+        ),
+        "births",
+    ),
+    Mutant(
+        "births stay announced",
+        "`create` leaves the announcement of the session that it makes",
+        lua("create", "if announced then redis.call('ZREM'", "if false then redis.call('ZREM'"),
+        "births",
+    ),
+    Mutant(
+        "refused births leave their packs",
+        "what a client stores for a session that is given up already is looked for by nobody",
+        lua("create", "  redis.call('ZADD', KEYS[14], '0', born.session)\n", ""),
+        "births",
+    ),
+    Mutant(
+        "births are given up and forgotten",
+        "upkeep gives up what was announced, and removes no packs",
+        text(upkeep_packs, "collect_unborn", "await packs.remove(name)", "pass"),
+        "births",
+    ),
+    Mutant(
+        "packs of all claims are old",
+        "upkeep takes each pack of an earlier claim for one that no entry names",
+        text(upkeep_packs, "_orphans", "if str(name) not in named]", "]"),
+        "births",
+    ),
+)
