@@ -24,12 +24,6 @@ DEFECTS = (
         "births",
     ),
     Mutant(
-        "packs go while their client waits",
-        "upkeep takes every announced session for one that nobody will make",
-        text(upkeep_packs, "collect_unborn", "now_ms - int(YOUNG_S * 1000)", "now_ms"),
-        "births",
-    ),
-    Mutant(
         "nobody announces births",
         "a client stores the packs of a session that Redis has never heard of",
         text(portable, "with_folder", _ANNOUNCES, "if first.top is not None:\n            return"),

@@ -29,8 +29,9 @@ FOLDER_RULES = {
     ),
     "unborn": Rule(
         (
-            "What a client stored for a session that it announced, and that was never made, is gone when days"
-            " have passed; and the store has each pack that a log names last."
+            "A client stores nothing for a session before it has announced it; what it stored for one that"
+            " was never made is gone when days have passed; and the store has each pack that a log names"
+            " last."
         ),
         Case("packs were removed of a session that was never made"),
     ),

@@ -87,7 +87,8 @@ def text(owner: Any, name: str, old: str, new: str) -> Callable[[], None]:
         exec(compile(changed, name, "exec"), module.__dict__, found)
         made = found[name]
         setattr(owner, name, made)
-        for known in [vars(other) for name, other in sys.modules.items() if name.startswith("orchestrator.")]:
+        product = ("orchestrator.", "workers.")
+        for known in [vars(other) for name, other in sys.modules.items() if name.startswith(product)]:
             for table in (known, *(value for value in known.values() if type(value) is dict)):
                 table.update({key: made for key, value in table.items() if value is real})
 

@@ -19,6 +19,7 @@ class Observer(Protocol):
     forgot_s: float
     peace_s: float
     parted: Callable[[str], bool] | None
+    was_parted: bool
 
     @property
     def now_s(self) -> float: ...

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from orchestrator.workspaces.packs import BIRTH
 from sim.folders import Folders
 from sim.network import session_of
 from sim.observer import Observer
@@ -18,6 +19,8 @@ CLOCKS_S = 600.0
 """Upkeep's idea of a day may be that much shorter."""
 BIRTHS = frozenset({"announce", "create"})
 """Scripts that the rule goes by."""
+FIRST = f"0-{BIRTH}"
+"""The beginning of the names of packs that a session begins with."""
 
 
 class Unborn:
@@ -43,6 +46,10 @@ class Unborn:
     def at_rest(self) -> None:
         """When days have passed since the last birth, each pack in the store is of a session."""
         watch, left = self._watch, set[str]()
+        for session, name, at_s in self._stored():
+            told_s = self._announced_s[session]
+            if f"/{FIRST}-" in name and not watch.was_parted and not any(told <= at_s for told in told_s):
+                watch.broken("unborn", f"{session} was announced at {told_s}, and {name} stored at {at_s}")
         for session, name, at_s in self._packs():
             left.add(session)
             if session in watch.sessions or self._is_nobodys(session, at_s):

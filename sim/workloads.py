@@ -39,6 +39,8 @@ class Workload:
     """Settings that the workload changes in the broker's configuration."""
     replicas: bool = False
     """Whether replicas are asked under all of its seeds, and promoted."""
+    unconfirmed: bool = False
+    """Whether no replicas are asked under any of its seeds."""
     benches: bool = False
     """Whether workers do jobs of their pools."""
     faults: int = 0
@@ -465,6 +467,8 @@ LATER = (
     ((births,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
+KEPT_EVENTS = {"eq_ttl_s": 3e6}
+"""Events outlive the days that pass."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
 WORKLOADS = {
     play.__name__: Workload(play.__name__, play)
@@ -473,7 +477,7 @@ WORKLOADS = {
 WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=True)}
 WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
 WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
-WORKLOADS |= {"births": Workload("births", births, faults=2, lasts_s=20.0)}
+WORKLOADS |= {"births": Workload("births", births, KEPT_EVENTS, unconfirmed=True, faults=2, lasts_s=20.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 

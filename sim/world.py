@@ -115,6 +115,8 @@ class World:
         config = replace(config, **self.workload.broker)
         if self.workload.replicas:
             self.knobs = replace(self.knobs, confirmed=self.knobs.confirmed or 1.0)
+        if self.workload.unconfirmed:
+            self.knobs = replace(self.knobs, confirmed=None)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
         self.read_back = ReadBack(watch, double, self.knobs.secret)

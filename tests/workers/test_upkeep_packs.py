@@ -172,6 +172,23 @@ async def test_client_that_comes_after_its_packs_were_given_up_is_refused(
         assert await storage.broker.head(author.session) is None
 
 
+async def test_packs_that_come_after_the_removal_go_once_their_client_was_refused(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    late = Author(storage)
+    await storage.broker.announce(late.session)
+    later = storage.broker.now_ms() + int(TOMORROW * 1000)
+    assert await collect_unborn(storage.broker, packs, later) == 1
+    await stored(packs, late, 0, "behind the removal", tmp_path)
+    with pytest.raises(BirthGivenUp):
+        await creates(storage, late)
+    with pytest.raises(BirthGivenUp):
+        await creates(storage, late)
+    # At once: no day has to pass.
+    assert await collect_unborn(storage.broker, packs, storage.broker.now_ms()) == 1
+    assert await left(packs, late) == set()
+
+
 async def test_what_a_lost_upkeep_or_a_store_that_is_away_left_is_removed_by_the_next_round(
     storage: Storage, packs: Packs, tmp_path: Path
 ) -> None:
