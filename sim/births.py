@@ -21,9 +21,9 @@ from orchestrator.broker.errors import BirthGivenUp, OutOfMemory, Unavailable
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
-from orchestrator.core.workspace import Pack
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.wiring import portable
