@@ -98,7 +98,7 @@ async def _large_text(keeper: Keeper, root: Path, at: FolderSnapshot) -> Figure:
 
 
 async def _elsewhere(root: Path, packs: list[Path], at: FolderSnapshot, count: int) -> list[Figure]:
-    """What another machine has to do for the folder: make it, take it up again, and make it anew."""
+    """The work of another machine for the folder: make it, take it up again, and make it anew."""
     files = f"a folder of {count:,} files"
     made_s, adopted_s, anew_s = (
         await _made(root, packs, at),
