@@ -111,10 +111,7 @@ class Broker(
     # ── giving ────────────────────────────────────────────────────────────────────────────────
 
     async def create(self, tree: NewTree) -> bool | Unstored:
-        """Creates a root session; False if this very request was served before.
-
-        Raises `BirthGivenUp` for an announced one that took too long.
-        """
+        """Creates a root session; False if it was there. Raises `BirthGivenUp` if it took too long."""
         root = tree.root
         reply = await self._connection.run(requests.create_call(self.keys, self.config, tree))
         match code_of(reply, root.session):

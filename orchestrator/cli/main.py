@@ -17,7 +17,7 @@ from orchestrator.cli.approvals import approvals
 from orchestrator.cli.attach import attach
 from orchestrator.cli.budget import budget
 from orchestrator.cli.cancel import cancel, revoke
-from orchestrator.cli.checkout import checkout
+from orchestrator.cli.checkout import checkout, push
 from orchestrator.cli.demo import demo
 from orchestrator.cli.diff import diff
 from orchestrator.cli.doctor import doctor
@@ -28,7 +28,6 @@ from orchestrator.cli.keys import keys
 from orchestrator.cli.logs import logs
 from orchestrator.cli.processes import model_stub, upkeep, worker
 from orchestrator.cli.proto import proto
-from orchestrator.cli.push import push
 from orchestrator.cli.remove import rm
 from orchestrator.cli.replay import replay
 from orchestrator.cli.review import review

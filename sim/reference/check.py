@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.reference import commit as commits
-from sim.reference import histories, jobs, lists, notes, providers, sessions, trees
+from sim.reference import histories, jobs, lists, notes, providers, sessions, storage, trees
 from sim.reference.given import Given
 from sim.reference.sight import Sight
 from sim.store import Store
@@ -27,10 +27,10 @@ STATEMENTS: Mapping[str, Statement] = {
         f.__name__: f
         for f in (
             sessions.announce,
-            sessions.archive,
+            storage.archive,
             sessions.claim,
             sessions.create,
-            sessions.delete,
+            storage.delete,
             sessions.drain,
             sessions.emit,
             sessions.fire,
@@ -38,12 +38,12 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.heartbeat,
             sessions.keep_secret,
             sessions.peek,
-            sessions.put_blob,
+            storage.put_blob,
             sessions.release,
             sessions.renew,
-            sessions.restore,
+            storage.restore,
             sessions.revoke,
-            sessions.seal,
+            storage.seal,
             sessions.serving,
             sessions.snapshot,
             sessions.submit,

@@ -1,4 +1,4 @@
-"""Submissions to a session, its claims, and the data kept beside its log."""
+"""Submissions to a session, its claims, and what its holder writes beside its log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
 from sim.reference.given import Given, number, written
-from sim.reference.lists import is_told_of_request, is_used
+from sim.reference.lists import is_used
 from sim.reference.queues import (
     Entry,
     Pool,
@@ -32,11 +32,11 @@ def first_by_score(zset: dict[bytes, float], most: float | None = None) -> list[
     return sorted(kept, key=lambda m: (zset[m], m))
 
 
-def _holds(session: Fields, worker: bytes, claim: bytes, epoch: bytes) -> bool:
+def holds(session: Fields, worker: bytes, claim: bytes, epoch: bytes) -> bool:
     return (session.get(b"owner"), session.get(b"claim"), session.get(b"epoch")) == (worker, claim, epoch)
 
 
-def _fenced(session: Fields) -> Reply:
+def fenced(session: Fields) -> Reply:
     return [b"FENCED", number(session, b"epoch")]
 
 
@@ -275,8 +275,8 @@ def renew(sight: Sight, keys: Keys, given: Given) -> Reply:
     name, *who = given.words(4)
     lease_ms, reached = given.number(), given.number()
     session = sight.hash(keys[0])
-    if not _holds(session, *who) or number(session, b"seq") < reached:
-        return _fenced(session)
+    if not holds(session, *who) or number(session, b"seq") < reached:
+        return fenced(session)
     sight.zset(keys[1])[name] = sight.now + lease_ms
     return [b"OK", number(session, b"sq"), sight.now]
 
@@ -287,8 +287,8 @@ def release(sight: Sight, keys: Keys, given: Given) -> Reply:
     pool, session = Pool.at(pool_name, keys, 2), sight.hash(key)
     was_revoked = (session.get(b"owner"), session.get(b"revoked")) == (worker, identity)
     stopped = was_revoked and number(session, b"epoch") == int(epoch) + 1
-    if not stopped and not _holds(session, worker, identity, epoch):
-        return _fenced(session)
+    if not stopped and not holds(session, worker, identity, epoch):
+        return fenced(session)
     ends = (session[b"seq"], session[b"head"]) == (seq, head)
     parks = ends and number(session, b"sq") == number(session, b"cursor")
     session |= {b"owner": b"", b"claim": b""}
@@ -358,8 +358,8 @@ def _taken(
 def emit(sight: Sight, keys: Keys, given: Given) -> Reply:
     who, keep, ttl_ms, events = given.words(3), given.number(), given.number(), given.rows(3)
     session = sight.hash(keys[0])
-    if not _holds(session, *who):
-        return _fenced(session)
+    if not holds(session, *who):
+        return fenced(session)
     n, tip = number(session, b"eq"), number(session, b"sq")
     if any(int(row[1]) != number(session, b"seq") for row in events):
         return [b"OK", n, tip, sight.now]
@@ -374,120 +374,14 @@ def emit(sight: Sight, keys: Keys, given: Given) -> Reply:
 def snapshot(sight: Sight, keys: Keys, given: Given) -> Reply:
     who, seq, state = given.words(3), given.number(), given.word()
     session = sight.hash(keys[0])
-    if not _holds(session, *who):
-        return _fenced(session)
+    if not holds(session, *who):
+        return fenced(session)
     if seq > number(session, b"seq"):
         return [b"REFUSED", b"ahead"]
     if seq < number(session, b"snapshot_seq"):
         return [b"REFUSED", b"older"]
     session[b"snapshot_seq"] = written(seq)
     sight.set(keys[1], state)
-    return [b"OK", sight.now]
-
-
-def seal(sight: Sight, keys: Keys, given: Given) -> Reply:
-    who, seq, manifest = given.words(3), given.number(), given.word()
-    session = sight.hash(keys[0])
-    if not _holds(session, *who):
-        return _fenced(session)
-    if seq > number(session, b"snapshot_seq"):
-        return [b"REFUSED", b"no snapshot covers it"]
-    if seq < number(session, b"sealed_seq"):
-        return [b"REFUSED", b"sealed further already"]
-    session |= {b"sealed_seq": written(seq), b"manifest": manifest}
-    sight.stream(keys[1]).begins_at(seq + 1)
-    return [b"OK", sight.now]
-
-
-def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
-    name, *who = given.words(4)
-    session = sight.hash(keys[0])
-    if not _holds(session, *who):
-        return _fenced(session)
-    if number(session, b"seq") != number(session, b"sealed_seq"):
-        return [b"REFUSED", b"not sealed to its end"]
-    if number(session, b"sq") != number(session, b"cursor"):
-        return [b"REFUSED", b"its queue is not read to the end"]
-    session |= {b"archived": b"1", b"owner": b"", b"claim": b""}
-    sight.zset(keys[1]).pop(name, None)
-    for key in keys[2:]:
-        sight.delete(key)
-    return [b"OK", sight.now]
-
-
-def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
-    seq, state = given.number(), given.word()
-    session = sight.hash(keys[0])
-    if b"seq" not in session:
-        return [b"UNKNOWN"]
-    if session.get(b"archived") != b"1":
-        return [b"OK", sight.now]
-    if number(session, b"seq") != seq:
-        return [b"REFUSED", b"the snapshot is not of the last entry"]
-    if lost := unstored(sight, keys[2 : 2 + given.number()]):
-        return lost
-    session |= {b"archived": b"", b"snapshot_seq": written(seq)}
-    sight.set(keys[1], state)
-    return [b"OK", sight.now]
-
-
-def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
-    tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
-    pools = [row[0] for row in given.rows(1)]
-    listed, blobs = given.rows(4), given.number()
-    first, of_pools = 9 + 2 * len(pools), keys[9 : 9 + 2 * len(pools)]
-    agents, stored = sight.hash(keys[3]), sight.members(keys[4])
-    for at, (name, pool, epoch, sq) in enumerate(listed):
-        session = sight.hash(keys[first + 8 * at])
-        if b"tree" not in session:
-            continue
-        held = [b"HELD", name, session.get(b"owner", b"")]
-        if pool == b"0" or (session[b"tree"], session[b"pool"]) != (tree, pools[int(pool) - 1]):
-            return held
-        due, leases = (sight.zset(key) for key in of_pools[2 * int(pool) - 2 : 2 * int(pool)])
-        seen = {b"epoch": epoch, b"sq": sq}
-        if any(value and number(session, field) != int(value) for field, value in seen.items()):
-            return held
-        owes = name in due or number(session, b"sq") != number(session, b"cursor")
-        if name in leases or (owes and not owed_too):
-            return held
-    names = {row[0] for row in listed}
-    if whole:
-        known = [value for field, value in agents.items() if field.startswith(b"s:")]
-        if unlisted := [name for name in known if name not in names]:
-            return [b"UNLISTED", unlisted]
-        if len(stored) != blobs:
-            return [b"BLOBS"]
-    for member in list(sight.zset(keys[1])):
-        # The shard's list and the sessions' own name the same timers.
-        if member.partition(b":")[0] in names:
-            del sight.zset(keys[1])[member]
-    for field in list(sight.hash(keys[2])):
-        asker, _, key = field.partition(b":")
-        if asker in names:
-            del sight.hash(keys[2])[field]
-            is_told_of_request(sight, keys[8], asker, key, opened=False)
-    for member in list(sight.zset(keys[7])):
-        if member.rpartition(b"/")[2] in names:
-            del sight.zset(keys[7])[member]
-    for zset in (sight.zset(keys[0]), *map(sight.zset, of_pools[::2])):
-        for name in names & zset.keys():
-            del zset[name]
-    for key in (*(keys[3:7] if whole else ()), *keys[first:]):
-        sight.delete(key)
-    return [b"OK", sight.now]
-
-
-def put_blob(sight: Sight, keys: Keys, given: Given) -> Reply:
-    (digest, content), unborn_ms = given.words(2), given.number()
-    born = bool(sight.hash(keys[2]))
-    if not unborn_ms and not born:
-        return [b"GONE", sight.now]
-    if sight.text(keys[0]) is None:
-        sight.set(keys[0], content)
-    sight.add_member(keys[1], digest)
-    for key in keys[:2]:
-        sight.is_kept(key, None if born else unborn_ms)
     return [b"OK", sight.now]
 
 

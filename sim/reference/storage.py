@@ -1,0 +1,114 @@
+"""The data kept beside a session's log: sealed segments, archives and large texts; and its end."""
+
+from __future__ import annotations
+
+from sim.reference.given import Given, number, written
+from sim.reference.lists import is_told_of_request
+from sim.reference.sessions import Keys, Reply, fenced, holds, unstored
+from sim.reference.sight import Sight
+
+
+def seal(sight: Sight, keys: Keys, given: Given) -> Reply:
+    who, seq, manifest = given.words(3), given.number(), given.word()
+    session = sight.hash(keys[0])
+    if not holds(session, *who):
+        return fenced(session)
+    if seq > number(session, b"snapshot_seq"):
+        return [b"REFUSED", b"no snapshot covers it"]
+    if seq < number(session, b"sealed_seq"):
+        return [b"REFUSED", b"sealed further already"]
+    session |= {b"sealed_seq": written(seq), b"manifest": manifest}
+    sight.stream(keys[1]).begins_at(seq + 1)
+    return [b"OK", sight.now]
+
+
+def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
+    name, *who = given.words(4)
+    session = sight.hash(keys[0])
+    if not holds(session, *who):
+        return fenced(session)
+    if number(session, b"seq") != number(session, b"sealed_seq"):
+        return [b"REFUSED", b"not sealed to its end"]
+    if number(session, b"sq") != number(session, b"cursor"):
+        return [b"REFUSED", b"its queue is not read to the end"]
+    session |= {b"archived": b"1", b"owner": b"", b"claim": b""}
+    sight.zset(keys[1]).pop(name, None)
+    for key in keys[2:]:
+        sight.delete(key)
+    return [b"OK", sight.now]
+
+
+def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
+    seq, state = given.number(), given.word()
+    session = sight.hash(keys[0])
+    if b"seq" not in session:
+        return [b"UNKNOWN"]
+    if session.get(b"archived") != b"1":
+        return [b"OK", sight.now]
+    if number(session, b"seq") != seq:
+        return [b"REFUSED", b"the snapshot is not of the last entry"]
+    if lost := unstored(sight, keys[2 : 2 + given.number()]):
+        return lost
+    session |= {b"archived": b"", b"snapshot_seq": written(seq)}
+    sight.set(keys[1], state)
+    return [b"OK", sight.now]
+
+
+def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
+    tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
+    pools = [row[0] for row in given.rows(1)]
+    listed, blobs = given.rows(4), given.number()
+    first, of_pools = 9 + 2 * len(pools), keys[9 : 9 + 2 * len(pools)]
+    agents, stored = sight.hash(keys[3]), sight.members(keys[4])
+    for at, (name, pool, epoch, sq) in enumerate(listed):
+        session = sight.hash(keys[first + 8 * at])
+        if b"tree" not in session:
+            continue
+        held = [b"HELD", name, session.get(b"owner", b"")]
+        if pool == b"0" or (session[b"tree"], session[b"pool"]) != (tree, pools[int(pool) - 1]):
+            return held
+        due, leases = (sight.zset(key) for key in of_pools[2 * int(pool) - 2 : 2 * int(pool)])
+        seen = {b"epoch": epoch, b"sq": sq}
+        if any(value and number(session, field) != int(value) for field, value in seen.items()):
+            return held
+        owes = name in due or number(session, b"sq") != number(session, b"cursor")
+        if name in leases or (owes and not owed_too):
+            return held
+    names = {row[0] for row in listed}
+    if whole:
+        known = [value for field, value in agents.items() if field.startswith(b"s:")]
+        if unlisted := [name for name in known if name not in names]:
+            return [b"UNLISTED", unlisted]
+        if len(stored) != blobs:
+            return [b"BLOBS"]
+    for member in list(sight.zset(keys[1])):
+        # The shard's list and the sessions' own name the same timers.
+        if member.partition(b":")[0] in names:
+            del sight.zset(keys[1])[member]
+    for field in list(sight.hash(keys[2])):
+        asker, _, key = field.partition(b":")
+        if asker in names:
+            del sight.hash(keys[2])[field]
+            is_told_of_request(sight, keys[8], asker, key, opened=False)
+    for member in list(sight.zset(keys[7])):
+        if member.rpartition(b"/")[2] in names:
+            del sight.zset(keys[7])[member]
+    for zset in (sight.zset(keys[0]), *map(sight.zset, of_pools[::2])):
+        for name in names & zset.keys():
+            del zset[name]
+    for key in (*(keys[3:7] if whole else ()), *keys[first:]):
+        sight.delete(key)
+    return [b"OK", sight.now]
+
+
+def put_blob(sight: Sight, keys: Keys, given: Given) -> Reply:
+    (digest, content), unborn_ms = given.words(2), given.number()
+    born = bool(sight.hash(keys[2]))
+    if not unborn_ms and not born:
+        return [b"GONE", sight.now]
+    if sight.text(keys[0]) is None:
+        sight.set(keys[0], content)
+    sight.add_member(keys[1], digest)
+    for key in keys[:2]:
+        sight.is_kept(key, None if born else unborn_ms)
+    return [b"OK", sight.now]
