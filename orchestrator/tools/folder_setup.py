@@ -78,7 +78,7 @@ class SetupRunner:
 
 
 def _unseen(stream: str, chunk: bytes) -> None:
-    """Nobody follows the output of a set-up."""
+    """Drops output: a set-up's is shown at its end."""
 
 
 def _ended(finished: Finished, setup: FolderSetup) -> SetupEnded:

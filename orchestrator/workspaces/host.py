@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -36,6 +34,7 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.copies import Copy, boot_id
+from orchestrator.workspaces.deadlines import Deadlines, boottime
 from orchestrator.workspaces.held import Held
 from orchestrator.workspaces.host_births import (
     HostFolder,
@@ -46,15 +45,11 @@ from orchestrator.workspaces.host_births import (
 )
 from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
-from orchestrator.workspaces.service import BUSY_S, RETRY_S, MachineConfig
+from orchestrator.workspaces.service import MachineConfig
 
 SHARE = "Leave `workspace` out, and the agent works in your folder"
 MOST_PATH = 2048
 """Bytes of the path of a folder that is merged into: the place's state names it."""
-
-
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class MachineHostFolders:
@@ -65,13 +60,11 @@ class MachineHostFolders:
         config: MachineConfig,
         packs: Packs,
         now_ms: Callable[[], int],
-        boottime: Callable[[], float] = _boottime,
+        boottime: Callable[[], float] = boottime,
     ) -> None:
-        self._config, self._packs, self._now_ms, self._boottime = config, packs, now_ms, boottime
+        self._config, self._packs, self._now_ms = config, packs, now_ms
         self._boot = boot_id()
-        self._guard = threading.Lock()
-        """Guards what claims hold: they are extended by the thread that renews them."""
-        self._deadlines: dict[str, float] = {}
+        self._deadlines = Deadlines(boottime, config.trust_s)
         self._keepers: dict[str, Keeper] = {}
         self._written: dict[str, MergeWork] = {}
         """The merge of each claim that the log may not have yet."""
@@ -79,12 +72,8 @@ class MachineHostFolders:
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         """Writes a claim's deadline, in seconds of CLOCK_BOOTTIME; from any thread, and never blocks."""
-        with self._guard:
-            self._deadlines[claim] = deadline_boottime
-            keeper = self._keepers.get(claim)
-            if len(self._deadlines) > 4096:
-                now = self._boottime()
-                self._deadlines = {name: ends for name, ends in self._deadlines.items() if ends > now}
+        self._deadlines.extend(claim, deadline_boottime)
+        keeper = self._keepers.get(claim)
         if keeper is not None:
             keeper.extend(deadline_boottime)
 
@@ -237,32 +226,15 @@ class MachineHostFolders:
     async def _kept(self, state: State, claim: Claim, top: Path, bounds: Bounds) -> AsyncIterator[Held]:
         copy = self._copy(state)
         await asyncio.to_thread(copy.prepare)
-        keeper = await self._started(Place(top, copy.objects, copy.lock), bounds, claim)
-        with self._guard:
-            self._keepers[claim.claim_id] = keeper
-        keeper.extend(self._deadline(claim))
+        keeper = await self._deadlines.keeper(Place(top, copy.objects, copy.lock), bounds, claim)
+        self._keepers[claim.claim_id] = keeper
+        keeper.extend(self._deadlines.of(claim))
         copy.touch()
         try:
             yield Held(claim, state.facts, copy, keeper, bounds)
         finally:
-            with self._guard:
-                self._keepers.pop(claim.claim_id, None)
+            self._keepers.pop(claim.claim_id, None)
             await keeper.break_off()
-
-    async def _started(self, place: Place, bounds: Bounds, claim: Claim) -> Keeper:
-        """Starts a keeper; waits for the one of a claim that is over, which its deadline ends."""
-        until = self._boottime() + BUSY_S
-        while True:
-            try:
-                return await Keeper.start(place, bounds, self._deadline(claim))
-            except FolderError as error:
-                if error.kind != "busy" or self._boottime() > until:
-                    raise
-            await asyncio.sleep(RETRY_S)
-
-    def _deadline(self, claim: Claim) -> float:
-        with self._guard:
-            return self._deadlines.get(claim.claim_id, self._boottime() + self._config.trust_s)
 
 
 def _mark(work: MergeWork) -> str:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +41,7 @@ from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.changes import change_since_birth, changed_folder, told_omissions
 from orchestrator.workspaces.clones import CloneFailed, check_source, clone
 from orchestrator.workspaces.copies import Copy, boot_id, remove_tree
+from orchestrator.workspaces.deadlines import RETRY_S, Deadlines, boottime
 from orchestrator.workspaces.held import (
     UNSAVED,
     Held,
@@ -57,11 +56,8 @@ from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 from orchestrator.workspaces.reading import instructions_of
 
-BUSY_S = 10.0
-"""The wait for the keeper of a claim that is over: it ends at that claim's deadline."""
 STORE_PATIENCE_S = 60.0
 """The wait for a store that is away while a folder is made."""
-RETRY_S = 0.2
 FORGET_S = 30.0
 LOST = frozenset({"lost", "time"})
 """Kinds of errors behind which there is no keeper any more."""
@@ -117,10 +113,6 @@ class MachineConfig:
         return ""
 
 
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class MachineFolders:
     """Implements `runtime.folders.Folders` on a real machine."""
 
@@ -129,7 +121,7 @@ class MachineFolders:
         config: MachineConfig,
         packs: Packs,
         now_ms: Callable[[], int],
-        boottime: Callable[[], float] = _boottime,
+        boottime: Callable[[], float] = boottime,
     ) -> None:
         self._config = config
         self._packs = packs
@@ -139,9 +131,7 @@ class MachineFolders:
         self._held: dict[str, Held] = {}
         self._saving: set[asyncio.Task[FolderChanged | FolderUnsaved | None]] = set()
         """Snapshots under way, also those that nobody waits for any more."""
-        self._guard = threading.Lock()
-        """Guards the deadlines: claims are extended by the thread that renews them."""
-        self._deadlines: dict[str, float] = {}
+        self._deadlines = Deadlines(boottime, config.trust_s)
 
     @property
     def machine(self) -> str:
@@ -151,23 +141,14 @@ class MachineFolders:
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         """Writes a claim's deadline, in seconds of CLOCK_BOOTTIME; from any thread, and never blocks."""
-        with self._guard:
-            self._deadlines[claim] = deadline_boottime
-            held = self._held.get(claim)
-            if len(self._deadlines) > 4096:
-                now = self._boottime()
-                self._deadlines = {name: ends for name, ends in self._deadlines.items() if ends > now}
+        self._deadlines.extend(claim, deadline_boottime)
+        held = self._held.get(claim)
         if held is not None:
             held.keeper.extend(deadline_boottime)
 
-    def _deadline(self, claim: Claim) -> float:
-        with self._guard:
-            return self._deadlines.get(claim.claim_id, self._boottime() + self._config.trust_s)
-
     async def release(self, session: SessionId, claim: Claim) -> None:
-        with self._guard:
-            held = self._held.pop(claim.claim_id, None)
-            self._deadlines.pop(claim.claim_id, None)
+        held = self._held.pop(claim.claim_id, None)
+        self._deadlines.forget(claim)
         if held is None:
             return
         async with held.working:
@@ -216,11 +197,10 @@ class MachineFolders:
         copy = Copy(self._config.root, state.facts.session_id, self._boot)
         await asyncio.to_thread(self._prepare, copy, Path(portable.path(state.facts.tree_id)))
         bounds = self.bounds(portable)
-        keeper = await self._keeper(copy, bounds, claim)
+        keeper = await self._deadlines.keeper(place_of(copy), bounds, claim)
         held = Held(claim, state.facts, copy, keeper, bounds)
-        with self._guard:
-            self._held[claim.claim_id] = held
-        keeper.extend(self._deadline(claim))
+        self._held[claim.claim_id] = held
+        keeper.extend(self._deadlines.of(claim))
         return held
 
     def _prepare(self, copy: Copy, seen: Path) -> None:
@@ -242,17 +222,6 @@ class MachineFolders:
             exclude=portable.exclude,
             ignored=portable.ignored,
         )
-
-    async def _keeper(self, copy: Copy, bounds: Bounds, claim: Claim) -> Keeper:
-        """Starts a keeper; waits for the one of a claim that is over, which its deadline ends."""
-        until = self._boottime() + BUSY_S
-        while True:
-            try:
-                return await Keeper.start(place_of(copy), bounds, self._deadline(claim))
-            except FolderError as error:
-                if error.kind != "busy" or self._boottime() > until:
-                    raise
-            await asyncio.sleep(RETRY_S)
 
     async def _made(self, state: State, held: Held, portable: PortableFolder) -> FolderMade:
         known, machine = state.workspace, self._config.machine
@@ -464,7 +433,7 @@ class MachineFolders:
 
     async def _replace_keeper(self, held: Held) -> None:
         await _ended(held.keeper)
-        held.keeper = await self._keeper(held.copy, held.bounds, held.claim)
+        held.keeper = await self._deadlines.keeper(place_of(held.copy), held.bounds, held.claim)
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)
