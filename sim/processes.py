@@ -20,8 +20,8 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration
 from orchestrator.tools.site import CallSite
 from sim.folders import Folders
-from sim.ledger import Ledger, Run, SimSupervisor
-from sim.loop import SimLoop
+from sim.ledger import Run
+from sim.worker_runs import WorkerRuns
 
 LIVES_S = (0.0, 0.1, 0.6, 3.0, 12.0, 40.0)
 """How long a process lives if nobody ends it."""
@@ -36,46 +36,24 @@ class _Living:
 class SimProcesses:
     """The processes of one worker, by claim and number."""
 
-    def __init__(
-        self,
-        loop: SimLoop,
-        rng: Random,
-        ledger: Ledger,
-        supervisor: SimSupervisor,
-        machine: str,
-        folders: Folders,
-    ) -> None:
-        self._loop = loop
+    def __init__(self, runs: WorkerRuns, rng: Random, folders: Folders) -> None:
+        self._runs = runs
         self._rng = rng
-        self._ledger = ledger
-        self._supervisor = supervisor
-        self._machine = machine
         self._folders = folders
         self._living: dict[tuple[str, int], _Living] = {}
 
     async def start(self, call: Call, lasting: Lasting, site: CallSite, *, lost: bool) -> CallFinished:
         """Begins a process, and waits for as long as its call does."""
-        done: asyncio.Future[str] = self._loop.create_future()
-        run = Run(
-            str(site.session),
-            call.call_id,
-            site.claim,
-            self._machine,
-            self._loop.time(),
-            self._supervisor,
-            lambda how: None if done.done() else done.set_result(how),
-            lost=lost,
-            lasting=lasting.number,
-        )
+        run, done = self._runs.made(call.call_id, site, lost=lost, lasting=lasting.number)
         self._folders.meets(run, call, site)
-        self._ledger.begin(run)
+        self._runs.begin(run)
         lives = self._rng.choice(LIVES_S) * self._rng.uniform(0.5, 1.0)
-        self._loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lives)
+        self._runs.end(run, "finished", after=lives)
         living = _Living(run, done)
         try:
             await asyncio.wait([done], timeout=lasting.yield_ms / 1000)
         except asyncio.CancelledError:
-            await self._proved(living)
+            await self._runs.prove_dead(living.run)
             raise
         if done.done():
             run.output = f"{done.result()} {call.call_id}"
@@ -104,7 +82,7 @@ class SimProcesses:
         try:
             await asyncio.wait([living.done])
         except asyncio.CancelledError:
-            await self._proved(living)
+            await self._runs.prove_dead(living.run)
             raise
         finally:
             self._living.pop((claim, process.number), None)
@@ -114,19 +92,11 @@ class SimProcesses:
     def kill(self, number: int, claim: str) -> None:
         living = self._living.get((claim, number))
         if living is not None:
-            after = self._rng.uniform(0.0, 0.2)
-            self._loop.on(self._supervisor.lane, self._ledger.end, living.run, "killed", after=after)
+            self._runs.kill(living.run)
 
     async def abandon(self, claim: str) -> None:
         for key in [key for key in self._living if key[0] == claim]:
-            await self._proved(self._living.pop(key))
-
-    async def _proved(self, living: _Living) -> None:
-        """Kills, and waits until that is proved."""
-        dead: asyncio.Future[None] = self._loop.create_future()
-        self._loop.on(self._supervisor.lane, dead.set_result, None, after=self._rng.uniform(0.0, 0.2))
-        await dead
-        self._ledger.end(living.run, "killed")
+            await self._runs.prove_dead(self._living.pop(key).run)
 
 
 def _end(call_id: CallId, number: int, how: str) -> ExecCommandEnd:

@@ -49,9 +49,10 @@ from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
 from orchestrator.tools.view_image import ViewImage
 from sim.folder_setups import SimSetups
 from sim.folders import Folders
-from sim.ledger import Ledger, Run, SimSupervisor
+from sim.ledger import Ledger, SimSupervisor
 from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript
 from sim.processes import SimProcesses
+from sim.worker_runs import WorkerRuns
 
 READING = frozenset(ViewImage.names)
 RULES = Rules(
@@ -95,8 +96,9 @@ class SimTools:
         self._machine = machine
         self._starting = starting
         self._folders = folders
-        self.processes = SimProcesses(model.loop, model.rng, ledger, supervisor, machine, folders)
-        self._setups = SimSetups(model.loop, model.rng, ledger, supervisor, machine, folders)
+        self._runs = WorkerRuns(model.loop, model.rng, ledger, supervisor, machine)
+        self.processes = SimProcesses(self._runs, model.rng, folders)
+        self._setups = SimSetups(self._runs, model.rng, supervisor, folders)
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Needs nothing."""
@@ -190,29 +192,16 @@ class SimTools:
         lost = self._starting(call, site)
         if isinstance(call.work, ExecWork) and call.work.lasting is not None:
             return await self.processes.start(call, call.work.lasting, site, lost=lost)
-        done: asyncio.Future[str] = model.loop.create_future()
-        run = Run(
-            str(site.session),
-            call.call_id,
-            site.claim,
-            self._machine,
-            model.loop.time(),
-            self._supervisor,
-            lambda how: None if done.done() else done.set_result(how),
-            files=_files(call),
-            lost=lost,
-        )
+        run, done = self._runs.made(call.call_id, site, files=_files(call), lost=lost)
         self._folders.meets(run, call, site)
-        self._ledger.begin(run)
+        self._runs.begin(run)
         lasts = model.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * model.rng.random()
         for part in range(run.files):
-            model.loop.on(
-                self._supervisor.lane, self._ledger.switch, run, after=lasts * (part + 1) / run.files
-            )
+            self._runs.switch(run, after=lasts * (part + 1) / run.files)
         asks = bool(model.odds.elicits) and isinstance(call.work, McpWork)
         asks = asks and model.rng.random() < model.odds.elicits
         if not run.files and not asks:
-            model.loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lasts)
+            self._runs.end(run, "finished", after=lasts)
         for part in range(model.rng.choice((0, 0, 2))):
             chunk = f"{call.call_id}.{part}".encode()
             call_id, stream = CallId(call.call_id), OutputStream.STDOUT
@@ -221,14 +210,10 @@ class SimTools:
         try:
             if asks and site.ask is not None:
                 await self._elicits(call, site.ask)
-                model.loop.on(self._supervisor.lane, self._ledger.end, run, "finished", after=lasts)
+                self._runs.end(run, "finished", after=lasts)
             how = await done
         except asyncio.CancelledError:
-            # Killed, and waited for until it is proved.
-            dead: asyncio.Future[None] = model.loop.create_future()
-            model.loop.on(self._supervisor.lane, dead.set_result, None, after=model.rng.uniform(0.0, 0.2))
-            await dead
-            self._ledger.end(run, "killed")
+            await self._runs.prove_dead(run)
             raise
         confined = (
             how == "finished" and not run.files and isinstance(call.work, ExecWork) and call.work.sandboxed

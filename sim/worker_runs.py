@@ -1,0 +1,64 @@
+"""The runs that one simulated worker begins: of calls, of processes and of set-ups."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from orchestrator.tools.site import CallSite
+from sim.ledger import Ledger, Run, SimSupervisor
+from sim.loop import SimLoop
+
+
+class WorkerRuns:
+    """Begins runs under the worker's supervisor, and proves that one is dead."""
+
+    def __init__(
+        self, loop: SimLoop, rng: Random, ledger: Ledger, supervisor: SimSupervisor, machine: str
+    ) -> None:
+        self._loop = loop
+        self._rng = rng
+        self._ledger = ledger
+        self._supervisor = supervisor
+        self._machine = machine
+
+    def made(
+        self, call_id: str, site: CallSite, *, files: int = 0, lost: bool = False, lasting: int = 0
+    ) -> tuple[Run, asyncio.Future[str]]:
+        """A run that has not begun, and how it will have ended: `finished` or `killed`."""
+        done: asyncio.Future[str] = self._loop.create_future()
+        run = Run(
+            str(site.session),
+            call_id,
+            site.claim,
+            self._machine,
+            self._loop.time(),
+            self._supervisor,
+            lambda how: None if done.done() else done.set_result(how),
+            files=files,
+            lost=lost,
+            lasting=lasting,
+        )
+        return run, done
+
+    def begin(self, run: Run) -> None:
+        self._ledger.begin(run)
+
+    def switch(self, run: Run, after: float) -> None:
+        """Lets a patch switch its next file after so many seconds."""
+        self._loop.on(self._supervisor.lane, self._ledger.switch, run, after=after)
+
+    def end(self, run: Run, how: str, after: float) -> None:
+        """Ends the run after so many seconds, if nothing has ended it before."""
+        self._loop.on(self._supervisor.lane, self._ledger.end, run, how, after=after)
+
+    def kill(self, run: Run) -> None:
+        """Kills the run, and waits for nothing."""
+        self.end(run, "killed", after=self._rng.uniform(0.0, 0.2))
+
+    async def prove_dead(self, run: Run) -> None:
+        """Kills the run, and waits until that is proved."""
+        dead: asyncio.Future[None] = self._loop.create_future()
+        self._loop.on(self._supervisor.lane, dead.set_result, None, after=self._rng.uniform(0.0, 0.2))
+        await dead
+        self._ledger.end(run, "killed")
