@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ class Machine:
     @property
     def folder(self) -> Path:
         return self.copy().folder
+
+
+NewMachine = Callable[..., Machine]
+"""Makes a machine by its name and its settings."""
 
 
 class Session:

@@ -12,10 +12,8 @@ from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import FolderError
 from orchestrator.workspaces.copies import Copy
-from tests.workspaces.machines import Session, tree_of
-from tests.workspaces.test_service import NewMachine, machine, store
+from tests.workspaces.machines import NewMachine, Session, tree_of
 
-__all__ = ["machine", "store"]
 MANY = 1500
 
 

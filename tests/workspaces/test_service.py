@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,32 +24,8 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.folders.records import FolderError
 from orchestrator.rollouts.objects import Objects
 from orchestrator.workspaces.copies import Copy
-from orchestrator.workspaces.keys import PackKeys, add_key, new_file
 from orchestrator.workspaces.packs import Packs
-from tests.workspaces.machines import ROOT, Machine, Session, tree_of
-
-NewMachine = Callable[..., Machine]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Objects:
-    return Objects((tmp_path / "store").as_uri())
-
-
-@pytest.fixture
-async def machine(tmp_path: Path, store: Objects) -> AsyncIterator[NewMachine]:
-    """Makes machines; those of one name have one disk."""
-    made: list[Machine] = []
-
-    def new(name: str = "m1", **settings: Any) -> Machine:
-        root = tmp_path / name / "workspaces"
-        made.append(Machine(name, root, store, **settings))
-        return made[-1]
-
-    yield new
-    for each in made:
-        for held in list(each.folders._held.values()):
-            await each.folders.release(held.copy.session, held.claim)
+from tests.workspaces.machines import ROOT, NewMachine, Session, tree_of
 
 
 async def test_empty_folder_is_made_and_what_a_call_writes_is_stored(machine: NewMachine) -> None:
@@ -453,60 +427,3 @@ async def test_machine_with_too_little_room_leaves_the_session_to_others(machine
     assert isinstance(failed, FolderFailed)
     assert failed.elsewhere
     assert "workspace.min_free" in failed.reason
-
-
-# --- under a key
-
-
-async def test_next_holder_with_the_key_goes_on_and_one_without_leaves_it_to_others(
-    machine: NewMachine, store: Objects, tmp_path: Path
-) -> None:
-    new_file(tmp_path / "keys")
-    new_file(tmp_path / "other keys")
-    first = machine("m1", keys=PackKeys(tmp_path / "keys"))
-    session = Session()
-    claim = await session.made(first)
-    (first.folder / "a").write_text("a line of a file\n" * 100)
-    await session.changed(first, claim)
-    for stored in (tmp_path / "store").rglob("*.pack"):
-        assert stored.read_bytes().startswith(b"DENDRPK")
-    for name, keys in (("m2", PackKeys(tmp_path / "other keys")), ("m3", None)):
-        without = machine(name, keys=keys)
-        failed = await session.make(without, session.claim(without))
-        assert isinstance(failed, FolderFailed)
-        assert failed.elsewhere, "another worker may have the key"
-        assert "is encrypted with key" in failed.reason
-    second = machine("m4", keys=PackKeys(tmp_path / "keys"))
-    await session.made(second)
-    assert (second.folder / "a").read_text() == "a line of a file\n" * 100
-
-
-async def test_folder_is_unsaved_while_its_key_is_gone_and_saved_when_it_is_back(
-    machine: NewMachine, tmp_path: Path
-) -> None:
-    new_file(tmp_path / "keys")
-    first = machine(keys=PackKeys(tmp_path / "keys"))
-    session = Session()
-    claim = await session.made(first)
-    (first.folder / "a").write_text("1")
-    (tmp_path / "keys").rename(tmp_path / "away")
-    unsaved = await session.changed(first, claim)
-    assert isinstance(unsaved, FolderUnsaved)
-    assert "there is no file" in unsaved.reason
-    (tmp_path / "away").rename(tmp_path / "keys")
-    add_key(tmp_path / "keys")
-    assert isinstance(await session.changed(first, claim), FolderChanged)
-
-
-async def test_process_that_reads_the_folder_is_given_no_key(machine: NewMachine, tmp_path: Path) -> None:
-    key = new_file(tmp_path / "keys")
-    first = machine(keys=PackKeys(tmp_path / "keys"))
-    session = Session()
-    await session.made(first)
-    (held,) = first.folders._held.values()
-    started_with = Path(f"/proc/{held.keeper.pid}/environ").read_bytes()
-    started_with += Path(f"/proc/{held.keeper.pid}/cmdline").read_bytes()
-    assert key.secret.hex().encode() not in started_with
-    assert b"keys" not in started_with
-    files = [str(file.readlink()) for file in Path(f"/proc/{held.keeper.pid}/fd").iterdir()]
-    assert not any("keys" in file for file in files)
