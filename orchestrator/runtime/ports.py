@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from orchestrator.boottime import boottime
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
@@ -104,10 +105,6 @@ def _spawn(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None
     return asyncio.get_running_loop().create_task(coroutine, name=name)
 
 
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The ports of one worker: all that it runs on."""
@@ -131,7 +128,7 @@ class Ports:
     files: Files = locked
     """Where rollouts' files are written."""
     monotonic: Callable[[], float] = time.monotonic
-    boottime: Callable[[], float] = _boottime
+    boottime: Callable[[], float] = boottime
     """Counts while the machine sleeps: a lease does, too."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     random_bytes: Callable[[int], bytes] = secrets.token_bytes

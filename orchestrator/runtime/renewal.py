@@ -33,11 +33,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from orchestrator.boottime import boottime
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim, Fenced, Renewed
@@ -245,8 +245,3 @@ class Renewal(Leases):
                     self._loop.call_soon_threadsafe(self._report, outcomes)
         finally:
             await broker.aclose()
-
-
-def boottime() -> float:
-    """Seconds since boot, also while the machine sleeps: a lease runs on then."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orchestrator.boottime import boottime
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO
@@ -194,7 +194,7 @@ async def fetched(
         objects = Path(spool, "objects")
         await asyncio.to_thread(objects.mkdir)
         files = [await _fetched(store, PackName.of(pack.name, tree), pack, Path(spool)) for pack in packs]
-        deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + PATIENCE_S
+        deadline = boottime() + PATIENCE_S
         place = Place(folder or Path(spool, "folder"), objects)
         keeper = await Keeper.start(place, bounds, deadline)
         try:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.boottime import boottime
 from orchestrator.broker.births import Births
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth
@@ -191,7 +192,7 @@ async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBeg
     commit, repository = await asyncio.to_thread(commit_of, top)
     with tempfile.TemporaryDirectory(prefix="dendro-birth-") as objects:
         place, bounds = Place(top, Path(objects)), birth_bounds(settings.workspace, portable)
-        deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + BIRTH_S
+        deadline = boottime() + BIRTH_S
         keeper = await Keeper.start(place, bounds, deadline)
         try:
             taken = await keeper.born(repository, commit, birth.at_ms)

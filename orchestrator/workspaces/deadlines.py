@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 
 from orchestrator.broker.records import Claim
@@ -15,10 +14,6 @@ BUSY_S = 10.0
 """The wait for the keeper of a claim that is over: it ends at that claim's deadline."""
 RETRY_S = 0.2
 MOST_KEPT = 4096
-
-
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Deadlines:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from orchestrator.boottime import boottime
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.calls.merge import GUARDED, writable_folders
@@ -34,7 +35,7 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.copies import Copy, boot_id
-from orchestrator.workspaces.deadlines import Deadlines, boottime
+from orchestrator.workspaces.deadlines import Deadlines
 from orchestrator.workspaces.held import Held
 from orchestrator.workspaces.host_births import (
     HostFolder,

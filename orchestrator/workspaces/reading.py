@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.boottime import boottime
 from orchestrator.core.state import State
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
@@ -57,7 +57,7 @@ async def _from_store(
             files.append(Path(folder, f"{number}.pack"))
             await packs.fetch(PackName.of(pack.name, state.facts.tree_id), files[-1], pack.bytes)
         place = Place(Path(folder, "folder"), Path(folder, "objects"))
-        deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + READ_S
+        deadline = boottime() + READ_S
         keeper = await Keeper.start(place, Bounds(seconds=READ_S), deadline)
         try:
             return await keeper.read_tree(snapshot, paths, files)

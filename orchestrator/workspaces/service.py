@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from orchestrator.boottime import boottime
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.folder_commands import (
@@ -41,7 +42,7 @@ from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.changes import change_since_birth, changed_folder, told_omissions
 from orchestrator.workspaces.clones import CloneFailed, check_source, clone
 from orchestrator.workspaces.copies import Copy, boot_id, remove_tree
-from orchestrator.workspaces.deadlines import RETRY_S, Deadlines, boottime
+from orchestrator.workspaces.deadlines import RETRY_S, Deadlines
 from orchestrator.workspaces.held import (
     UNSAVED,
     Held,

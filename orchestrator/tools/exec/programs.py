@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.boottime import boottime
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.tools.exec.command import Command, Finished, Stream
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
@@ -187,7 +188,7 @@ async def _extend(supervisor: Supervisor, claim: str) -> None:
 
 
 def _deadline() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME) + LIFE_S
+    return boottime() + LIFE_S
 
 
 def _end(finished: Finished) -> str:

@@ -16,13 +16,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from orchestrator.boottime import boottime
 from orchestrator.sandbox.launch import Launch
 from orchestrator.sandbox.limits import Limits, ProcessAllowance, memory_settings
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
@@ -189,7 +189,7 @@ class Supervisor:
             self._deadlines[claim] = deadline_boottime
             if claim in self._sent_deadlines:
                 self._send("extend", claim, deadline_boottime)
-            now = _boottime()
+            now = boottime()
             if now >= self._forget_at:
                 # Not each time: at hundreds of claims a second they are thousands.
                 self._forget_at = now + _FORGET_S
@@ -452,10 +452,6 @@ def _unfit_variable(env: Mapping[str, str]) -> str | None:
         if not name or "=" in name or "\0" in name or "\0" in value:
             return name
     return None
-
-
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _memory_file(content: bytes) -> int:
