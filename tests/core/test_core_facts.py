@@ -220,6 +220,14 @@ def test_field_of_a_newer_version_does_not_keep_a_fact_from_being_read() -> None
     assert f.decode({"kind": "closing", "by": "u1", "why": "later"}) == f.Closing(SubmissionId("u1"))
 
 
+@pytest.mark.parametrize("outcome", ["retry", "waiting"])
+def test_request_that_is_sent_again_and_says_no_more_has_used_nothing_and_waits_for_nothing(
+    outcome: str,
+) -> None:
+    fact: Any = f.decode({"kind": "request_ended", "n": 1, "outcome": outcome})
+    assert (fact.http_used, fact.not_before_ms, fact.wait) == (0, 0, 0)
+
+
 def test_known_kind_without_a_field_that_it_needs_is_refused() -> None:
     with pytest.raises(KeyError, match="generation"):
         f.decode({"kind": "timer"})

@@ -22,6 +22,9 @@ from tests.runtime.harness import Harness
 from tests.runtime.players import ends, message
 
 LONG = "so it is " * 6_600
+OF_NOBODY = ops.ExecApproval.model_validate(
+    {"type": "exec_approval", "id": "nobody's", "decision": "approved"}
+)
 
 
 async def test_very_long_inputs_that_join_a_task_reach_its_next_request_in_order(harness: Harness) -> None:
@@ -68,6 +71,25 @@ async def test_step_knows_what_its_commit_will_weigh(
     assert await harness.run(session) is Ended.PARKED
     assert seen
     assert [step for step, _ in seen] == [commit for _, commit in seen]
+
+
+async def test_step_is_cut_at_its_bound_and_the_next_one_goes_on(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    request_of = Writing._request
+
+    def counted(writing: Writing, step: Step, *more: Any) -> CommitRequest:
+        seen.append(step.weight)
+        return request_of(writing, step, *more)
+
+    monkeypatch.setattr(Writing, "_request", counted)
+    session = await harness.session()
+    for number in range(140):
+        # Each is an error: one entry.
+        await harness.submit(session, OF_NOBODY, f"a{number}")
+    assert await harness.run(session) is Ended.PARKED
+    assert seen == [128, 12]
 
 
 async def test_text_that_redis_lost_before_its_commit_is_stored_again(harness: Harness) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
+
+import pytest
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId
@@ -100,6 +103,16 @@ async def test_a_session_that_waits_for_a_provider_can_be_interrupted(harness: H
     assert await harness.logged_events(session, "turn_aborted")
     timers = harness.broker.keys.timers(harness.broker.keys.shard_of(session))
     assert await harness.broker.command("ZCARD", timers) == 0
+
+
+async def test_retry_comes_up_to_a_tenth_sooner_or_later(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    for place in (lambda most: 0, lambda most: most - 1):
+        monkeypatch.setattr(secrets, "randbelow", place)
+        drawn.append(harness.ports.jitter())
+    assert drawn == [0.9, 1.1]
 
 
 async def test_a_short_retry_is_waited_for_with_the_session_held(harness: Harness) -> None:
