@@ -19,12 +19,15 @@ from orchestrator.protocol.plans import (
 )
 from orchestrator.views.event import Event
 from orchestrator.views.questions import CLIENT_TOOL, PLAN, QUESTIONS, call_id_of, is_secret, name_of
+from sim.grammar_terms import PNG
 from sim.machines import Site
 from sim.secrets import SECRET
 
 ALLOWS = 0.8
 """How likely a person who may allow a prefix of commands does so."""
 PLANNED = ("approved", "rejected")
+SENDS_IMAGE = 0.4
+"""How likely the answer of a client's tool has an image."""
 
 
 class Answering(ABC):
@@ -89,8 +92,15 @@ class Answering(ABC):
             if rng.random() < 0.1:
                 await self.decides(session, "exec", meant, "approved")
             else:
-                parts = [{"type": rng.choice((*["inputText"] * 5, "inputImage")), "text": meant}]
+                parts = [{"type": "inputText", "text": meant}, *self._image_of(rng.random())]
                 await self.does_call(session, meant, success=rng.random() < 0.7, content_items=tuple(parts))
+
+    def _image_of(self, drawn: float) -> list[dict[str, str]]:
+        """An image for the answer of a client's tool, seldom: one in four of them is none."""
+        if drawn >= SENDS_IMAGE:
+            return []
+        content = "c2ltdWxhdGVk" if drawn < SENDS_IMAGE / 4 else PNG
+        return [{"type": "inputImage", "imageUrl": f"data:image/png;base64,{content}"}]
 
     async def does_call(self, session: str, id: str, **response: Any) -> None:
         """Answers a call of the client's own tool."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import evolve, input_items, lines, outstanding, snapshot
-from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork
+from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork, client_tool
 from orchestrator.core.decide import (
     agent_status,
     answer,
@@ -218,6 +218,18 @@ DEFECTS = (
         "failed calls of clients' tools are told as done",
         "clients are told that a client's tool has answered, whatever it said",
         text(ClientToolWork, "ended", "end.decision == ANSWERED", "True"),
+        "asks",
+    ),
+    Mutant(
+        "images of clients' tools are told to the model alone",
+        "clients are told the texts of a client's tool, and none of its images",
+        text(ClientToolWork, "ended", "end.output if isinstance(end.output, tuple) else None", "None"),
+        "asks",
+    ),
+    Mutant(
+        "models are shown images that are none",
+        "an image of a client's tool is taken whatever it holds",
+        text(client_tool, "_shown", "check_image_url(part.image_url)", "pass"),
         "asks",
     ),
     Mutant(

@@ -17,6 +17,7 @@ from sim.grammar_terms import (
     CALLS,
     CONTEXT,
     OUTPUTS,
+    PNG,
     REPLACES,
     Item,
     check,
@@ -31,6 +32,8 @@ from sim.grammar_terms import (
     text_of,
 )
 from sim.policy import Verdict, asks_for_more, is_tool, verdict
+
+PICTURE = f"data:image/png;base64,{PNG}"
 
 
 class CallGrammar(Reading):
@@ -145,7 +148,8 @@ class CallGrammar(Reading):
         check(asked["name"] == f"{message['namespace']}__{message['tool']}", "another tool is asked for")
 
     def _event_dynamic_tool_call_response(self, message: Mapping[str, Any], entry: Entry) -> None:
-        self._task["calls"][message["call_id"]]["told"] = message["success"], message["output"]
+        told = message.get("content_items", message["output"])
+        self._task["calls"][message["call_id"]]["told"] = message["success"], told
 
     def _ended_at_client(self, call_id: str, call: Mapping[str, Any]) -> None:
         """A call of a client's tool has ended as it was answered, and clients are told so."""
@@ -155,6 +159,9 @@ class CallGrammar(Reading):
         shown = next(one["output"] for one in reversed(self.conversation) if one.get("call_id") == call_id)
         told = call.get("told")
         check(told == (wanted, shown), f"{call_id}: {told} is told, and {wanted} holds")
+        for part in shown if isinstance(shown, list) else ():
+            image = part.get("image_url", PICTURE)
+            check(image.startswith(PICTURE), f"{call_id} has a picture that is none: {image[:40]}")
 
     def _began(self, fact: Mapping[str, Any], kind: str, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"{fact['call_id']} is begun by epoch {fact['epoch']} in {epoch}")

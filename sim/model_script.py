@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -39,7 +39,7 @@ VERBS = {
 BEYOND = ("escalated", "dangerous")
 """Kinds of a command, beside safe or not."""
 TOOL = "mcp__sim__touch"
-ASKS = ("ask_user_question", "request_user_input")
+ASKS: Final[tuple[str, ...]] = ("ask_user_question", "request_user_input")
 CLIENT_TOOL = "brought__lookup"
 """A tool that the root's client brings along."""
 _TASK = "task "

@@ -48,7 +48,7 @@ from orchestrator.views.errors import ViewError
 from orchestrator.views.event import Event
 from sim.answering import Answering
 from sim.double import EPOCH_S
-from sim.grammar_terms import BRINGS, BROUGHT, MEANT
+from sim.grammar_terms import BRINGS, BROUGHT, MEANT, PNG
 from sim.log_source import StoredLogs
 from sim.lookups import a_lookup
 from sim.loop import Lane
@@ -60,8 +60,6 @@ SHOWS, NAMES, LOOKS = 0.06, 0.04, 0.06
 """How likely a picture comes with what is said, and a name or a look-up before an act."""
 MANNERS = 0.3
 """How likely a turn comes with a personality, and with a mode."""
-PNG = "iVBORw0KGgoA"
-"""The beginning of a PNG, without which no picture is taken."""
 FREE = "danger-full-access"
 HABITS = {
     "say": 10,

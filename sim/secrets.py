@@ -83,4 +83,5 @@ def _names_one(word: Any) -> bool:
 
 
 def _logged(item: Item) -> Item:
-    return {**item, "output": _GIVEN.sub(NOT_KEPT, str(item["output"]))} if "output" in item else item
+    output = item.get("output")
+    return {**item, "output": _GIVEN.sub(NOT_KEPT, output)} if isinstance(output, str) else item

@@ -26,6 +26,8 @@ MOST_DEPTH: Final = 32
 MCP_PREFIX: Final = "mcp__"
 BETWEEN: Final = "__"
 """Stands between a namespace and a name."""
+SEARCH: Final = "tool_search"
+"""Finds the tools of a client that are not offered from the beginning."""
 TAKEN: Final = frozenset(
     {
         "apply_patch",
@@ -49,6 +51,7 @@ TAKEN: Final = frozenset(
         "subagent_send_message",
         "subagent_spawn",
         "subagent_watchdog",
+        SEARCH,
         "update_plan",
         "user_shell",
         "view_image",
@@ -72,6 +75,8 @@ class ClientTool:
     description: str
     schema: str
     namespace: str | None = None
+    deferred: bool = False
+    """Whether the model is offered it only once it has searched for it."""
 
     @property
     def name(self) -> str:
@@ -79,7 +84,11 @@ class ClientTool:
         return self.tool if self.namespace is None else f"{self.namespace}{BETWEEN}{self.tool}"
 
     def wire(self) -> JsonObject:
-        return {**asdict(self)}
+        plain: JsonObject = {**asdict(self)}
+        if not self.deferred:
+            # Workers of earlier versions know no such tools.
+            del plain["deferred"]
+        return plain
 
 
 @record
@@ -103,7 +112,9 @@ class ClientTools:
         return next((tool for tool in self.tools if tool.name == name), None)
 
 
-def client_tool(namespace: str | None, name: str, description: str, schema: JsonValue) -> ClientTool:
+def client_tool(
+    namespace: str | None, name: str, description: str, schema: JsonValue, *, deferred: bool = False
+) -> ClientTool:
     """A tool as its client describes it; raises `BadTool`."""
     for what in (name, *((namespace,) if namespace is not None else ())):
         if _NAME.fullmatch(what) is None:
@@ -113,7 +124,7 @@ def client_tool(namespace: str | None, name: str, description: str, schema: Json
     if deeper_than(schema, MOST_DEPTH):
         raise BadTool(f"the inputSchema of {name} is nested deeper than {MOST_DEPTH} levels")
     text = orjson.dumps(schema).decode()
-    tool = ClientTool(name, description, text, namespace)
+    tool = ClientTool(name, description, text, namespace, deferred)
     _check_name(tool.name)
     if (size := _size(tool)) > MOST_BYTES:
         raise BadTool(f"{tool.name} has {size:,} bytes of description and schema: at most {MOST_BYTES:,}")

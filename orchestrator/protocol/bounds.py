@@ -103,7 +103,7 @@ TOGETHER: Final[Mapping[str, int]] = {
 """Bytes of all elements: every task's settings repeat them, or a look-up keeps them in the state."""
 
 JSON: Final[Mapping[str, int]] = dict.fromkeys(
-    ("content_items", "final_output_json_schema", "mcp_oauth_credentials_store_mode", "mcp_servers"),
+    ("final_output_json_schema", "mcp_oauth_credentials_store_mode", "mcp_servers"),
     JSON_BYTES,
 )
 """Bytes of a value of any shape, written as JSON."""

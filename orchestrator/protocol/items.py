@@ -294,10 +294,30 @@ ResponseInputItem: TypeAlias = Message | FunctionCallOutput | McpToolCallOutput 
 ResponseInputItemField = Annotated[ResponseInputItem, OneOf()]
 
 
+class ClientText(WireModel):
+    """A text by a client's own tool."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["inputText"] = "inputText"
+    text: str
+
+
+class ClientImage(WireModel):
+    """An image by a client's own tool: a URL of `https` or of data."""
+
+    stated_in = Source.JANUARY_2026
+    type: Literal["inputImage"] = "inputImage"
+    image_url: Annotated[str, Field(alias="imageUrl")]
+
+
+ClientContent: TypeAlias = ClientText | ClientImage
+ClientContentField = Annotated[ClientContent, OneOf()]
+
+
 class DynamicToolResponse(WireModel):
     """The output of a client's own tool."""
 
     stated_in = Source.JANUARY_2026
     success: Flag
-    content_items: Annotated[Maybe[tuple[JsonValue, ...]], Field(alias="contentItems")] = None
+    content_items: Annotated[Maybe[tuple[ClientContentField, ...]], Field(alias="contentItems")] = None
     output: Maybe[str] = None

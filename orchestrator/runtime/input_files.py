@@ -16,6 +16,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item
+from orchestrator.core.images import check_image_url
 from orchestrator.mcp.names import PREFIX
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (
@@ -29,7 +30,6 @@ from orchestrator.protocol.inputs import (
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.library import PATIENCE_S, Library
 from orchestrator.runtime.log import log
-from orchestrator.tools.images import check_image_url
 
 Servers = Callable[[], Awaitable[Iterable[str]]]
 """Asks for the full names of the tools of the folder's MCP servers."""

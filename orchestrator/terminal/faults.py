@@ -102,47 +102,34 @@ def _misuse() -> tuple[type[Exception], ...]:
 
 def _failures() -> tuple[type[Exception], ...]:
     """Errors about one session: the deployment itself is well."""
-    from orchestrator.broker.errors import (
-        BirthGivenUp,
-        Corrupt,
-        QueueFull,
-        SessionArchived,
-        SessionHeld,
-        SubmissionConflict,
-        UnknownSession,
-    )
-    from orchestrator.folders.records import FolderError
-    from orchestrator.gateways.submit import OpRefused
-    from orchestrator.protocol.submission import ProtocolError
-    from orchestrator.rollouts.errors import RolloutError
-    from orchestrator.rollouts.objects import ArchiveUnavailable
-    from orchestrator.rollouts.segments import BrokenArchive
-    from orchestrator.runtime.loader import BrokenLog
-    from orchestrator.views.errors import ViewError
-    from orchestrator.workspaces.branches import PushRefused
-    from orchestrator.workspaces.packs import BrokenPack
-    from workers.companion import LostWorker
+    from orchestrator.broker import errors as broker
+    from orchestrator.folders import records as folders
+    from orchestrator.gateways import submit
+    from orchestrator.protocol import submission
+    from orchestrator.rollouts import errors as rollouts
+    from orchestrator.rollouts import objects, segments
+    from orchestrator.runtime import loader
+    from orchestrator.views import errors as views
+    from orchestrator.workspaces import branches, packs
+    from workers import companion
 
-    session = (
-        BirthGivenUp,
-        Corrupt,
-        QueueFull,
-        SessionArchived,
-        SessionHeld,
-        SubmissionConflict,
-        UnknownSession,
-    )
     return (
-        *session,
-        ViewError,
-        OpRefused,
-        ProtocolError,
-        RolloutError,
-        BrokenLog,
-        BrokenArchive,
-        ArchiveUnavailable,
-        BrokenPack,
-        FolderError,
-        PushRefused,
-        LostWorker,
+        broker.BirthGivenUp,
+        broker.Corrupt,
+        broker.QueueFull,
+        broker.SessionArchived,
+        broker.SessionHeld,
+        broker.SubmissionConflict,
+        broker.UnknownSession,
+        views.ViewError,
+        submit.OpRefused,
+        submission.ProtocolError,
+        rollouts.RolloutError,
+        loader.BrokenLog,
+        segments.BrokenArchive,
+        objects.ArchiveUnavailable,
+        packs.BrokenPack,
+        folders.FolderError,
+        branches.PushRefused,
+        companion.LostWorker,
     )

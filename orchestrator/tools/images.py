@@ -1,30 +1,24 @@
-"""Images as data URLs: the only form in which a model takes them here.
+"""Image files as data URLs: the form in which a model takes them here.
 
-The content decides what an image is, and neither its name nor what its URL says. A person's image that is
+A person's image that is
 larger than a model can use is scaled, if Pillow is installed; the header alone is read before.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 from collections.abc import Iterable
 from pathlib import Path
 
+from orchestrator.core.images import DATA_URL, MAX_IMAGE_BYTES, kind_of
 from orchestrator.sandbox.trusted_files import read_regular
 
-MAX_IMAGE_BYTES = 20 << 20
 SENT_BYTES = 5 << 20
 SENT_EDGE = 2_048
 """Pixels of the longer edge: providers scale what is larger, and count its tokens."""
 MOST_PIXELS = 64 << 20
 """Pixels that are unpacked to be scaled: a file of some kilobytes can hold billions."""
-DATA_URL, HTTPS_URL = "data:image/", "https://"
-
-_MAGIC = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
-_LONGEST_MAGIC = 12
-_NO_IMAGE = "it is no PNG, JPEG, GIF or WebP image"
 
 
 def data_url(path: Path, hidden: Iterable[Path] = ()) -> str:
@@ -33,13 +27,13 @@ def data_url(path: Path, hidden: Iterable[Path] = ()) -> str:
     Raises `OSError` for what is no regular file or lies below a path hidden from commands.
     """
     content = _content(path, hidden)
-    return _url(_kind(content), content)
+    return _url(kind_of(content), content)
 
 
 def fitting_data_url(path: Path, hidden: Iterable[Path] = ()) -> str:
     """The same of an image that a person hands in: scaled to what a model can use."""
     content = _content(path, hidden)
-    kind = _kind(content)
+    kind = kind_of(content)
     width, height = dimensions(kind, content)
     if max(width, height) <= SENT_EDGE and len(content) <= SENT_BYTES:
         return _url(kind, content)
@@ -48,36 +42,11 @@ def fitting_data_url(path: Path, hidden: Iterable[Path] = ()) -> str:
     return _url("jpeg", _scaled(kind, content, f"{width:,} × {height:,} pixels, {len(content):,} bytes"))
 
 
-def check_image_url(url: str) -> None:
-    """Raises `ValueError` for a URL under which no image can be sent to a model."""
-    if url.startswith(HTTPS_URL):
-        return
-    head, comma, encoded = url.partition(",")
-    if not (head.startswith(DATA_URL) and head.endswith(";base64") and comma):
-        raise ValueError("an image is a URL `https://…` or `data:image/…;base64,…`")
-    if len(encoded) * 3 // 4 > MAX_IMAGE_BYTES:
-        raise ValueError(f"it has more than {MAX_IMAGE_BYTES:,} bytes, which is the most that can be sent")
-    try:
-        content = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        raise ValueError("what follows `;base64,` is not base64") from None
-    _kind(content)
-
-
 def _content(path: Path, hidden: Iterable[Path]) -> bytes:
     content = read_regular(path, MAX_IMAGE_BYTES + 1, hidden)
     if len(content) > MAX_IMAGE_BYTES:
         raise ValueError(f"it has more than {MAX_IMAGE_BYTES:,} bytes, which is the most that can be sent")
     return content
-
-
-def _kind(content: bytes) -> str:
-    for magic, kind in _MAGIC:
-        if content.startswith(magic):
-            return kind
-    if content[:4] == b"RIFF" and content[8:_LONGEST_MAGIC] == b"WEBP":
-        return "webp"
-    raise ValueError(_NO_IMAGE)
 
 
 def _url(kind: str, content: bytes) -> str:

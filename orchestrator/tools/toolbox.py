@@ -130,6 +130,8 @@ class Toolbox:
             return await tool.assess(call, site)
         if (brought := client_tools.called(site.state, call)) is not None:
             return client_tools.assessed(site.state, call, brought)
+        if client_tools.searches(site.state, call):
+            return client_tools.searched(site.state, call)
         if self._mcp is not None and is_mcp(call.name) and call.item["type"] == "function_call":
             return await self._mcp.assess(call, site.state)
         return unsupported(call)

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.calls import ClientToolWork
 from orchestrator.core.calls.ask import MOST_ANSWER_BYTES
-from orchestrator.core.calls.client_tool import NO_CLIENT, NOTHING_SAID
+from orchestrator.core.calls.client_tool import MOST_IMAGE_BYTES, MOST_IMAGES, NO_CLIENT, NOTHING_SAID
 from orchestrator.core.client_tools import (
     MOST_BYTES,
     MOST_BYTES_TOGETHER,
@@ -26,6 +26,12 @@ from tests.core.driver import Seen, Session, op, text
 
 OBJECT = {"type": "object", "properties": {"id": {"type": "string"}}}
 LIMIT_MS = 60_000
+
+
+PNG = "data:image/png;base64,iVBORw0KGgoA"
+NO_PNG = "data:image/png;base64,c2ltdWxhdGVk"
+IMAGE = {"type": "inputImage", "imageUrl": PNG}
+LARGE = {"type": "inputImage", "imageUrl": f"{PNG}{'A' * (4 << 20)}"}
 
 
 def brought(*names: str) -> ClientTools:
@@ -97,13 +103,31 @@ def test_answer_of_the_client_is_the_output_and_an_event_tells_whether_it_did_it
     assert session.state == session.replayed()
 
 
+@pytest.mark.parametrize("success", [True, False])
+def test_images_of_an_answer_stand_in_the_output_and_in_its_event_in_their_order(success: bool) -> None:
+    session = asking()
+    parts = [IMAGE, {"type": "inputText", "text": "a"}, {"type": "inputText", "text": "b"}]
+    end = answers(session, success=success, contentItems=parts).one("dynamic_tool_call_response")
+    shown = [{"type": "input_image", "image_url": PNG}, *({"type": "input_text", "text": t} for t in "ab")]
+    assert session.output_of("c1") == shown
+    assert (end["success"], end["output"], end["content_items"]) == (success, "a\nb", shown)
+    assert decode(encode(session.state)) == session.state == session.replayed()
+
+
 @pytest.mark.parametrize(
     ("response", "told"),
     [
         ({"output": "x" * (MOST_ANSWER_BYTES + 1)}, "131,073 bytes; at most 131,072"),
-        ({"contentItems": [{"type": "inputImage", "imageUrl": "data:"}]}, "contentItems[0]: only parts of"),
-        ({"contentItems": [{"type": "inputText"}]}, "contentItems[0]: text is missing"),
-        ({"contentItems": ["text"]}, "contentItems[0]"),
+        (
+            {"contentItems": [{"type": "inputImage", "imageUrl": "data:"}]},
+            "contentItems[0].imageUrl: an image",
+        ),
+        (
+            {"contentItems": [IMAGE, {"type": "inputImage", "imageUrl": NO_PNG}]},
+            "contentItems[1].imageUrl: it",
+        ),
+        ({"contentItems": [IMAGE] * (MOST_IMAGES + 1)}, "at most 16 images are taken, these are 17"),
+        ({"contentItems": [LARGE] * 2}, f"at most {MOST_IMAGE_BYTES:,} are taken"),
     ],
 )
 def test_answer_that_cannot_be_read_is_an_error_and_the_call_stays_open(
@@ -191,6 +215,14 @@ def test_too_many_tools_and_two_of_one_name_are_refused() -> None:
     with pytest.raises(BadTool, match=f"at most {MOST_BYTES_TOGETHER:,}"):
         client_tools("mine", 1, large)
     assert client_tools("mine", 1, []) is None
+
+
+def test_facts_of_tools_that_are_offered_at_once_are_read_by_earlier_versions() -> None:
+    now, later = client_tool(None, "now", "d", OBJECT), client_tool(None, "later", "d", OBJECT, deferred=True)
+    assert "deferred" not in now.wire()
+    found = client_tools("mine", 1, [now, later])
+    assert found is not None
+    assert ClientTools.of(orjson.loads(orjson.dumps(found.wire()))) == found
 
 
 def test_facts_keep_the_tools_of_the_client_and_those_of_other_sessions_do_not_speak_of_any() -> None:

@@ -445,3 +445,11 @@ async def test_a_client_that_names_an_unknown_thread_is_told_so(peer: Peer) -> N
     refused = await peer.refused("turn/start", {"threadId": "../etc", **speak})
     assert refused == (Code.REFUSED, "invalid thread id: ../etc")
     assert await peer.call("thread/unsubscribe", {"threadId": unknown}) == {"status": "notLoaded"}
+
+
+async def test_turn_without_any_input_is_refused_and_its_client_waits_for_none(peer: Peer) -> None:
+    thread = await begun(peer)
+    for method in ("turn/start", "thread/queue/add"):
+        params = {"threadId": thread, "input": [], "clientUserMessageId": "x"}
+        code, text = await peer.refused(method, params)
+        assert (code, text.partition(":")[0]) == (Code.BAD_PARAMS, "input must not be empty")

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from orchestrator.core.calls.ask import MOST_ANSWER_BYTES
+from orchestrator.core.calls.client_tool import MOST_IMAGES
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.principals import Principal, Scope
@@ -30,6 +31,8 @@ TOOLS: list[Mapping[str, Any]] = [PLAIN, SHOP]
 CALL = {"items": [{"call": "shop__lookup", "args": {"id": "x"}, "call_id": "c1"}]}
 DONE = {"items": [{"text": "Done."}]}
 CONFIG = 'approval_policy = "never"\n'
+PNG = f"data:image/png;base64,iVBORw0KGgoA{'A' * 8_000}"
+IMAGE = {"type": "inputImage", "imageUrl": PNG}
 ANSWER = {"contentItems": [{"type": "inputText", "text": "found it"}], "success": True}
 
 
@@ -72,6 +75,12 @@ async def item_of(peer: Peer, kind: str = "dynamicToolCall") -> dict[str, Any]:
             return found
 
 
+def image(*urls: str) -> dict[str, Any]:
+    """An answer of images."""
+    parts = [{"type": "inputImage", "imageUrl": url} for url in urls]
+    return {"result": {"success": True, "contentItems": parts}}
+
+
 async def requests(base_url: str) -> list[dict[str, Any]]:
     async with httpx.AsyncClient(trust_env=False) as http:
         exchanges = (await http.get(base_url.removesuffix("/v1") + "/requests")).json()
@@ -98,7 +107,62 @@ async def test_model_calls_the_clients_tool_and_reads_its_answer(tmp_path: Path,
     assert offered["shop__lookup"]["parameters"] == SCHEMA
     assert "weather" in offered
     assert "shop__later" not in offered
+    assert "tool_search" in offered
     assert [one["output"] for one in second["input"] if one["type"].endswith("output")] == ["found it"]
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_images_of_an_answer_are_shown_to_the_model_and_kept_for_who_comes_later(
+    api: str, tmp_path: Path, redis: RedisServer
+) -> None:
+    parts = [{"type": "inputText", "text": "before"}, IMAGE, {"type": "inputText", "text": "behind"}]
+    config = f'{CONFIG}[model_providers.openai]\nwire_api = "{api}"\n'
+    async with whole(tmp_path, redis, config, [CALL, DONE]) as (server, place):
+        async with client(server) as peer:
+            id = await thread(peer)
+            peer.send({"id": (await asked(peer))["id"], "result": {"success": True, "contentItems": parts}})
+            item = await item_of(peer)
+            assert (await peer.until("turn/completed"))["turn"]["status"] == "completed"
+        async with client(server, "another") as later:
+            resumed = await later.call("thread/resume", {"threadId": id})
+        _, second = await requests(place.base_url)
+    assert item["contentItems"] == parts
+    assert_valid("ThreadItem", item)
+    assert item in resumed["thread"]["turns"][0]["items"]
+    if api == "chat":
+        output, shown = second["messages"][-2:]
+        assert output["content"] == "before\nbehind"
+        assert shown["content"][-1] == {"type": "image_url", "image_url": {"url": PNG}}
+        return
+    (output,) = [one["output"] for one in second["input"] if one["type"].endswith("output")]
+    assert output == [
+        {"type": "input_text", "text": "before"},
+        {"type": "input_image", "image_url": PNG},
+        {"type": "input_text", "text": "behind"},
+    ]
+
+
+async def test_tool_that_is_deferred_is_offered_once_the_model_has_searched_for_it(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    search = {"items": [{"call": "tool_search", "args": {"query": "later things"}, "call_id": "s1"}]}
+    call = {"items": [{"call": "shop__later", "args": {"id": "x"}, "call_id": "c1"}]}
+    async with (
+        whole(tmp_path, redis, CONFIG, [search, call, DONE]) as (server, place),
+        client(server) as peer,
+    ):
+        await thread(peer)
+        request = await asked(peer)
+        assert (request["params"]["namespace"], request["params"]["tool"]) == ("shop", "later")
+        peer.send({"id": request["id"], "result": ANSWER})
+        await peer.until("turn/completed")
+        bodies = await requests(place.base_url)
+    offers = [[tool.get("name") for tool in body["tools"]] for body in bodies]
+    assert ["shop__later" in names for names in offers] == [False, True, True]
+    # What was offered before keeps its place: a provider knows the beginning of the request again.
+    assert offers[1][: len(offers[0])] == offers[0]
+    (found,) = [one["output"] for one in bodies[1]["input"] if one["type"].endswith("output")]
+    assert "shop__later" in found
 
 
 @pytest.mark.parametrize(
@@ -108,11 +172,31 @@ async def test_model_calls_the_clients_tool_and_reads_its_answer(tmp_path: Path,
         ({"error": "nonsense"}, "its client answered with an error"),
         ({"result": {"success": False, "contentItems": []}}, "the tool failed"),
         ({"result": {"contentItems": []}}, "its client's answer cannot be used: success"),
-        ({"result": {"success": True, "contentItems": [{"type": "inputImage"}]}}, "only parts of the type"),
+        ({"result": {"success": True, "contentItems": [{"type": "inputImage"}]}}, "imageUrl: Field required"),
+        (image("data:image/png;base64,aGk="), "contentItems[0].imageUrl: it is no PNG"),
+        (image("file:///etc/passwd"), "an image is a URL `https://"),
+        (image(*[PNG] * (MOST_IMAGES + 1)), "at most 16 images are taken, these are 17"),
+        (image(f"{PNG}{'A' * (8 << 20)}"), "at most 7,340,032 are taken"),
+        (
+            {"result": {"success": True, "contentItems": [{"type": "inputAudio", "audioUrl": "data:"}]}},
+            "type must be one of inputImage, inputText",
+        ),
+        (
+            {
+                "result": {
+                    "success": True,
+                    "contentItems": [*[{"type": "inputText", "text": "x"}] * 1_001, IMAGE],
+                }
+            },
+            "at most 1,000 elements",
+        ),
         ({"result": {"success": True, "contentItems": "text"}}, "cannot be used"),
         ({"result": {"success": True, "output": "x" * (MOST_ANSWER_BYTES + 1)}}, "at most 131,072"),
     ],
-    ids=["error", "no-error", "failed", "half", "image", "text", "large"],
+    ids=[
+        *("error", "no-error", "failed", "half", "image-without-url", "no-image", "file", "images", "huge"),
+        *("sound", "parts", "text", "large"),
+    ],
 )
 async def test_call_whose_client_fails_or_makes_no_sense_has_failed_and_the_turn_goes_on(
     answer: dict[str, Any], told: str, tmp_path: Path, redis: RedisServer

@@ -170,10 +170,17 @@ async def test_archived_conversation_is_on_no_list_and_comes_back_by_its_id(
     assert [one["message"] for one in back["initialMessages"] if one["type"] == "agent_message"] == ["Hello."]
 
 
+async def test_words_without_any_are_refused_and_begin_nothing(peer: Peer) -> None:
+    conversation = await begun(peer)
+    code, text = await peer.refused("sendUserMessage", {"conversationId": conversation, "items": []})
+    assert code == Code.BAD_PARAMS
+    assert "items: input must not be empty: send a text" in text
+
+
 @pytest.mark.parametrize(
     ("method", "params"),
     [
-        ("sendUserMessage", {"items": []}),
+        ("sendUserMessage", {"items": [{"type": "text", "text": "hi"}]}),
         ("interruptConversation", {}),
         ("addConversationListener", {}),
         ("archiveConversation", {"rolloutPath": ""}),

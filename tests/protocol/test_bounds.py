@@ -87,10 +87,13 @@ BEYOND = [
         {
             "type": "dynamic_tool_response",
             "id": "c",
-            "response": {"content_items": [nested(65)], "success": True},
+            "response": {
+                "content_items": [{"type": "inputImage", "imageUrl": "u" * ((8 << 20) + 1)}],
+                "success": True,
+            },
         },
         "a",
-        "op.response.content_items[0]: nested deeper than 64 levels",
+        "op.response.content_items[0].image_url: at most 8,388,608 bytes",
     ),
     (
         {"type": "user_input", "items": [{"type": "local_image", "path": "/" + "p" * 4_096}]},

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.calls import ClientToolWork
 from orchestrator.core.calls.client_tool import MOST_ARGUMENT_BYTES
-from orchestrator.core.client_tools import TAKEN, ClientTools, client_tool, client_tools
+from orchestrator.core.client_tools import SEARCH, TAKEN, ClientTools, client_tool, client_tools
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
@@ -49,7 +49,7 @@ async def assess(arguments: str, state: State | None = None) -> Assessment:
 
 
 def test_names_that_clients_may_not_take_are_those_of_the_tools_that_there_are() -> None:
-    assert {name for tool in TOOLS for name in tool.names} | {PROVIDERS_OWN} == TAKEN
+    assert {name for tool in TOOLS for name in tool.names} | {PROVIDERS_OWN, SEARCH} == TAKEN
 
 
 def test_tool_is_offered_under_its_namespace_with_arguments_that_are_an_object() -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools import images
-from orchestrator.tools.images import check_image_url, data_url, dimensions, fitting_data_url
+from orchestrator.core import images as core_images
+from orchestrator.core.images import check_image_url
+from orchestrator.tools.images import data_url, dimensions, fitting_data_url
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -140,6 +141,6 @@ def test_other_url_is_refused_with_the_reason(url: str, message: str) -> None:
 
 
 def test_url_with_too_many_bytes_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 100)
+    monkeypatch.setattr(core_images, "MAX_IMAGE_BYTES", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
         check_image_url("data:image/png;base64," + "$" * 200)

@@ -13,6 +13,7 @@ from typing import Final
 import orjson
 
 from orchestrator.core.frozen import record
+from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.wire import EventModel, JsonObject
 
 MOST_TEXT_BYTES: Final = 32 << 10
@@ -32,7 +33,7 @@ class Settled:
     """The end of an ask: the word for it in the log, and what the model reads."""
 
     decision: str
-    output: str
+    output: ToolOutput
     events: tuple[EventModel, ...] = ()
     """The events before the output."""
     hides: bool = False

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import ClassVar, Final, Literal
 
 import orjson
 
 from orchestrator.core.calls.ask import MOST_ANSWER_BYTES, DoesNotAnswer, Settled
 from orchestrator.core.frozen import record, replace
+from orchestrator.core.images import check_image_url
 from orchestrator.protocol.events import DynamicToolCallRequest, DynamicToolCallResponse
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.protocol.items import DynamicToolResponse
-from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.protocol.items import (
+    ClientContent,
+    ClientImage,
+    ClientText,
+    ContentItem,
+    DynamicToolResponse,
+    InputImage,
+    InputText,
+    ToolOutput,
+)
+from orchestrator.protocol.wire import JsonObject
 
 MOST_ARGUMENT_BYTES: Final = 64 << 10
+MOST_IMAGE_BYTES: Final = 7 << 20
+"""Bytes of the URLs of one answer's images: a submission has 8 MiB in all."""
+MOST_IMAGES: Final = 16
+"""Images of one answer: as many as of one result of an MCP server."""
 NO_CLIENT: Final = (
     "not done: the program that brings this tool has not answered in time; it may not be connected. It may "
     "have begun: look before you call it again"
@@ -59,10 +73,11 @@ class ClientToolWork:
         return Settled(FAILED, NO_CLIENT)
 
     def settled(self, response: JsonObject) -> Settled:
-        """The end that a response leads to; raises `DoesNotAnswer` for an output that cannot be read."""
+        """The end that a response leads to; raises `DoesNotAnswer` for an output that cannot be used."""
         given = DynamicToolResponse.model_validate(response)
-        output = given.output if isinstance(given.output, str) else _texts(given.content_items or ())
-        size = len(output.encode("utf-8", "surrogatepass"))
+        parts = given.content_items or ()
+        output = _output(parts) if given.output is None else given.output
+        size = len(_words(output).encode("utf-8", "surrogatepass"))
         if size > MOST_ANSWER_BYTES:
             raise DoesNotAnswer(f"the output has {size:,} bytes; at most {MOST_ANSWER_BYTES:,} are taken")
         if given.success:
@@ -76,17 +91,37 @@ class ClientToolWork:
             turn_id=turn,
             tool=self.tool,
             success=end.decision == ANSWERED,
-            output=end.output,
+            output=_words(end.output),
+            content_items=end.output if isinstance(end.output, tuple) else None,
         )
 
 
-def _texts(parts: tuple[JsonValue, ...]) -> str:
-    found = []
-    for number, part in enumerate(parts):
-        if not isinstance(part, Mapping) or part.get("type") != "inputText":
-            raise DoesNotAnswer(f"contentItems[{number}]: only parts of the type inputText are taken")
-        text = part.get("text")
-        if not isinstance(text, str):
-            raise DoesNotAnswer(f"contentItems[{number}]: text is missing")
-        found.append(text)
-    return "\n".join(found)
+def _output(parts: Sequence[ClientContent]) -> ToolOutput:
+    """One text of several, or, with an image among them, all in their order; raises `DoesNotAnswer`."""
+    images = [part.image_url for part in parts if isinstance(part, ClientImage)]
+    if len(images) > MOST_IMAGES:
+        raise DoesNotAnswer(f"contentItems: at most {MOST_IMAGES} images are taken, these are {len(images)}")
+    if (size := sum(map(len, images))) > MOST_IMAGE_BYTES:
+        raise DoesNotAnswer(
+            f"contentItems: the images have {size:,} bytes as URLs; at most {MOST_IMAGE_BYTES:,} are taken"
+        )
+    if images:
+        return tuple(_shown(place, part) for place, part in enumerate(parts))
+    return "\n".join(part.text for part in parts if isinstance(part, ClientText))
+
+
+def _shown(place: int, part: ClientContent) -> ContentItem:
+    if isinstance(part, ClientText):
+        return InputText(text=part.text)
+    try:
+        check_image_url(part.image_url)
+    except ValueError as error:
+        raise DoesNotAnswer(f"contentItems[{place}].imageUrl: {error}") from None
+    return InputImage(image_url=part.image_url)
+
+
+def _words(output: ToolOutput) -> str:
+    """The texts of an output."""
+    if isinstance(output, tuple):
+        return "\n".join(str(part.text) for part in output if isinstance(part, InputText))
+    return str(output)

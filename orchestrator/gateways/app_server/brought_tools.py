@@ -13,7 +13,7 @@ from orchestrator.gateways.app_server.method import Params
 
 
 class FunctionGiven(Params):
-    """A tool; one whose loading is deferred is left out: models here search for no tools."""
+    """A tool; one whose loading is deferred is offered to a model that has searched for it."""
 
     type: Literal["function"] = "function"
     name: str
@@ -47,5 +47,6 @@ def _tools(given: Sequence[FunctionGiven | NamespaceGiven]) -> Iterator[ClientTo
         inside = each.tools if isinstance(each, NamespaceGiven) else (each,)
         namespace = each.name if isinstance(each, NamespaceGiven) else None
         for tool in inside:
-            if not tool.defer_loading:
-                yield client_tool(namespace, tool.name, tool.description, tool.input_schema)
+            yield client_tool(
+                namespace, tool.name, tool.description, tool.input_schema, deferred=tool.defer_loading
+            )

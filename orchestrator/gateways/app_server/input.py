@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ from orchestrator.protocol.inputs import (
     TextElement,
     TextInput,
 )
+
+EMPTY: Final = "input must not be empty: send a text, an image, a skill or a mention"
 
 
 class RangeParams(Params):
@@ -75,6 +77,9 @@ Said: TypeAlias = Annotated[Text | Image | LocalImage | Named | Sound, Field(dis
 
 def input_items(said: tuple[Said, ...]) -> tuple[InputItem, ...]:
     """The input of an operation; raises `RpcError` for what is not taken."""
+    if not said:
+        # A turn would end before it begins, and the client wait for its end.
+        raise bad_params(EMPTY)
     return tuple(map(_item, said))
 
 

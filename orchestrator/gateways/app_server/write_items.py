@@ -263,7 +263,8 @@ def _tool(item: r.McpToolCall) -> JsonObject:
 
 
 def _dynamic(item: r.DynamicToolCall) -> JsonObject:
-    output = None if item.output is None else [{"type": "inputText", "text": item.output}]
+    said = item.parts or ([{"type": "input_text", "text": item.output}] if item.output is not None else None)
+    output = None if said is None else [_client_content(part) for part in said]
     return {
         "type": "dynamicToolCall",
         "namespace": item.namespace,
@@ -274,6 +275,12 @@ def _dynamic(item: r.DynamicToolCall) -> JsonObject:
         "success": item.success,
         "durationMs": item.duration_ms,
     }
+
+
+def _client_content(part: JsonMapping) -> JsonObject:
+    if part.get("type") == "input_image":
+        return {"type": "inputImage", "imageUrl": text(part.get("image_url"))}
+    return {"type": "inputText", "text": text(part.get("text"))}
 
 
 def _collab(item: r.CollabToolCall) -> JsonObject:

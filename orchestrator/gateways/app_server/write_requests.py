@@ -14,6 +14,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.write_items import command_action
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.protocol import ops
+from orchestrator.protocol.bounds import check_op_bounds
 from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.policy import (
@@ -22,6 +23,7 @@ from orchestrator.protocol.policy import (
     ExecpolicyAmendment,
     ReviewDecision,
 )
+from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
 from orchestrator.views.questions import name_of
 from orchestrator.views.turns.records import RequestKind, RequestOpened
@@ -172,12 +174,16 @@ def tool_op(opened: RequestOpened, response: DynamicToolResponse) -> ops.Op:
     """
     work = ClientToolWork(str(opened.event["tool"]), "", 0)
     try:
-        # As one text: the parts of a submission may hold less.
-        output = work.settled(written(response)).output
-        response = DynamicToolResponse(success=response.success, output=output)
-    except DoesNotAnswer as error:
+        end = work.settled(written(response))
+        if isinstance(end.output, str):
+            # As one text: a submission may have fewer parts.
+            response = DynamicToolResponse(success=response.success, output=end.output)
+        op = ops.DynamicToolResponse(id=opened.item, response=response)
+        check_op_bounds(op)
+    except (DoesNotAnswer, MalformedSubmission) as error:
         response = failed_tool(f"its client's answer cannot be used: {error}")
-    return ops.DynamicToolResponse(id=opened.item, response=response)
+        return ops.DynamicToolResponse(id=opened.item, response=response)
+    return op
 
 
 def failed_tool(why: str) -> DynamicToolResponse:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, assert_never
 
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.usage import TokenUsage
+from orchestrator.protocol.wire import JsonMapping
 from orchestrator.views.turns import records as r
 
 Line: TypeAlias = dict[str, Any]
@@ -214,8 +215,20 @@ def _dynamic(item: r.DynamicToolCall) -> Line:
     server, text = item.namespace or DENDRO, item.output
     if item.success is False:
         return _tool(server, item.tool, item.arguments, item.status, None, text or "")
-    content = {"content": [{"type": "text", "text": text}], "structured_content": None}
+    parts = item.parts or ({"type": "input_text", "text": text},)
+    content = {"content": [_block(part) for part in parts], "structured_content": None}
     return _tool(server, item.tool, item.arguments, item.status, None if text is None else content, None)
+
+
+def _block(part: JsonMapping) -> Line:
+    """A part of an output as a content block of MCP: an image of data as one, any other by its address."""
+    if part.get("type") != "input_image":
+        return {"type": "text", "text": part.get("text")}
+    url = str(part.get("image_url"))
+    kind, encoded, data = url.removeprefix("data:").partition(";base64,")
+    if encoded and url.startswith("data:"):
+        return {"type": "image", "data": data, "mimeType": kind}
+    return {"type": "resource_link", "uri": url, "name": "image"}
 
 
 def _collab(item: r.CollabToolCall) -> Line:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from orchestrator.protocol.commands import FileChangeField, ParsedCommandField
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.items import WebSearchActionField
+from orchestrator.protocol.items import ContentItemField, WebSearchActionField
 from orchestrator.protocol.mcp import (
     McpInvocation,
     McpStartupFailure,
@@ -195,3 +195,5 @@ class DynamicToolCallResponse(EventModel):
     tool: str
     success: Flag
     output: LargeText
+    content_items: Maybe[tuple[ContentItemField, ...]] = None
+    """Texts and images as the model is given them; `output` has the texts alone."""

@@ -174,6 +174,7 @@ def ended_client_tool(item: DynamicToolCall, event: JsonMapping, at_ms: int | No
         output=text(event.get("output")),
         success=done,
         completed_ms=at_ms,
+        parts=tuple(mappings(event.get("content_items"))),
     )
 
 

@@ -188,7 +188,7 @@ class McpToolCall:
 
 @record
 class DynamicToolCall:
-    """A call of a tool that is none of the others; `output` is its text."""
+    """A call of a tool that is none of the others; `output` is its text, `parts` has its images, too."""
 
     id: ItemId
     tool: str
@@ -200,6 +200,7 @@ class DynamicToolCall:
     duration_ms: int | None = None
     started_ms: int | None = None
     completed_ms: int | None = None
+    parts: tuple[JsonMapping, ...] = ()
 
 
 @record

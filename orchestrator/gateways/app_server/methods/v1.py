@@ -13,7 +13,8 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.fleet_index import IndexPlace, Listed
@@ -21,13 +22,14 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.input import EMPTY
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import past_events
 from orchestrator.gateways.submit import submit_op, unread
 from orchestrator.protocol import ops
-from orchestrator.protocol.inputs import InputItemField
+from orchestrator.protocol.inputs import InputItem, InputItemField
 from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
@@ -59,7 +61,17 @@ def _flat(item: JsonValue) -> JsonValue:
     return {**flat, "type": _TAGS.get(tag, tag)} if isinstance(tag, str) else flat
 
 
-Items = Annotated[tuple[Annotated[InputItemField, BeforeValidator(_flat)], ...], Field(max_length=MOST_ITEMS)]
+def _said(items: tuple[InputItem, ...]) -> tuple[InputItem, ...]:
+    if not items:
+        raise PydanticCustomError("empty", "{why}", {"why": EMPTY})
+    return items
+
+
+Items = Annotated[
+    tuple[Annotated[InputItemField, BeforeValidator(_flat)], ...],
+    Field(max_length=MOST_ITEMS),
+    AfterValidator(_said),
+]
 
 
 async def conversation(door: Door, id: str) -> SessionHead:

@@ -1,0 +1,126 @@
+"""Tools of a session's client whose loading is deferred: found by their words, and offered from then on.
+
+A model is offered the search in their place. The conversation says which searches were made, so every worker
+offers the same tools; after a compaction the model searches again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final
+
+import orjson
+from pydantic import Field
+
+from orchestrator.core.client_tools import MOST_TOOLS, SEARCH, ClientTool
+from orchestrator.core.commands import Immediate
+from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
+from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.tools.arguments import Arguments, BadArguments, parsed
+from orchestrator.tools.specs import function, string
+
+MOST_FOUND: Final = 8
+"""Tools of one search, if the model names no other number."""
+MOST_QUERY_BYTES: Final = 1_024
+_WORD = re.compile(r"[a-z0-9]+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_IN_NAME = 3
+"""How much a word of a tool's name counts, beside one of its description or of its arguments' names."""
+_STEM = 4
+"""Letters that two words have to begin with alike to be taken for forms of one."""
+
+
+class SearchArguments(Arguments):
+    """The arguments of a search."""
+
+    query: str
+    limit: Annotated[int, Field(ge=1, le=MOST_TOOLS)] = MOST_FOUND
+
+
+def spec(deferred: Sequence[ClientTool]) -> JsonObject:
+    """The search as a model is offered it."""
+    spaces = dict.fromkeys(tool.namespace for tool in deferred if tool.namespace is not None)
+    origin = f" They belong to: {', '.join(spaces)}." if spaces else ""
+    return function(
+        SEARCH,
+        f"Searches {len(deferred)} further tools by words of their names and descriptions.{origin} The tools "
+        "that are found can be called from the next step on.",
+        {
+            "query": string("Words for what the tool has to do."),
+            "limit": {"type": "integer", "description": f"Tools to find at most; {MOST_FOUND} if absent."},
+        },
+        ["query"],
+    )
+
+
+def searched(call: Call, deferred: Sequence[ClientTool]) -> Immediate:
+    """The output of a search; raises `BadArguments`."""
+    given = _arguments(call.item["arguments"])
+    found = search(deferred, given.query, given.limit)
+    if not found:
+        return Immediate(f"no tool has these words; {len(deferred)} can be searched: use others")
+    tools = [{"name": tool.name, "description": tool.description} for tool in found]
+    return Immediate(orjson.dumps({"tools": tools}).decode())
+
+
+def _arguments(text: str) -> SearchArguments:
+    given = parsed(SearchArguments, text)
+    if len(given.query.encode("utf-8", "surrogatepass")) > MOST_QUERY_BYTES:
+        raise BadArguments(f"query: at most {MOST_QUERY_BYTES:,} bytes are taken")
+    return given
+
+
+def loaded(state: State, deferred: Sequence[ClientTool]) -> list[ClientTool]:
+    """The tools that the searches of the conversation have found, in the order of their first discovery."""
+    found: dict[str, ClientTool] = {}
+    for item in state.conversation:
+        if (given := _search_of(item)) is not None:
+            found |= {tool.name: tool for tool in search(deferred, given.query, given.limit)}
+    return list(found.values())
+
+
+def _search_of(item: JsonMapping) -> SearchArguments | None:
+    """The search that an item asks for; None for any other item, and for one that was refused."""
+    if item.get("type") != "function_call" or item.get("name") != SEARCH:
+        return None
+    try:
+        return _arguments(item["arguments"]) if isinstance(item.get("arguments"), str) else None
+    except BadArguments:
+        return None
+
+
+def search(tools: Sequence[ClientTool], query: str, limit: int) -> list[ClientTool]:
+    """The tools that fit a query, the best first: rare words count for more, and those of names for most."""
+    asked = set(_words(query))
+    known = [(set(_words(tool.name)), set(_described(tool))) for tool in tools]
+    scores = [0.0] * len(tools)
+    for word in asked:
+        hits = [_IN_NAME * _has(name, word) + _has(more, word) for name, more in known]
+        number = sum(map(bool, hits))
+        rarity = math.log(1 + len(tools) / number) if number else 0.0
+        scores = [score + rarity * hit for score, hit in zip(scores, hits, strict=True)]
+    best = sorted(range(len(tools)), key=lambda place: -scores[place])
+    return [tools[place] for place in best[:limit] if scores[place] > 0]
+
+
+def _described(tool: ClientTool) -> Iterator[str]:
+    yield from _words(tool.description)
+    properties = orjson.loads(tool.schema).get("properties")
+    for name in properties if isinstance(properties, dict) else ():
+        yield from _words(name)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(_HUMP.sub(" ", text).lower())
+
+
+def _has(words: set[str], asked: str) -> float:
+    """1 for a word itself, half of that for another form of it."""
+    return 1.0 if asked in words else 0.5 * any(_alike(word, asked) for word in words)
+
+
+def _alike(one: str, other: str) -> bool:
+    return min(len(one), len(other)) >= _STEM and (one.startswith(other) or other.startswith(one))
