@@ -36,3 +36,8 @@ def function_of_schema(name: str, description: str, schema: JsonObject) -> JsonO
 def string(description: str) -> JsonObject:
     """The schema of a text."""
     return {"type": "string", "description": description}
+
+
+def integer(description: str) -> JsonObject:
+    """The schema of a whole number."""
+    return {"type": "integer", "description": description}

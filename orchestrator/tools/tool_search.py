@@ -20,7 +20,7 @@ from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
-from orchestrator.tools.specs import function, string
+from orchestrator.tools.specs import function, integer, string
 
 MOST_FOUND: Final = 8
 """Tools of one search, if the model names no other number."""
@@ -50,7 +50,7 @@ def spec(deferred: Sequence[ClientTool]) -> JsonObject:
         "that are found can be called from the next step on.",
         {
             "query": string("Words for what the tool has to do."),
-            "limit": {"type": "integer", "description": f"Tools to find at most; {MOST_FOUND} if absent."},
+            "limit": integer(f"Tools to find at most; {MOST_FOUND} if absent."),
         },
         ["query"],
     )

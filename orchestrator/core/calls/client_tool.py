@@ -97,7 +97,7 @@ class ClientToolWork:
 
 
 def _output(parts: Sequence[ClientContent]) -> ToolOutput:
-    """One text of several, or, with an image among them, all in their order; raises `DoesNotAnswer`."""
+    """The texts as one, or, with an image among them, all parts in their order; raises `DoesNotAnswer`."""
     images = [part.image_url for part in parts if isinstance(part, ClientImage)]
     if len(images) > MOST_IMAGES:
         raise DoesNotAnswer(f"contentItems: at most {MOST_IMAGES} images are taken, these are {len(images)}")
