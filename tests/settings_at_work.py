@@ -391,8 +391,11 @@ def provider(settings: Settings) -> ProviderSettings:
 
 
 def request(settings: Settings) -> httpx.Request:
-    """A request as it goes to the wire."""
-    return ModelClient(provider(settings))._request(prompt())
+    """A request as it goes to the wire, in the form in which its parts are easily asked for."""
+    sent = ModelClient(provider(settings))._request(prompt())
+    return httpx.Request(
+        sent.method.decode(), bytes(sent.url).decode(), headers=sent.headers, extensions=sent.extensions
+    )
 
 
 def retries(settings: Settings) -> tuple[int, int]:
@@ -407,9 +410,8 @@ def limits(settings: Settings) -> ProviderLimits:
 
 def proxied(settings: Settings) -> bytes | None:
     """The proxy that a connection of the provider's goes through."""
-    lane = Connections(provider(settings))._new_lane()
-    url = getattr(lane.transport._pool, "_proxy_url", None)
-    return url.host if url else None
+    proxy = Connections(provider(settings))._maker._proxy
+    return proxy.url.host if proxy else None
 
 
 def body(settings: Settings) -> dict[str, Any]:

@@ -4,8 +4,8 @@
      └ _exchange     one attempt: the request sent, its answer judged, its stream read
         └ _events    one accepted stream: bytes to SSE to `ModelEvent`, by the reader of its format
 
-httpx is used below its client class, at the transport: one streamed response needs no
-cookies, redirects or auth flows, and every layer costs CPU on each chunk. This module does
+httpcore is used below its pool: one streamed response needs no cookies, redirects or auth
+flows, and every layer costs CPU on each chunk. This module does
 not know what the items of a prompt mean, and keeps nothing between two requests but open
 connections. What differs between the Responses API and chat completions is in `formats`.
 """
@@ -14,18 +14,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Self, cast
 
+import httpcore
 import httpx
 import orjson
 
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.model.connections import MAX_CONNECTIONS, Connections
+from orchestrator.model.connections import (
+    BROKEN,
+    MAX_CONNECTIONS,
+    UNREACHED,
+    Connections,
+    Exchange,
+    url_of,
+)
 from orchestrator.model.errors import (
     CUT,
     CodexErrorInfo,
@@ -103,8 +111,12 @@ class ModelClient:
         self.provider = provider
         self._ports = ports or ClientPorts()
         self._format = format_of(provider)
-        self._url = httpx.URL(request_url(provider, self._format.path))
+        url = httpx.URL(request_url(provider, self._format.path))
+        self._url = url_of(url)
         self._headers = self._fixed_headers()
+        # A provider's table may name another host, in letters of any size.
+        named = any(name.lower() == "host" for name in self._headers)
+        self._host = {} if named else {"Host": url.netloc.decode("ascii")}
         self._connections = Connections(provider, max_connections)
 
     async def __aenter__(self) -> Self:
@@ -146,14 +158,14 @@ class ModelClient:
             error.censor(partial(redacted, self.provider))
             raise
 
-    async def _exchange(self, request: httpx.Request, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:
+    async def _exchange(self, request: httpcore.Request, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:
         reader = self._format.reader(prompt, self.provider)
-        async with self._connections.lend() as transport:
-            response = await self._send(transport, request)
+        async with self._connections.lend() as exchange:
+            response = await self._send(exchange, request)
             try:
-                if response.status_code != 200:
+                if response.status != 200:
                     raise await self._judged(response)
-                if snapshot := rate_limit_snapshot(response.headers):
+                if snapshot := rate_limit_snapshot(_headers_of(response)):
                     yield RateLimits(snapshot)
                 async with aclosing(self._events(response, reader)) as events:
                     async for event in events:
@@ -162,9 +174,9 @@ class ModelClient:
                 await response.aclose()
 
     async def _events(
-        self, response: httpx.Response, reader: ResponseReader
+        self, response: httpcore.Response, reader: ResponseReader
     ) -> AsyncGenerator[ModelEvent, None]:
-        chunks = cast(_Chunks, aiter(cast(httpx.AsyncByteStream, response.stream)))
+        chunks = _chunks_of(response)
         parser = SseParser()
         clock = asyncio.get_running_loop().time
         idle_s, read = self.provider.stream_idle_timeout_s, reader.read
@@ -204,7 +216,7 @@ class ModelClient:
         try:
             async with asyncio.timeout_at(deadline):
                 return await anext(chunks)
-        except (StopAsyncIteration, TimeoutError, httpx.HTTPError, OSError) as error:
+        except (StopAsyncIteration, *BROKEN) as error:
             if reader.finished:
                 return None
             raise self._cut(self._ending(error)) from error
@@ -218,31 +230,31 @@ class ModelClient:
             case _:
                 return _reason(error)
 
-    async def _send(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+    async def _send(self, exchange: Exchange, request: httpcore.Request) -> httpcore.Response:
         name, idle_s = self.provider.id, self.provider.stream_idle_timeout_s
         try:
             async with asyncio.timeout(idle_s):
-                return await transport.handle_async_request(request)
+                return await exchange.send(request)
         except TimeoutError as error:
             # Not passed over in silence: the user would stare at nothing for minutes, several times.
             raise self._cut(f"no answer within {idle_s:g} s") from error
-        except (httpx.HTTPError, OSError) as error:
+        except BROKEN as error:
             raise _PassingFault(
                 f"model provider {name} cannot be reached at {place_of(self.provider)}: {_reason(error)}; "
                 "check the network, and the base_url and proxy of the provider",
                 {"http_connection_failed": {"http_status_code": None}},
                 # A connection that broke behind the request's last byte may have brought it there.
-                served=not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)),
+                served=not isinstance(error, UNREACHED),
             ) from error
 
-    async def _judged(self, response: httpx.Response) -> ModelError | _PassingFault:
+    async def _judged(self, response: httpcore.Response) -> ModelError | _PassingFault:
         """The error that an answer other than 200 amounts to; reads its body, up to a limit."""
-        name, status = self.provider.id, response.status_code
+        name, status = self.provider.id, response.status
         fault = ProviderFault.of_body(await self._error_body(response))
         fault = ProviderFault(fault.code, redacted(self.provider, str(fault)))
         if fatal := fatal_by_status(name, status, fault):
             return fatal.unserved()
-        wait_s = retry_after_s(response.headers)
+        wait_s = retry_after_s(_headers_of(response))
         message = f"model provider {name} answered {status}: {fault}"
         if status in (429, 503) and wait_s is not None and wait_s > HELD_WAIT_S:
             return RateLimited(message, wait_s).unserved()
@@ -250,12 +262,12 @@ class ModelClient:
             message, {"response_too_many_failed_attempts": {"http_status_code": status}}, wait_s
         )
 
-    async def _error_body(self, response: httpx.Response) -> bytes:
+    async def _error_body(self, response: httpcore.Response) -> bytes:
         body = bytearray()
         # A body that breaks off or never ends is no reason to lose the status that came before it.
-        with suppress(httpx.HTTPError, OSError, TimeoutError):
+        with suppress(*BROKEN):
             async with asyncio.timeout(HELD_WAIT_S):
-                async for chunk in cast(httpx.AsyncByteStream, response.stream):
+                async for chunk in _chunks_of(response):
                     body += chunk
                     if len(body) >= MAX_ERROR_BODY:
                         break
@@ -274,7 +286,7 @@ class ModelClient:
             delay_s = min(BACKOFF_BASE_S * 2.0**used, MAX_BACKOFF_S) * self._ports.jitter()
         await self._ports.sleep(delay_s)
 
-    def _request(self, prompt: Prompt) -> httpx.Request:
+    def _request(self, prompt: Prompt) -> httpcore.Request:
         try:
             content = orjson.dumps(self._format.body(prompt, self.provider))
         except TypeError as error:
@@ -283,13 +295,14 @@ class ModelClient:
                 f"the prompt for model provider {self.provider.id} cannot be written as JSON: {error}",
                 "bad_request",
             ).unserved() from error
-        timeouts = {"connect": self.provider.connect_timeout_s, "read": None, "write": None, "pool": None}
-        return httpx.Request(
+        headers = self._host | {"Content-Length": str(len(content))}
+        headers |= session_headers(prompt.session_id) | self._headers
+        return httpcore.Request(
             "POST",
             self._url,
-            headers=session_headers(prompt.session_id) | self._headers,
+            headers=[(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()],
             content=content,
-            extensions={"timeout": timeouts},
+            extensions={"timeout": {"connect": self.provider.connect_timeout_s}},
         )
 
     def _fixed_headers(self) -> dict[str, str]:
@@ -319,10 +332,20 @@ class ModelClient:
 
 
 async def _read_to_end(chunks: _Chunks) -> None:
-    with suppress(TimeoutError, httpx.HTTPError, OSError):
+    with suppress(*BROKEN):
         async with asyncio.timeout(_TAIL_S):
             async for _ in chunks:
                 pass
+
+
+def _chunks_of(response: httpcore.Response) -> _Chunks:
+    """The body as it comes; the response's own iterator would be one layer more for each piece."""
+    return cast(_Chunks, aiter(cast(AsyncIterable[bytes], response.stream)))
+
+
+def _headers_of(response: httpcore.Response) -> dict[str, str]:
+    """The answer's headers by their names in small letters."""
+    return {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
 
 
 def _reason(error: Exception) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-import httpx
 import pytest
 
-from orchestrator.model.connections import Connections
+from orchestrator.model.connections import Connections, Lane
 from orchestrator.tables import ProviderSettings
 
 KEPT_S = 30.0
@@ -18,10 +17,10 @@ def connections(most: int = 8) -> Connections:
     return Connections(ProviderSettings(id="openai", base_url="http://localhost"), most)
 
 
-async def lent(among: Connections, at_once: int) -> list[httpx.AsyncHTTPTransport]:
-    """Transports that so many exchanges side by side are lent; the last one ends first."""
+async def lent(among: Connections, at_once: int) -> list[Lane]:
+    """Lanes that so many exchanges side by side are lent; the last one ends first."""
     async with AsyncExitStack() as stack:
-        return [await stack.enter_async_context(among.lend()) for _ in range(at_once)]
+        return [(await stack.enter_async_context(among.lend())).lane for _ in range(at_once)]
 
 
 async def test_exchange_gets_the_connection_that_came_free_last() -> None:
@@ -35,24 +34,24 @@ async def test_exchange_gets_the_connection_that_came_free_last() -> None:
 
 async def test_exchanges_beyond_the_limit_share_the_least_busy_connection() -> None:
     among = connections(2)
-    transports = await lent(among, 4)
-    assert len(set(transports)) == 2
-    assert transports[2] is not transports[3]
-    assert set(await lent(among, 2)) == set(transports), "both are free again"
+    lanes = await lent(among, 4)
+    assert len(set(lanes)) == 2
+    assert lanes[2] is not lanes[3]
+    assert set(await lent(among, 2)) == set(lanes), "both are free again"
     await among.aclose()
 
 
 async def test_connection_that_nobody_wants_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    among, closed, late_s = connections(), list[httpx.AsyncHTTPTransport](), 0.0
+    among, closed, late_s = connections(), list[Lane](), 0.0
     loop = asyncio.get_running_loop()
-    clock, close = loop.time, httpx.AsyncHTTPTransport.aclose
+    clock, close = loop.time, Lane.aclose
 
-    async def noted(transport: httpx.AsyncHTTPTransport) -> None:
-        closed.append(transport)
-        await close(transport)
+    async def noted(lane: Lane) -> None:
+        closed.append(lane)
+        await close(lane)
 
     monkeypatch.setattr(loop, "time", lambda: clock() + late_s, raising=False)
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "aclose", noted)
+    monkeypatch.setattr(Lane, "aclose", noted)
     first, second = await lent(among, 2)
     assert await lent(among, 1) == [first]
     late_s = KEPT_S + 1
