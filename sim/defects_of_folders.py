@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.broker import commit_requests, machines
+from orchestrator.broker.broker import Broker
 from orchestrator.core import evolve, outstanding
 from orchestrator.core.decide import child_folder, workspace
 from orchestrator.core.evolve import workspace as workspace_facts
@@ -122,6 +123,30 @@ DEFECTS = (
         "any machine takes what is unsaved",
         "a session whose changes are on one machine alone is left to that machine no longer than others are",
         lua("claim", "if s.unsaved == '1' then return", "if s.unsaved == '2' then return"),
+        "folders",
+    ),
+    Mutant(
+        "machines without room take sessions",
+        "a worker whose machine has no room for folders is given portable sessions that others could have",
+        lua("claim", "if roomless and s.copy_on", "if roomless and not s.copy_on"),
+        "folders",
+    ),
+    Mutant(
+        "workers do not say that they lack room",
+        "a worker asks for sessions as if its machine had room for their folders",
+        text(Broker, "claim", "roomless = unfit and", "roomless = False and"),
+        "folders",
+    ),
+    Mutant(
+        "nothing tells that new sessions are portable",
+        "a portable session that nobody has claimed yet passes for one that needs no room",
+        lua("_birth", "if b.portable then", "if false then"),
+        "folders",
+    ),
+    Mutant(
+        "sessions wait where no machine has room",
+        "a worker without room leaves a session to others, and nobody else is there",
+        text(machines, "others_fit", "return any(", "return True or any("),
         "folders",
     ),
     Mutant(

@@ -82,6 +82,8 @@ class Folders:
     hosts: int = 2
     hosts_of: dict[str, str] = field(default_factory=dict)
     """By worker."""
+    full: dict[str, float] = field(default_factory=dict)
+    """Hosts with too little room for another folder, and since when."""
     lost: set[str] = field(default_factory=set)
     """Hosts that never come back."""
     faulty: bool = True
@@ -225,6 +227,9 @@ class SimFolders:
         """Whether the keeper of this claim lives: nothing else touches the copy."""
         return self._loop.time() < self._trusted_until_s(claim.claim_id)
 
+    async def unfit(self) -> str:
+        return "too little room" if self.machine in self._folders.full else ""
+
     async def has(self, state: State) -> SnapshotId | None:
         return self._has(state)
 
@@ -237,7 +242,7 @@ class SimFolders:
             self._folders.stops(self._worker)
             await asyncio.sleep(0.1)
         place, known = (self.machine, str(claim.session)), state.workspace
-        if self._folders.faulty and self._rng.random() < 0.05:
+        if self.machine in self._folders.full or (self._folders.faulty and self._rng.random() < 0.05):
             return FolderFailed(self.machine, "no space left", elsewhere=True)
         if known.snapshot is None:
             return await self._first(state, claim)

@@ -67,6 +67,13 @@ FOLDER_RULES = {
         ),
         Case("a session was claimed that its worker had passed over before"),
     ),
+    "roomy": Rule(
+        (
+            "A portable session is claimed by no worker whose machine has no room for folders, while another"
+            " machine's has; unless its changes are there alone."
+        ),
+        Case("a worker without room passed over a portable session"),
+    ),
     "given_up": Rule(
         "What a person gives up of a folder is gone, and the log says who did it, and of nobody else.",
         Case("unsaved changes were given up"),

@@ -35,7 +35,7 @@ from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.bench import SimBench
 from sim.files import SimFiles
-from sim.folders import Folders, SimFolders
+from sim.folders import PORTABLE, Folders, SimFolders
 from sim.host_folders import SimHostFolders
 from sim.knobs import Knobs
 from sim.ledger import Ledger, SimSupervisor
@@ -284,7 +284,7 @@ class Machine(Process):
             ),
         )
         bench = SimBench(site.watch.jobs, site.model, site.ledger, self.supervisor, name)
-        facts = MachineFacts(machine_id=host, core=core)
+        facts = MachineFacts(machine_id=host, core=core, workspaces=PORTABLE.root)
         config = WorkerConfig(name, pools, runner, bench=bench if site.benches else None, facts=lambda: facts)
         self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
         self.task = site.loop.start(self.main, self.worker.run(), "worker")

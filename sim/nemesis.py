@@ -199,6 +199,7 @@ class Nemesis(Degradations, Rewinds):
         self.site.files.full.clear()
         self.site.objects.away = False
         self.site.folders.faulty = False
+        self.site.folders.full.clear()
         self._trigger = None
         if self.failover is not None:
             self.failover.ends()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -20,6 +21,10 @@ from sim.double import Double
 from sim.folders import Folders
 from sim.observer import Observer
 
+ROOMLESS = 17
+"""The place of a claim's word that its worker makes no folders."""
+BEATS_S = 8.0
+"""Heartbeats of a worker that is there come every 5 s."""
 PLACED = frozenset({"claim", "heartbeat", "revoke"})
 """Scripts that the rules go by, beside commits."""
 SILENT_S = SILENT_MS / 1000
@@ -31,6 +36,20 @@ LEFT_S = 5.0
 """A second, and one more for each time that Redis's clock was set back."""
 PATIENCE_S = 12.0
 """A worker that is told to leave a session asks for heartbeats, and then again: its answers may be late."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A worker's last word of itself."""
+
+    host: str
+    pools: tuple[str, ...]
+    fits: bool
+    """Whether it makes folders, and takes sessions."""
+    since_s: float
+    """Since when it has said so at each heartbeat, and missed none."""
+    heard_s: float
+    redis_s: float
 
 
 class Placement:
@@ -46,6 +65,10 @@ class Placement:
         """When a session was left first since it was claimed last."""
         self._forsaken_s: dict[str, float] = {}
         """The same, since its machine is gone or its changes were given up."""
+        self._told: dict[str, _Told] = {}
+        """What each worker has said of itself last."""
+        self._fit_s: dict[tuple[str, tuple[str, ...]], float] = {}
+        """By host and pools: when a worker was heard last that makes folders."""
         self._given_up: dict[str, tuple[str, float]] = {}
         """The person who gave a session's unsaved changes up, and when, until its log says so."""
 
@@ -54,9 +77,12 @@ class Placement:
         code = reply[0]
         if name == "heartbeat" and code == b"OK":
             self._heard(words)
+        elif name == "claim" and code == b"LEFT" and int(words[ROOMLESS]):
+            self._passed_over(session, _text(words[2]))
         elif name == "claim" and code == b"LEFT":
             self._left(session)
         elif name == "claim" and code == b"OK" and _text(words[7]) != "parked":
+            self._had_room(session, words)
             self._claimed(session, _text(words[2]))
         elif name == "revoke" and code == b"OK" and _text(words[-1]):
             self._gives_up(_text(words[-3]), _text(words[-1]), reply)
@@ -92,8 +118,10 @@ class Placement:
         self._is_gone(host)
         if int(words[2]):
             self._beats[host].pop(worker, None)
+            self._told.pop(worker, None)
         else:
             self._beats[host][worker] = self._watch.redis_s
+            self._says(worker, host, state)
 
     def _is_gone(self, host: str) -> bool:
         """Whether no worker of the host was heard from lately; notes when that was so."""
@@ -102,6 +130,53 @@ class Placement:
         if gone:
             self._gone_s[host] = self._watch.now_s
         return gone
+
+    # ── room ──────────────────────────────────────────────────────────────────────────────────
+
+    def _says(self, worker: str, host: str, state: dict[str, Any]) -> None:
+        fits = not state.get("unfit") and not state.get("draining")
+        now_s, redis_s, pools = self._watch.now_s, self._watch.redis_s, tuple(state["pools"])
+        before = self._told.get(worker)
+        same = before is not None and before.fits == fits and 0 <= redis_s - before.redis_s <= BEATS_S
+        since_s = before.since_s if before is not None and same else now_s
+        self._told[worker] = _Told(host, pools, fits, since_s, now_s, redis_s)
+        if fits:
+            self._fit_s[host, pools] = now_s
+
+    def _passed_over(self, session: str, worker: str) -> None:
+        """A worker without room has left a session to others."""
+        self._watch.reach.saw("roomy")
+        late_s, host = self._watch.now_s - SILENT_S - ON_ITS_WAY_S, self._folders.host_of(worker)
+        pool = self._pool(session)
+        others = (at for (there, pools), at in self._fit_s.items() if there != host and pool in pools)
+        if not self._is_excused() and all(at < late_s for at in others):
+            self._watch.broken("taken", f"{session} is left by {worker}, and no other machine has room")
+
+    def _had_room(self, session: str, words: Sequence[Any]) -> None:
+        """A portable session was claimed: its worker has room, or no other, or alone has its changes."""
+        seen, worker = self._watch.sessions.get(session), _text(words[2])
+        if seen is None or seen.state.facts.portable is None or self._is_excused():
+            return
+        host, unsaved = self._folders.host_of(worker), seen.state.workspace.unsaved
+        if unsaved is not None and unsaved.machine == host:
+            return
+        # An adopted one needs no folder to be told what waits for it; it is not claimed as the next one.
+        knew = _text(words[7]) == "next" and self._knew_of_room(worker, host, seen.pool)
+        if int(words[ROOMLESS]) or knew:
+            self._watch.broken("roomy", f"{session}: {worker} takes it, and {host} has no room for folders")
+
+    def _knew_of_room(self, worker: str, host: str, pool: str) -> bool:
+        """Whether a worker whose machine has no room must have known that another machine has some."""
+        now_s, own, full_s = self._watch.now_s, self._told.get(worker), self._folders.full.get(host)
+        known_s = now_s - ON_ITS_WAY_S
+        if own is None or own.fits or own.since_s > known_s or full_s is None:
+            return False
+        others = (one for one in self._told.values() if one.host != host and pool in one.pools)
+        return any(one.fits and one.since_s < known_s and one.heard_s > now_s - BEATS_S for one in others)
+
+    def _pool(self, session: str) -> str:
+        seen = self._watch.sessions.get(session)
+        return seen.pool if seen is not None else ""
 
     # ── claims ────────────────────────────────────────────────────────────────────────────────
 

@@ -1,6 +1,6 @@
-"""Machines that vanish, and come back or not, while a session's changes are on one of them alone.
+"""Machines that vanish while a session's changes are on one of them alone, or that lack room for a while.
 
-A part of the play `folders`: faults that are drawn at random meet that moment too seldom.
+Parts of the play `folders`: faults that are drawn at random meet these moments too seldom.
 """
 
 from __future__ import annotations
@@ -31,6 +31,18 @@ async def strands(nemesis: Nemesis, rng: Random) -> None:
         # For longer than a lease, and sometimes for longer than heartbeats are waited for.
         await asyncio.sleep(rng.uniform(4.0, 25.0))
         nemesis.site.objects.away = False
+
+
+async def crowds(nemesis: Nemesis, rng: Random) -> None:
+    """Leaves a host too little room for folders, for longer than its workers need to say so; until peace."""
+    full = nemesis.site.folders.full
+    while not nemesis.calm.is_set():
+        host = f"h{rng.randrange(nemesis.site.folders.hosts) + 1}"
+        nemesis.site.trace.note("nemesis", "crowds", host)
+        full[host] = nemesis.site.loop.time()
+        await asyncio.sleep(rng.uniform(5.0, 40.0))
+        full.pop(host, None)
+        await asyncio.sleep(rng.uniform(0.5, 5.0))
 
 
 def _man(nemesis: Nemesis) -> None:

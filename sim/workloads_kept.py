@@ -12,7 +12,7 @@ from sim.fixture import Fixture, new_session, perhaps_agents, used, visits
 from sim.folders import PORTABLE, SCRIPTED
 from sim.held_messages import LateWord
 from sim.people import FREE, Person
-from sim.stranding import strands
+from sim.stranding import crowds, strands
 
 MERGING = (
     *("subagent_spawn", "shell", "subagent_spawn", "subagent_await", "subagent_await"),
@@ -122,6 +122,9 @@ async def folders(fixture: Fixture) -> None:
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     if copies:
         fixture.site.folders.shared[session] = []
+    room = Random(f"room:{rng.getstate()[1][:4]}")
+    if room.random() < 0.4:
+        fixture.site.loop.start(fixture.nemesis.lane, crowds(fixture.nemesis, room), "crowds")
     if rng.random() < 0.8:
         stranding = strands(fixture.nemesis, Random(rng.getrandbits(64)))
         fixture.site.loop.start(fixture.nemesis.lane, stranding, "strands")

@@ -40,6 +40,7 @@ from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import (
     BrokerConfig,
     Claim,
+    Claimant,
     Claimed,
     CommitRequest,
     Committed,
@@ -158,16 +159,25 @@ class Broker(
     # ── holding ───────────────────────────────────────────────────────────────────────────────
 
     async def claim(
-        self, pool: str, worker: str, claim_id: str, shard: int, guess: SessionId | None = None
+        self,
+        pool: str,
+        worker: str,
+        claim_id: str,
+        shard: int,
+        guess: SessionId | None = None,
+        *,
+        unfit: bool = False,
     ) -> Claimed | None:
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
         `guess` is who that may be: a good one saves a poll, a bad one changes nothing. What is left to
-        another machine is passed over, see `returns_in`.
+        another machine is passed over, see `returns_in`; so is every portable session while this one is
+        `unfit` to make folders and others are not.
         Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
-        who = (pool, worker, claim_id)
+        roomless = unfit and await self._machines.others_fit(pool, self.config.machine)
+        who = Claimant(pool, worker, claim_id, roomless)
         if guess is not None:
             found, certain = await self._claim_next(guess, who)
             if certain:
@@ -178,7 +188,7 @@ class Broker(
         """Seconds until a session that is left to another machine is asked for again; None if none is."""
         return self._left.returns_in(pool, shard)
 
-    async def _claim_next(self, guess: SessionId, who: tuple[str, str, str]) -> tuple[Claimed | None, bool]:
+    async def _claim_next(self, guess: SessionId, who: Claimant) -> tuple[Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
         for _ in range(_CANDIDATES):
             if guess in self._passed(guess, who):
@@ -197,10 +207,9 @@ class Broker(
             guess = SessionId(named)
         return None, False
 
-    async def _claim_first(self, shard: int, who: tuple[str, str, str]) -> Claimed | None:
-        pool = who[0]
+    async def _claim_first(self, shard: int, who: Claimant) -> Claimed | None:
         damaged: list[Corrupt] = []
-        keys, offset = [self.keys.due(shard, pool), self.keys.leases(shard, pool)], 0
+        keys, offset = [self.keys.due(shard, who.pool), self.keys.leases(shard, who.pool)], 0
         while True:
             now, expired, due = await self._connection.run(
                 call("peek", keys, offset=offset, count=_CANDIDATES)
@@ -220,9 +229,7 @@ class Broker(
             # A page of sessions that need a newer worker must not hide those behind it.
             offset += _CANDIDATES
 
-    async def _try_claim(
-        self, session: SessionId, who: tuple[str, str, str], damaged: list[Corrupt]
-    ) -> Claimed | None:
+    async def _try_claim(self, session: SessionId, who: Claimant, damaged: list[Corrupt]) -> Claimed | None:
         try:
             return await self._claim(session, who)
         except (UnknownSession, SessionArchived):
@@ -240,59 +247,53 @@ class Broker(
         `core`: the core version of the claim, if it is not this process's.
         """
         place = await self.place(session)
-        who = place.pool, worker, claim_id
+        who = Claimant(place.pool, worker, claim_id, core=core)
         if not parked:
             return await self._claim(session, who)
         # No machine is asked about: who looks at a parked session needs no copy of its folder.
-        reply = await self._connection.run(self._claim_call(session, who, "parked", core=core))
+        reply = await self._connection.run(self._claim_call(session, who, "parked"))
         return self._claimed(reply, session, who)
 
-    async def _claim(self, session: SessionId, who: tuple[str, str, str], whom: str = "") -> Claimed | None:
+    async def _claim(self, session: SessionId, who: Claimant, whom: str = "") -> Claimed | None:
         return self._claimed(await self._ask(session, who, whom), session, who)
 
-    def _passed(self, session: SessionId, who: tuple[str, str, str]) -> tuple[SessionId, ...]:
-        return self._left.sessions(who[0], self.keys.shard_of(session))
+    def _passed(self, session: SessionId, who: Claimant) -> tuple[SessionId, ...]:
+        return self._left.sessions(who.pool, self.keys.shard_of(session))
 
-    async def _ask(self, session: SessionId, who: tuple[str, str, str], whom: str) -> list[Any]:
+    async def _ask(self, session: SessionId, who: Claimant, whom: str) -> list[Any]:
         """The answer to a claim; what is left to a machine is claimed again if that is gone, or full."""
         reply = await self._connection.run(self._claim_call(session, who, whom))
         if reply[0] != b"LEFT":
             return reply
         _, machine, unsaved, wait_ms, _ = reply
-        if on := machine.decode():
-            there = await self._machines.state(who[0], on)
+        if (on := machine.decode()) and not who.roomless:
+            there = await self._machines.state(who.pool, on)
             if there.gone or (there.full and not unsaved):
                 spare = (on if there.gone else "", on if there.full else "")
                 again = await self._connection.run(self._claim_call(session, who, whom, spare))
                 if again[0] != b"LEFT":
                     return again
-        seconds = LOOK_AGAIN_S if unsaved else wait_ms / 1000
-        self._left.leave(who[0], self.keys.shard_of(session), session, seconds)
+        seconds = LOOK_AGAIN_S if unsaved or who.roomless else wait_ms / 1000
+        self._left.leave(who.pool, self.keys.shard_of(session), session, seconds)
         return reply
 
     async def _heartbeats(self) -> tuple[Sequence[Heard], int]:
         return await self.workers(), await self.server_ms()
 
     def _claim_call(
-        self,
-        session: SessionId,
-        who: tuple[str, str, str],
-        whom: str,
-        spare: tuple[str, str] = ("", ""),
-        core: int | None = None,
+        self, session: SessionId, who: Claimant, whom: str, spare: tuple[str, str] = ("", "")
     ) -> ScriptCall:
         """A claim; `spare` are a machine that is gone, and one that is full."""
-        pool, worker, claim_id = who
         config, shard = self.config, self.keys.shard_of(session)
-        due, leases, _, clock = self.keys.pool(shard, pool)
+        due, leases, _, clock = self.keys.pool(shard, who.pool)
         return call(
             "claim",
             [self.keys.session(session), self.keys.sq(session), self.keys.eq(session), due, leases, clock],
             session=session,
-            pool=pool,
-            worker=worker,
-            claim=claim_id,
-            core=config.core_version if core is None else core,
+            pool=who.pool,
+            worker=who.worker,
+            claim=who.claim_id,
+            core=config.core_version if who.core is None else who.core,
             lease_ms=int(config.lease_s * 1000),
             certain_ms=self._witnesses[shard].certain_ms(),
             whom=whom,
@@ -304,17 +305,17 @@ class Broker(
             gone=spare[0],
             full=spare[1],
             leave_ms=int(config.leave_s * 1000),
+            roomless=who.roomless,
             passing=self._passed(session, who)[:MOST_PASSED],
         )
 
-    def _claimed(self, reply: list[Any], session: SessionId, who: tuple[str, str, str]) -> Claimed | None:
-        pool, worker, claim_id = who
+    def _claimed(self, reply: list[Any], session: SessionId, who: Claimant) -> Claimed | None:
         match code_of(reply, session):
             case "OK":
                 self._note_time(self.keys.shard_of(session), reply[10])
                 tree = TreeId(reply[2].decode())
-                self._keep(Place(session, tree, pool))
-                return claimed(reply, Claim(session, tree, worker, claim_id, reply[1], pool))
+                self._keep(Place(session, tree, who.pool))
+                return claimed(reply, Claim(session, tree, who.worker, who.claim_id, reply[1], who.pool))
             case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
                 return None
             case code:

@@ -70,8 +70,11 @@ The fields of a session's hash, by who writes them:
     namespace source who ephemeral                   birth: where it is listed, who may see it, who made it
     recency shelved                                  birth commit enlist: its place in the fleet's index
     note:<name>                                      note: kept for clients beside the log
-    copy_on unsaved failed_on                        commit: the machine of a portable folder's copy, whether
-                                                     it alone has the last changes, and who could not make it
+    copy_on                                          birth, and commit: the machine of a portable folder's
+                                                     copy; empty where there is none, and only such sessions
+                                                     have it
+    unsaved failed_on                                commit: whether that machine alone has the last changes,
+                                                     and who could not make the folder
     left_ms                                          claim: when others first left it to that machine
     abandoned                                        revoke: who gave these changes up; commit clears
     snapshot_seq                                     snapshot restore

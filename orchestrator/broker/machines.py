@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.broker.records import Heard
-from orchestrator.broker.worker_state import SILENT_MS, WorkerState, decoded
+from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, decoded
 from orchestrator.core.ids import SessionId
 
 LOOK_AGAIN_S = 1.0
@@ -19,6 +19,8 @@ LOOK_AGAIN_S = 1.0
 again."""
 MOST_PASSED = 16
 """Sessions that a claim names as left. Others are left all the same, and cost a poll."""
+
+_Told = tuple[WorkerState, MachineFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +30,36 @@ class MachineState:
     gone: bool
     """No worker of the pool was heard from there lately."""
     full: bool
-    """None of those that were has room for another session."""
+    """None of those that were has room for another session, or for folders."""
 
 
 def machine_state(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> MachineState:
     """The state of a machine for a pool, by all heartbeats that there are."""
     there = list(_workers_there(heard, now_ms, pool, machine))
-    full = all(one.draining or one.held >= one.room for one in there)
+    full = all(one.draining or one.held >= one.room or bool(facts.unfit) for one, facts in there)
     return MachineState(gone=not there, full=full)
 
 
-def _workers_there(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> Iterator[WorkerState]:
+def others_fit(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> bool:
+    """Whether another machine has a worker of the pool that makes portable folders."""
+    return any(
+        facts.machine_id != machine and facts.workspaces and not facts.unfit and not one.draining
+        for one, facts in _workers_of(heard, now_ms, pool)
+    )
+
+
+def _workers_there(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> Iterator[_Told]:
+    return (told for told in _workers_of(heard, now_ms, pool) if told[1].machine_id == machine)
+
+
+def _workers_of(heard: Sequence[Heard], now_ms: int, pool: str) -> Iterator[_Told]:
+    """The workers of a pool that were heard lately, and know machines."""
     for one in heard:
         if now_ms - one.heard_ms >= SILENT_MS:
             continue
         state = decoded(one.state)
-        if state.facts is not None and state.facts.machine_id == machine and pool in state.pools:
-            yield state
+        if state.facts is not None and pool in state.pools:
+            yield state, state.facts
 
 
 @dataclass(slots=True)
@@ -60,11 +75,19 @@ class Machines:
 
     async def state(self, pool: str, machine: str) -> MachineState:
         """The state of a machine for a pool, at most `LOOK_AGAIN_S` old."""
+        await self._look()
+        return machine_state(self._heard, self._now_ms, pool, machine)
+
+    async def others_fit(self, pool: str, machine: str) -> bool:
+        """Whether another machine makes portable folders for the pool, by heartbeats that are as old."""
+        await self._look()
+        return others_fit(self._heard, self._now_ms, pool, machine)
+
+    async def _look(self) -> None:
         at = self.monotonic()
         if self._read_at is None or at - self._read_at >= LOOK_AGAIN_S:
             self._heard, self._now_ms = await self.read()
             self._read_at = at
-        return machine_state(self._heard, self._now_ms, pool, machine)
 
 
 @dataclass(slots=True)

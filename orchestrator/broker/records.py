@@ -71,6 +71,19 @@ class Claim:
     pool: str
 
 
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A worker that asks for sessions of a pool, and the id of the claim that it would get."""
+
+    pool: str
+    worker: str
+    claim_id: str
+    roomless: bool = False
+    """It leaves portable sessions to others."""
+    core: int | None = None
+    """The core version of the claim, if it is not this process's."""
+
+
 @record
 class SqEntry:
     """An entry of a session's queue, to be decided in the order of arrival."""

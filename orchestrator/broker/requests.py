@@ -101,6 +101,7 @@ def birth(
         "status": born.status,
         "meta": born.meta,
         "min_core": core_version,
+        "portable": born.portable,
         "entries": born.entries,
         "events": born.events,
         "submissions": submissions,

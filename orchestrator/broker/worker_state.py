@@ -31,6 +31,8 @@ class MachineFacts:
     """The folder below which it has copies of portable folders; of an older worker, none."""
     machine_id: str = ""
     """The stable name under which logs know its machine's copies; of an older worker, none."""
+    unfit: str = ""
+    """Why its machine makes no portable folders now; empty if it does, and of an older worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,8 @@ class NewSession:
     meta: bytes = b""
     submissions: tuple[NewSubmission, ...] = ()
     status: str = "idle"
+    portable: bool = False
+    """Whether any machine may make its folder: those without room leave the session to others."""
     unsealed: tuple[Encoded, ...] = ()
     """The log of a child that was decided: sealed, it becomes `entries` and `events`."""
 
@@ -198,6 +200,7 @@ def new_session(
         agent_id=facts.agent_id,
         parent=facts.parent_session,
         meta=encode_json(shown),
+        portable=facts.portable is not None,
     )
 
 

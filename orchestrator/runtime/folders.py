@@ -37,6 +37,10 @@ class Folders(Protocol):
         """The machine's name, as entries and people are told it."""
         ...
 
+    async def unfit(self) -> str:
+        """The reason why no folder can be made on this machine now, with the remedy; empty if one can."""
+        ...
+
     async def has(self, state: State) -> SnapshotId | None:
         """The snapshot of the session's unsaved changes, if this machine can make it."""
         ...
@@ -97,6 +101,9 @@ class NoFolders:
     """A worker that serves no portable sessions: it can say so, and give their claims back."""
 
     machine = ""
+
+    async def unfit(self) -> str:
+        return NOT_SERVED
 
     async def has(self, state: State) -> SnapshotId | None:
         return None

@@ -70,6 +70,8 @@ class Worker:
         self._jobs: JobServer | None = None
         if config.bench is not None:
             self._jobs = JobServer(ports, config.bench, (config.name, config.pools), self._has_turn)
+        self._unfit = ""
+        """Why this machine makes no portable folders now, as it was found at the last heartbeat."""
         self._paces = Paces(ports.monotonic)
         self._runner_config = replace(
             config.runner,
@@ -81,6 +83,7 @@ class Worker:
     async def run(self) -> None:
         """Claims and runs sessions until `drain`, then waits for those it holds."""
         self._renewal.start()
+        self._unfit = await self._ports.folders.unfit()
         self._poll_everything()
         chores = [
             self._ports.spawn(chore, f"worker:{name}")
@@ -203,7 +206,8 @@ class Worker:
         """Takes a session of the shard, if it can; answers who could be next."""
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
-        claimed = await self._ports.broker.claim(pool, self._config.name, claim_id, shard, guess)
+        unfit = bool(self._unfit)
+        claimed = await self._ports.broker.claim(pool, self._config.name, claim_id, shard, guess, unfit=unfit)
         if claimed is None:
             return None
         self._take(claimed, sent_at)
@@ -314,6 +318,7 @@ class Worker:
     async def _heartbeat(self) -> None:
         """Says how this worker is, and hears whether a person wants it to drain."""
         while True:
+            self._unfit = await self._ports.folders.unfit()
             try:
                 if await self._ports.broker.heartbeat(self._config.name, encoded(self._state())):
                     self.drain()
@@ -322,13 +327,14 @@ class Worker:
             await self._ports.sleep(HEARTBEAT_S)
 
     def _state(self) -> WorkerState:
+        facts = self._config.facts()
         return WorkerState(
             pools=self._config.pools,
             held=len(self._runners),
             room=self._config.runner.worker.concurrency,
             draining=self._draining.is_set(),
             paces=self._paces.take(),
-            facts=self._config.facts(),
+            facts=replace(facts, unfit=self._unfit) if facts is not None else None,
         )
 
     async def _say_goodbye(self) -> None:

@@ -96,6 +96,8 @@ def _remarks(one: Heard, state: WorkerState, newest: int, now_ms: int) -> tuple[
         remarks.append(
             f"its clock is {off_ms / 1000:+.1f} s off Redis's: times in logs will not agree; run NTP there"
         )
+    if facts is not None and facts.unfit:
+        remarks.append(f"it leaves portable sessions to workers of other machines: {facts.unfit}")
     return tuple(remarks)
 
 

@@ -94,21 +94,31 @@ class MachineConfig:
 
     def fault(self, portable: PortableFolder) -> str:
         """The reason why no folder of this session can be made on this machine; empty if one can."""
-        root, settings = self.root, self.settings
-        if self.cannot_mount:
-            return self.cannot_mount
-        if Path(portable.root) != root:
+        root = self.root
+        if Path(portable.root) != root and not self.cannot_mount:
             return (
                 f"`workspace.root` is {root} on this machine, and the session's folder lies below "
                 f"{portable.root}: set it alike for all workers of the session's pool"
             )
+        if why := self.unfit():
+            return why
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return ""
+
+    def unfit(self) -> str:
+        """The reason why no folder can be made on this machine now; empty if one can. Writes nothing."""
+        root, least = self.root, self.settings.min_free
+        if self.cannot_mount:
+            return self.cannot_mount
         if Path(os.path.realpath(root)) != root:
             return f"`workspace.root` ({root}) leads through a symbolic link: name the folder itself"
-        free = os.statvfs(root)
-        if free.f_bavail * free.f_frsize < settings.min_free:
+        try:
+            free = os.statvfs(next(place for place in (root, *root.parents) if place.exists()))
+        except OSError as error:
+            return f"`workspace.root` ({root}) cannot be looked at: {error.strerror}"
+        if free.f_bavail * free.f_frsize < least:
             return (
-                f"the disk of {root} has less than {settings.min_free:,} bytes free (`workspace.min_free`): "
+                f"the disk of {root} has less than {least:,} bytes free (`workspace.min_free`): "
                 "make room on this machine"
             )
         return ""
@@ -162,6 +172,9 @@ class MachineFolders:
         return frozenset(held.copy.session for held in self._held.values())
 
     # ── making ────────────────────────────────────────────────────────────────────────────────
+
+    async def unfit(self) -> str:
+        return await asyncio.to_thread(self._config.unfit)
 
     async def has(self, state: State) -> SnapshotId | None:
         copy = Copy(self._config.root, state.facts.session_id, self._boot)

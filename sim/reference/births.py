@@ -25,6 +25,7 @@ class Birth:
     status: bytes
     meta: bytes
     min_core: int
+    portable: bool
     entries: list[list[bytes]]
     events: list[list[bytes]]
     submissions: list[list[bytes]]
@@ -42,6 +43,7 @@ def birth(given: Given, pools: Sequence[Pool], keys: Sequence[bytes], first: int
         given.word(),
         given.word(),
         given.number(),
+        bool(given.number()),
         given.rows(3),
         given.rows(4),
         given.rows(6),
@@ -114,6 +116,8 @@ def new_session(sight: Sight, it: Birth, around: Around, labels: Labels) -> None
     session |= {b"owner": b"", b"claim": b"", b"regular": b"0", b"interrupts": b"0"}
     session |= {b"namespace": labels.namespace, b"source": labels.source}
     session |= {b"who": labels.who, b"ephemeral": labels.ephemeral}
+    if it.portable:
+        session[b"copy_on"] = b""
     append_entries(sight, rollout, it.entries, 0, b"0")
     append_events(sight, eq, it.events, 0, keep, ttl_ms)
     for client, submission, digest, kind, payload, sender in it.submissions:

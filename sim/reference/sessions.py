@@ -179,17 +179,21 @@ def fire(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 @dataclass(frozen=True)
 class Affinity:
-    """The machines that a claimer names: its own, one that is gone, one that is full; and its patience."""
+    """A claimer's machine, one that is gone, one that is full; its patience, and whether it lacks room."""
 
     machine: bytes
     gone: bytes
     full: bytes
     leave_ms: int
+    roomless: bool
 
     def waits_ms(self, session: Fields, now: int) -> int:
         """How long the session is left to others; a first look at one that is saved is noted."""
         on, failed_on = session.get(b"copy_on", b""), session.get(b"failed_on", b"")
         copy_elsewhere = on not in (b"", self.machine, self.gone)
+        kept_here = on == self.machine and session.get(b"unsaved") == b"1" and not session.get(b"abandoned")
+        if self.roomless and b"copy_on" in session and not kept_here:
+            return max(self.leave_ms, 1)
         if session.get(b"unsaved") == b"1":
             return max(self.leave_ms, 1) if copy_elsewhere and not session.get(b"abandoned") else 0
         if (not copy_elsewhere or on == self.full) and failed_on != (self.machine or None):
@@ -207,7 +211,8 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     core, lease_ms, certain_ms = given.number(), given.number(), given.number()
     whom, page, most_tries, event = given.word(), given.number(), given.number(), given.word()
     keep, ttl_ms = given.number(), given.number()
-    affinity = Affinity(given.word(), given.word(), given.word(), given.number())
+    machine, gone, full = given.words(3)
+    affinity = Affinity(machine, gone, full, given.number(), bool(given.number()))
     passing = {row[0] for row in given.rows(1)}
     session, due, leases = sight.hash(key), sight.zset(due_key), sight.zset(leases_key)
     if b"tree" not in session:

@@ -43,6 +43,9 @@ class ScriptedFolders:
         self._written = 0
         self._changes = 0
 
+    async def unfit(self) -> str:
+        return ""
+
     async def has(self, state: State) -> SnapshotId | None:
         self.asked.append("has")
         unsaved = state.workspace.unsaved

@@ -1,7 +1,7 @@
 -- Shared by create and commit: a session comes into being, whole or not at all.
 -- Keys of one birth, in order: session, rollout, eq, sq, seen, seen_at.
 
--- record birth: session tree pool# agent_id parent digest status meta min_core~
+-- record birth: session tree pool# agent_id parent digest status meta min_core~ portable?
 -- record birth: entries(payload salt chain) events(payload seq hash8 at_ms~)
 -- record birth: submissions(client submission digest kind payload sender)
 
@@ -60,6 +60,7 @@ local function write_birth(b, agents, sessions, limits, labels, now)
     'created_ms', text(now), 'status', b.status, 'meta', b.meta, 'min_core', b.min_core, 'seq', text(#b.entries), 'head', head,
     'eq', text(#b.events), 'cursor', '0', 'epoch', '0', 'owner', '', 'claim', '', 'tries', '0',
     'namespace', labels.namespace, 'source', labels.source, 'who', labels.who, 'ephemeral', labels.ephemeral)
+  if b.portable then redis.call('HSET', b.key, 'copy_on', '') end
   append_entries(b.rollout, b.entries, 0, '0')
   append_events(b.eq, b.events, 0, limits.eq_keep, limits.eq_ttl_ms, now)
   for _, s in ipairs(b.submissions) do

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: session pool worker claim core# lease_ms# certain_ms# whom page# max_tries# event eq_keep~ eq_ttl_ms~
--- takes: machine gone full leave_ms# passing(session)
+-- takes: machine gone full leave_ms# roomless? passing(session)
 -- claim(…)
 --   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|'' commit|'' abandoned|''
 --      | NONE [next|''] | LEFT machine unsaved wait_ms next|'' | OLD min_core | QUARANTINED | UNKNOWN
@@ -17,8 +17,8 @@
 -- A portable session has a copy of its folder on one machine. Workers of another `machine` pass over it: for
 -- leave_ms behind the first look, and as long as its changes are on that machine alone. Not where that machine is
 -- `gone`, or a person has given those changes up; nor, if they are saved, where it is `full`. The machine that
--- failed to make the folder leaves it to others for as long. `passing`: sessions that the caller leaves, and that
--- are named as next to nobody.
+-- failed to make the folder leaves it to others for as long. A `roomless` one leaves every portable session, but
+-- for one whose changes it alone has. `passing`: sessions that the caller leaves, and that are named as next to nobody.
 --
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool
@@ -60,6 +60,9 @@ end
 local function left_for()
   local on = s.copy_on or ''
   local elsewhere = on ~= '' and on ~= machine and on ~= gone
+  local alone = s.unsaved == '1' and on == machine and (s.abandoned or '') == ''
+  -- Only a portable session has the field.
+  if roomless and s.copy_on and not alone then return math.max(leave_ms, 1) end
   if s.unsaved == '1' then return elsewhere and (s.abandoned or '') == '' and math.max(leave_ms, 1) or nil end
   local failed = machine ~= '' and s.failed_on == machine
   if not failed and (not elsewhere or on == full) then return end
