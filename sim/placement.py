@@ -66,7 +66,7 @@ class Placement:
         self._forsaken_s: dict[str, float] = {}
         """The same, since its machine is gone or its changes were given up."""
         self._told: dict[str, _Told] = {}
-        """What each worker has said of itself last."""
+        """The last word of each worker about itself."""
         self._fit_s: dict[tuple[str, tuple[str, ...]], float] = {}
         """By host and pools: when a worker was heard last that makes folders."""
         self._given_up: dict[str, tuple[str, float]] = {}

@@ -11,7 +11,7 @@ from orchestrator.core.counts import age, counted
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from orchestrator.views.stats import FleetStats, PoolStats
     from orchestrator.views.workers import SeenWorker
@@ -213,6 +213,8 @@ def _draw_stats(found: FleetStats) -> None:
             table.add_row(*_cells(one))
         wide.print(table)
     wide.print(_summary(found), soft_wrap=True, style="dim")
+    for line in _waiting(found):
+        wide.print(line, soft_wrap=True, markup=False)
 
 
 def _cells(one: PoolStats) -> tuple[str, ...]:
@@ -231,6 +233,15 @@ def _cells(one: PoolStats) -> tuple[str, ...]:
         f"{one.pace.tokens_per_min:,}",
         parked,
     )
+
+
+def _waiting(found: FleetStats) -> Iterator[str]:
+    """A line for each machine that sessions wait for."""
+    from orchestrator.terminal.text import one_line
+    from orchestrator.views.stats import waits_for
+
+    for machine, sessions in found.waiting.items():
+        yield one_line(". ".join(text[0].upper() + text[1:] for text in waits_for(machine, sessions)))
 
 
 def _summary(found: FleetStats) -> str:

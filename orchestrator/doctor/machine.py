@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from orchestrator.doctor.findings import Finding, without_credentials
+from orchestrator.doctor.fleet import check_fleet
 from orchestrator.doctor.mcp_servers import judge_mcp_servers
 from orchestrator.doctor.pack_keys import check_pack_keys
 from orchestrator.doctor.rules import judge_rules
@@ -35,8 +36,9 @@ EARLIEST_TIME_S = 1_767_225_600
 async def diagnose(settings: Settings) -> list[Finding]:
     """The findings about this machine, checked at once."""
     checks = (_check_sandbox, _check_git, _check_home, _check_archive, _check_workspaces)
-    redis, keys, *others = await asyncio.gather(
+    redis, fleet, keys, *others = await asyncio.gather(
         check_redis(settings),
+        check_fleet(settings),
         check_pack_keys(settings),
         *(asyncio.to_thread(check, settings) for check in checks),
     )
@@ -44,7 +46,7 @@ async def diagnose(settings: Settings) -> list[Finding]:
     judged = [*_judge_settings(settings), *judge_model(settings), *judge_clock(time.time())]
     judged += judge_mcp_servers(settings)
     judged += judge_rules(settings)
-    return [*judged, *redis, *found_here, *keys]
+    return [*judged, *redis, *fleet, *found_here, *keys]
 
 
 def _judge_settings(settings: Settings) -> Iterator[Finding]:
@@ -179,7 +181,8 @@ def _check_workspaces(settings: Settings) -> list[Finding]:
     free, least = shutil.disk_usage(existing).free, settings.workspace.min_free
     if free < least:
         detail = f"{root}: {free / GIB:.1f} GiB free, and workspace.min_free wants {least / GIB:.1f}"
-        return [Finding(name, "warn", detail, "make room: until then no portable folder is made here")]
+        remedy = "make room: until then a worker here leaves portable sessions to other machines"
+        return [Finding(name, "warn", detail, remedy)]
     return [Finding(name, "ok", f"{root}, the same on all workers of a pool")]
 
 

@@ -79,7 +79,7 @@ class WorkspaceSettings(Table):
 
     min_free: int = setting(1 * GIB, "workspace.min_free", at_least=0)
     """Bytes that have to be free on the disk of `workspace.root`: with less, this machine makes no folder,
-    and another one is to."""
+    and its workers leave portable sessions to those of other machines."""
 
     max_disk: int | None = setting(None, "workspace.max_disk", at_least=MIB, shown_default="no limit")
     """Bytes that all copies of this machine may take. Above it those of sessions that nobody works on are

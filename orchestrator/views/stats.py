@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import PoolQueue
 from orchestrator.broker.worker_state import Pace
+from orchestrator.core.counts import counted
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
 from orchestrator.views.workers import SeenWorker, workers_of
 
 AT_WORK = frozenset({"running", "due", "lost"})
 """Statuses of sessions that are counted by their pool's sets."""
 UNSAVED = "unsaved"
-"""Sessions that are due, and left to the machine that alone has the last changes of their folders."""
+"""The word for sessions that are due, and left to the machine that alone has their folders' last changes."""
+
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,28 @@ class FleetStats:
     sessions: int
     looked: int
     """Sessions, the newest, whose statuses were counted."""
+    waiting: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of these, by machine: those whose folders' last changes are there alone, and no worker is."""
+
+
+def waits_for(machine: str, sessions: Sequence[str]) -> tuple[str, str]:
+    """The words about sessions that wait for a machine, and the remedy."""
+    named = ", ".join(sessions[:MOST_NAMED]) + (", …" if len(sessions) > MOST_NAMED else "")
+    what = (
+        f"{counted(len(sessions), 'session')} due, and left to machine {machine}, where no worker is: {named}"
+    )
+    remedy = (
+        f"the last changes of their folders are there alone: start `dendro worker` on {machine}, or give "
+        f"them up, one by one: dendro revoke {sessions[0]} --abandon-unsaved"
+    )
+    return what, remedy
 
 
 async def fleet_stats(broker: Broker) -> FleetStats:
     """Looks at the workers, the pools' queues, and the newest sessions; each at its own moment."""
     workers = await workers_of(broker)
     parked: dict[str, Counter[str]] = {}
+    waiting: dict[str, list[str]] = {}
     looked = 0
     async for row, head in found_rows(broker, LOOKED_THROUGH):
         looked += 1
@@ -58,6 +77,7 @@ async def fleet_stats(broker: Broker) -> FleetStats:
             of_pool[row["status"]] += 1
         elif row["nobody_serves"] and head.unsaved_on:
             of_pool[UNSAVED] += 1
+            waiting.setdefault(head.unsaved_on, []).append(head.session)
     named = {pool for worker in workers for pool in worker.state.pools}
     pools = [await _pool(broker, pool, workers, parked.get(pool, {})) for pool in sorted(named | set(parked))]
     return FleetStats(
@@ -68,6 +88,7 @@ async def fleet_stats(broker: Broker) -> FleetStats:
         open_requests=await broker.count_open_requests(),
         sessions=await broker.count_sessions(),
         looked=looked,
+        waiting=waiting,
     )
 
 

@@ -32,8 +32,8 @@ UNSAVED = FolderPlace("m1", unsaved=True)
 
 
 def state(machine: str, held: int = 0, **changes: Any) -> bytes:
-    told = WorkerState((POOL,), held, room=2, facts=MachineFacts(machine_id=machine))
-    return encoded(replace(told, **changes))
+    facts = MachineFacts(machine_id=machine, workspaces="/w", unfit=changes.pop("unfit", ""))
+    return encoded(replace(WorkerState((POOL,), held, room=2, facts=facts), **changes))
 
 
 @dataclass
@@ -73,6 +73,11 @@ class Fleet:
     async def takes(self, machine: str, session: SessionId, claim: str = "c") -> bool:
         found = await self.on(machine).claim_session(session, f"w-{machine}", claim)
         return found is not None
+
+    async def takes_unfit(self, machine: str) -> SessionId | None:
+        """The session that a machine without room for folders takes."""
+        found = await self.on(machine).claim(POOL, f"w-{machine}", "c", SHARD, unfit=True)
+        return found.claim.session if found is not None else None
 
     async def is_late(self, session: SessionId) -> None:
         """So much time has passed since others looked at it first."""
@@ -244,6 +249,59 @@ async def test_machine_that_could_not_make_the_folder_tries_again_if_nobody_else
     assert not await fleet.takes("m1", session)
     await fleet.is_late(session)
     assert await fleet.takes("m1", session)
+
+
+@pytest.mark.parametrize("place", [None, FolderPlace(""), ON_M1, FolderPlace("m2", unsaved=True)])
+async def test_machine_without_room_leaves_portable_sessions_to_those_that_have_some(
+    fleet: Fleet, place: FolderPlace | None
+) -> None:
+    if place is None:
+        portable = await created(fleet.on("m1"), portable=True)
+        await submitted(fleet.on("m1"), portable)
+    else:
+        portable = await fleet.due(place)
+    await fleet.says("m1", unfit="no room")
+    await fleet.says("m2")
+    assert await fleet.takes_unfit("m1") is None
+    assert fleet.on("m1").returns_in(POOL, SHARD) == LOOK_AGAIN_S
+    plain = await fleet.due(None, session_id())
+    assert await fleet.takes_unfit("m1") == plain
+    assert await fleet.takes("m2", portable), "its copy's machine has no room, so it is not waited for"
+
+
+@pytest.mark.parametrize("others", ["none", "unfit", "silent", "draining", "of another pool", "older"])
+async def test_machine_without_room_takes_a_session_where_no_other_makes_folders(
+    fleet: Fleet, others: str
+) -> None:
+    portable = await fleet.due(ON_M1)
+    await fleet.says("m1", unfit="no room")
+    changes: dict[str, dict[str, Any]] = {
+        "unfit": {"unfit": "no room either"},
+        "draining": {"draining": True},
+        "of another pool": {"pools": ("other",)},
+        "older": {"facts": MachineFacts(machine_id="m2")},
+    }
+    if others != "none":
+        await fleet.says("m2", **changes.get(others, {}))
+    if others == "silent":
+        await fleet.silent("w-m2")
+    assert await fleet.takes_unfit("m1") == portable, "so that its task is told why"
+
+
+async def test_machine_without_room_keeps_the_session_whose_changes_it_alone_has(fleet: Fleet) -> None:
+    session = await fleet.due(UNSAVED)
+    await fleet.says("m1", unfit="no room")
+    await fleet.says("m2")
+    assert await fleet.takes_unfit("m1") == session
+
+
+async def test_machine_without_room_leaves_a_session_whose_changes_were_given_up(fleet: Fleet) -> None:
+    session = await fleet.due(UNSAVED)
+    await fleet.says("m1", unfit="no room")
+    await fleet.says("m2")
+    await fleet.on("m2").abandon_unsaved(session, "ada")
+    assert await fleet.takes_unfit("m1") is None
+    assert await fleet.takes("m2", session)
 
 
 async def test_upkeep_looks_at_a_parked_session_whatever_machine_has_its_copy(fleet: Fleet) -> None:

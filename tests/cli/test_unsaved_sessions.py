@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 
+from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
 from orchestrator.cli.invocation import opened
 from orchestrator.cli.sessions import _remarks
 from orchestrator.core.ids import SessionId, new_session_id
+from orchestrator.doctor.fleet import check_fleet
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.sessions import Filter, trees_listed
 from orchestrator.views.stats import fleet_stats
@@ -48,8 +51,27 @@ async def test_person_reads_which_machine_a_session_waits_for_and_how_to_give_th
     assert head is not None
     needs = wants_worker(head, (await found.broker.serving([head]))[session])
     assert needs == "a worker of pool default on machine m1, which alone has its unsaved changes"
-    (pool,) = (await fleet_stats(found.broker)).pools
-    assert pool.parked == {"unsaved": 1}
+    fleet = await fleet_stats(found.broker)
+    assert [pool.parked for pool in fleet.pools] == [{"unsaved": 1}]
+    assert fleet.waiting == {"m1": [session]}
+
+
+async def test_operator_reads_in_the_figures_and_at_the_doctor_which_machine_is_missed(
+    found: Opened, machine: Machine
+) -> None:
+    session = await unsaved(found)
+    drawn = machine.run("stats").stdout
+    assert f"1 session due, and left to machine m1, where no worker is: {session}" in drawn
+    assert f"dendro revoke {session} --abandon-unsaved" in drawn
+    assert json.loads(machine.run("stats", "--json").stdout)["waiting"] == {"m1": [session]}
+    full = MachineFacts(machine_id="m2", workspaces="/w", unfit="the disk is full: make room")
+    state = WorkerState(("default",), 0, 1, facts=full)
+    await found.broker.heartbeat("w-m2", encoded(state))
+    findings = await check_fleet(found.settings)
+    assert [finding.name for finding in findings] == ["workers", "workers", "sessions"]
+    assert "w-m2: it leaves portable sessions to workers of other machines: the disk" in findings[-2].detail
+    assert session in findings[-1].detail
+    assert "start `dendro worker` on m1" in findings[-1].remedy
 
 
 async def test_session_whose_changes_were_given_up_waits_for_no_machine(found: Opened) -> None:

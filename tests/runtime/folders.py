@@ -31,6 +31,8 @@ class ScriptedFolders:
         self.asked: list[str] = []
         self.away = False
         """Whether the store is."""
+        self.lacks = ""
+        """Why it can make none."""
         self.fails: list[FolderFailed] = []
         self.making: asyncio.Event | None = None
         """The signal that making a folder waits for."""
@@ -44,7 +46,7 @@ class ScriptedFolders:
         self._changes = 0
 
     async def unfit(self) -> str:
-        return ""
+        return self.lacks
 
     async def has(self, state: State) -> SnapshotId | None:
         self.asked.append("has")

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
+from orchestrator.broker.worker_state import MachineFacts, WorkerState, decoded, encoded
+from orchestrator.core.settings import PortableFolder
 from orchestrator.runtime import worker as worker_module
 from orchestrator.runtime.worker import Worker
 from tests.runtime.connections import Gate
+from tests.runtime.folders import ScriptedFolders
 from tests.runtime.harness import POOL, Harness, open_broker
 from tests.runtime.players import calls
 
@@ -151,3 +153,31 @@ async def test_worker_that_leaves_does_not_wait_for_what_it_left_to_another_mach
         worker.drain()
         await running
     assert await harness.facts(session, "task") == []
+
+
+async def test_worker_without_room_says_so_and_takes_portable_sessions_when_nobody_else_can(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "HEARTBEAT_S", 3600.0)
+    folders = ScriptedFolders()
+    folders.lacks = "no room: make some"
+    facts = MachineFacts(machine_id="m2", workspaces="/w")
+    worker = harness.worker()
+    worker._ports = replace(harness.ports, folders=folders)
+    worker._config = replace(worker._config, facts=lambda: facts)
+    broker, other = harness.ports.broker, WorkerState((POOL,), 0, 2, facts=replace(facts, machine_id="m1"))
+    broker.config = replace(broker.config, machine="m2")
+    await broker.heartbeat("w-m1", encoded(other))
+    portable = await harness.session(portable=PortableFolder("/w", "repo"))
+    plain = await harness.session()
+    await harness.say(portable)
+    await harness.say(plain)
+    async with asyncio.timeout(30), at_work(worker):
+        await harness.until(plain, "task_complete")
+        (said,) = [one for one in await broker.workers() if one.worker == worker._config.name]
+        facts_said = decoded(said.state).facts
+        assert facts_said is not None
+        assert facts_said.unfit == folders.lacks
+        assert await harness.facts(portable, "task") == []
+        await broker.heartbeat("w-m1", encoded(other), left=True)
+        await harness.until(portable, "task_complete")

@@ -53,6 +53,11 @@ def test_clock_that_is_off_by_more_than_a_second_is_named(off_ms: int, told: boo
     assert any("clock" in remark for remark in worker.remarks) is told
 
 
+def test_worker_whose_machine_makes_no_folders_says_why_and_what_follows() -> None:
+    (worker,) = seen(replace(STATE, facts=replace(FACTS, unfit="no room: make some")))
+    assert worker.remarks == ("it leaves portable sessions to workers of other machines: no room: make some",)
+
+
 def test_worker_that_is_older_than_another_is_named() -> None:
     older, newer, unknown = seen(
         STATE, replace(STATE, facts=replace(FACTS, core=8)), replace(STATE, facts=None)
