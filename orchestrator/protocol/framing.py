@@ -9,10 +9,11 @@ look inside a line.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 DEFAULT_LIMIT = 8 * 1024 * 1024
+HEAD_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class OverlongLine:
 
     number: int
     limit: int
+    head: bytes = field(default=b"", compare=False)
+    """Its first bytes, `HEAD_BYTES` at most: they may say whose it was."""
 
 
 Frame: TypeAlias = Line | OverlongLine
@@ -64,20 +67,21 @@ class LineSplitter:
             return
         # One byte of grace for the "\r" of a line that fits without it.
         if len(self._pending) + len(piece) > self._limit + 1:
-            yield from self._drop()
+            yield from self._drop(piece)
             return
         self._pending += piece
 
-    def _drop(self) -> Iterator[Frame]:
+    def _drop(self, piece: bytes) -> Iterator[Frame]:
+        head = bytes(self._pending[:HEAD_BYTES]) + piece[: HEAD_BYTES - min(HEAD_BYTES, len(self._pending))]
         self._pending.clear()
         self._dropping = True
-        yield OverlongLine(self._number, self._limit)
+        yield OverlongLine(self._number, self._limit, head)
 
     def _finish(self) -> Iterator[Frame]:
         if not self._dropping:
             content = bytes(self._pending.removesuffix(b"\r"))
             if len(content) > self._limit:
-                yield OverlongLine(self._number, self._limit)
+                yield OverlongLine(self._number, self._limit, content[:HEAD_BYTES])
             elif content.strip():
                 yield Line(self._number, content)
         self._pending.clear()

@@ -19,6 +19,8 @@ import orjson
 from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from pydantic import ValidationError
 
 from orchestrator.broker.broker import Broker
@@ -41,7 +43,7 @@ from orchestrator.gateways.mcp_server.tools import (
     refusal,
 )
 from orchestrator.gateways.mcp_server.turns import Answer, FollowedTurn
-from orchestrator.gateways.mcp_server.wire import messages
+from orchestrator.gateways.mcp_server.wire import CANCELLED, messages
 from orchestrator.gateways.ndjson import AWAITING, Streams
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
@@ -138,8 +140,9 @@ class McpDoor:
 
     async def _watch(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Interrupts the turn of a call that the client cancels: the SDK only drops the call."""
-        if ctx.method == "notifications/cancelled":
-            turn = self._turns.pop((ctx.params or {}).get("requestId", ""), None)
+        if ctx.method == CANCELLED:
+            id = cancelled_request_id_from_params(ctx.params)
+            turn = None if id is None else self._turns.pop(coerce_request_id(id), None)
             if turn is not None:
                 task = asyncio.create_task(self._interrupt(turn))
                 self._interrupts.add(task)
@@ -208,16 +211,23 @@ class McpDoor:
         self, context: ServerRequestContext[Any], session: SessionId, cursor: EqCursor, prompt: str
     ) -> sdk.CallToolResult:
         turn = FollowedTurn(self._client, session, new_submission_id(), _AtClient(context))
-        call = context.request_id if context.request_id is not None else ""
+        call = coerce_request_id(context.request_id if context.request_id is not None else "")
         # Noted first: a cancel that comes while the input is on its way must find its turn.
         self._turns[call] = turn
-        op = ops.UserInput(items=(TextInput(text=prompt),), delivery=Delivery.QUEUE)
-        await self._client.submit(session, Submission(SubmissionId(turn.turn_id), op))
-        following = asyncio.create_task(turn.outcome(cursor), name=f"turn:{turn.turn_id}")
-        self._following[following] = turn
-        following.add_done_callback(self._followed)
-        # The turn is followed whether or not the client still waits for this call.
-        outcome = await asyncio.shield(following)
+        try:
+            op = ops.UserInput(items=(TextInput(text=prompt),), delivery=Delivery.QUEUE)
+            await self._client.submit(session, Submission(SubmissionId(turn.turn_id), op))
+            following = asyncio.create_task(turn.outcome(cursor), name=f"turn:{turn.turn_id}")
+            self._following[following] = turn
+            following.add_done_callback(self._followed)
+            # The turn is followed whether or not the client still waits for this call.
+            outcome = await asyncio.shield(following)
+        except asyncio.CancelledError:
+            # The client's cancel is heard of behind the end of its call: `_watch` needs the turn then.
+            raise
+        except BaseException:
+            self._turns.pop(call, None)
+            raise
         self._turns.pop(call, None)
         return outcome.result()
 

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import mcp.types as sdk
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from orchestrator.protocol.bounds import TEXT_BYTES
+from orchestrator.protocol.bounds import JSON_BYTES, TEXT_BYTES, deeper_than
 
 MOST_CONFIG_KEYS = 50
+MOST_CONFIG_DEPTH = 8
+MOST_KEY = 200
 MOST_LISTED = 100
 MOST_PROMPT = TEXT_BYTES // 4
 """Characters: each has four bytes at most."""
@@ -45,6 +48,24 @@ class RunArguments(_Arguments):
     config: dict[str, Any] | None = Field(
         None, description="Other settings by their keys, as in dendro.toml.", max_length=MOST_CONFIG_KEYS
     )
+
+    @field_validator("config")
+    @classmethod
+    def _config_within_bounds(cls, config: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The settings, which are read by the path of each of their keys."""
+        if deeper_than(config, MOST_CONFIG_DEPTH):
+            raise ValueError(f"nested deeper than {MOST_CONFIG_DEPTH} levels")
+        if (size := len(orjson.dumps(config))) > JSON_BYTES:
+            raise ValueError(f"at most {JSON_BYTES:,} bytes as JSON, this has {size:,}")
+        if _has_long_key(config):
+            raise ValueError(f"a key has at most {MOST_KEY} characters")
+        return config
+
+
+def _has_long_key(value: Any) -> bool:
+    """Whether a key is longer than any setting's; each is repeated in the paths of all below it."""
+    table = value if isinstance(value, dict) else {}
+    return any(len(key) > MOST_KEY or _has_long_key(inner) for key, inner in table.items())
 
 
 class ReplyArguments(_Arguments):

@@ -223,6 +223,10 @@ async def _leave(client: AtDoor) -> None:
     await client.end.wait_closed()
 
 
+def nested(levels: int) -> dict[str, Any]:
+    return {"a": nested(levels - 1)} if levels > 1 else {}
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "told"),
     [
@@ -232,6 +236,9 @@ async def _leave(client: AtDoor) -> None:
         ("run", {"prompt": "x", "shell": "y"}, "run takes prompt, cwd"),
         ("run", {"prompt": "x" * ((1 << 20) + 1)}, "prompt"),
         ("run", {"prompt": "x", "config": {str(n): n for n in range(51)}}, "config"),
+        ("run", {"prompt": "x", "config": nested(9)}, "nested deeper than 8 levels"),
+        ("run", {"prompt": "x", "config": {"a": "x" * 65_536}}, "at most 65,536 bytes as JSON"),
+        ("run", {"prompt": "x", "config": {"a": {"k" * 201: 1}}}, "a key has at most 200 characters"),
         ("reply", {"thread_id": "ffffffff", "prompt": "x"}, "no session 'ffffffff'"),
         ("tree", {"thread_id": "x" * 101}, "thread_id"),
         ("threads", {"limit": 101}, "limit"),
