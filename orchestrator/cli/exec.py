@@ -173,7 +173,8 @@ def _prompt(given: str | None) -> str:
 
     text = given
     if given is None or given == "-":
-        data = sys.stdin.buffer.read(TEXT_BYTES + 1)
+        # A process without a standard input has none to read.
+        data = b"" if sys.stdin is None else sys.stdin.buffer.read(TEXT_BYTES + 1)
         if len(data) > TEXT_BYTES:
             raise Fault(
                 f"the prompt has more than {TEXT_BYTES:,} bytes: give the text in a file, and name it"
@@ -187,6 +188,10 @@ def _prompt(given: str | None) -> str:
 def _schema(file: Path) -> Any:
     import orjson
 
+    from orchestrator.protocol.bounds import check_op_bounds
+    from orchestrator.protocol.ops import UserInput
+    from orchestrator.protocol.submission import MalformedSubmission
+
     with file.open("rb") as stream:
         content = stream.read(SCHEMA_BYTES + 1)
     try:
@@ -195,6 +200,11 @@ def _schema(file: Path) -> Any:
         raise Fault(f"{file} is no JSON Schema: {error}") from error
     if not isinstance(schema, dict):
         raise Fault(f"{file} is no JSON Schema: a JSON object of at most {SCHEMA_BYTES:,} bytes is one")
+    try:
+        check_op_bounds(UserInput(items=(), final_output_json_schema=schema))
+    except MalformedSubmission as error:
+        # Before a session is made for it.
+        raise Fault(f"{file} is too much for a schema: {str(error).partition(': ')[2]}") from error
     return schema
 
 

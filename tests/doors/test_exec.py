@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.cli.exec import _as_run, _read
+from orchestrator.cli.exec import _as_run, _prompt, _read, _schema
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.terminal.faults import Fault
 from tests.acceptance.conversation import Scene, scene
@@ -139,6 +141,72 @@ def test_words_name_a_thread_and_a_prompt(words: tuple[str, ...], last: bool, me
 def test_words_that_say_too_much_or_too_little_are_refused(words: tuple[str, ...], last: bool) -> None:
     with pytest.raises(Fault):
         _read(words, last=last)
+
+
+def nested(levels: int) -> dict[str, Any]:
+    return {"a": nested(levels - 1)} if levels > 1 else {}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is no JSON Schema: "),
+        (b"\x00\xff", "is no JSON Schema: "),
+        (b"[]", "a JSON object of at most 1,048,576 bytes is one"),
+        (b'{"a":"' + b"x" * (1 << 20) + b'"}', "a JSON object of at most 1,048,576 bytes is one"),
+        (b'{"a":"' + b"x" * 65_536 + b'"}', "is too much for a schema: at most 65,536 bytes as JSON"),
+        (b'{"a":' * 2_000 + b"1" + b"}" * 2_000, "is no JSON Schema: depth limit exceeded"),
+        (json.dumps(nested(33)).encode(), "is too much for a schema: nested deeper than 32 levels"),
+    ],
+    ids=["empty", "binary", "list", "huge", "large", "too-deep-to-read", "deep"],
+)
+def test_schema_that_cannot_be_used_is_refused_before_a_session_is_made_for_it(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "schema.json"
+    file.write_bytes(content)
+    with pytest.raises(Fault) as refused:
+        _schema(file)
+    assert str(refused.value).startswith(str(file))
+    assert why in str(refused.value)
+
+
+def test_schema_at_its_bounds_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(nested(32)))
+    assert _schema(file) == nested(32)
+
+
+class Stdin:
+    """The standard input of a process that was handed these bytes."""
+
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+
+@pytest.mark.parametrize(
+    ("stdin", "why"),
+    [
+        (None, "the prompt is empty"),
+        (Stdin(b""), "the prompt is empty"),
+        (Stdin(b" \n\t"), "the prompt is empty"),
+        (Stdin(b"x" * (10 << 20)), "more than 4,194,304 bytes: give the text in a file"),
+    ],
+    ids=["closed", "empty", "blank", "huge"],
+)
+def test_prompt_that_says_nothing_or_too_much_is_refused(
+    stdin: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin)
+    with pytest.raises(Fault, match=why):
+        _prompt(None)
+
+
+def test_prompt_that_is_no_text_is_read_with_marks_in_the_place_of_what_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Stdin(b"a\xff\x00b"))
+    assert _prompt("-") == "a\N{REPLACEMENT CHARACTER}\0b"
 
 
 def test_run_asks_nobody_unless_the_queue_is_to_be_asked(tmp_path: Path) -> None:
