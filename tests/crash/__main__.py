@@ -1,4 +1,4 @@
-"""`make crash`: kills workers of sessions, of trees and of sessions that ask people, and checks what is left.
+"""`make crash`: kills workers of sessions, of trees, and of sessions with flows, and checks what is left.
 
 Exit code 1 on any violation.
 """
@@ -26,7 +26,9 @@ def main() -> int:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--trees", action="store_true", help="only trees of agents")
     only.add_argument("--sessions", action="store_true", help="only single sessions")
-    only.add_argument("--flows", action="store_true", help="only what people ask for and answer")
+    only.add_argument(
+        "--flows", action="store_true", help="only questions, plans, reviews, processes and servers"
+    )
     given = parser.parse_args()
     # Told to end, a run takes its servers and folders along, as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

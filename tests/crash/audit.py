@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import decode_snapshot, digest
 from orchestrator.core.state import State
 from orchestrator.views.event import Event
-from orchestrator.views.questions import QUESTIONS, call_id_of
+from orchestrator.views.questions import ASKED, call_id_of
 from orchestrator.wiring import Deployment
-from tests.crash.flows import Asked, settled
+from tests.crash.flow_audit import settled
+from tests.crash.flows import Asked
 from tests.crash.logs import Log, read_log
 from tests.crash.people import Person
 from tests.crash.tree_audit import Tree, audit_tree, of_tree, read_tree
@@ -27,6 +29,7 @@ from tests.crash.workload import Ledger, patch_files
 
 BEGIN_TASKS = frozenset({"user_input", "plan", "review", "run_user_shell_command"})
 USER_SHELL = "user_shell-"
+RUN_ONCE = frozenset({"exec", "stdin", "mcp"})
 APPLIED = "Success. Updated the following files:"
 
 
@@ -42,13 +45,23 @@ async def audit(deployment: Deployment, people: list[Person], ledger: Ledger) ->
             checks += [_executions(log, executed, person), _patches(log, ledger.folder), _doubts(log, ledger)]
             if log.session == person.session:
                 checks += [_submissions(log, person), _shown(log, person, tree)]
-                checks += [settled(log, person)] if isinstance(person, Asked) else []
+                checks += [settled(log, person, ledger.folder)] if isinstance(person, Asked) else []
             name = f"{log.session} ({person.character.name})"
             found += [f"{name}: {text}" for check in checks for text in check]
             found += [f"{name}: {text}" async for text in _replay(deployment, log)]
         if tree.facts:
             found += [f"tree {person.session}: {text}" for text in audit_tree(tree, logs)]
-    return found
+    return found + list(_left_running(ledger))
+
+
+def _left_running(ledger: Ledger) -> Iterator[str]:
+    """Commands of a run that live on although every worker has left."""
+    mark = str(ledger.path).encode()
+    for entry in Path("/proc").iterdir():
+        # A process may be gone by now.
+        with suppress(OSError):
+            if entry.name.isdecimal() and mark in (words := (entry / "cmdline").read_bytes()):
+                yield f"process {entry.name} is still there: {words.decode(errors='replace')}"
 
 
 def _chain(log: Log) -> Iterator[str]:
@@ -86,9 +99,7 @@ def _answers(log: Log, tree: Tree) -> Iterator[str]:
     """
     answered = Counter(fact["call_id"] for fact in log.facts("answer"))
     events = log.events() + (tree.events if TreeId(log.session) == tree.id else [])
-    asking = (
-        msg for _, msg in events if msg["type"].endswith("_approval_request") or msg["type"] in QUESTIONS
-    )
+    asking = (msg for _, msg in events if msg["type"].endswith("_approval_request") or msg["type"] in ASKED)
     asked = Counter(map(call_id_of, asking))
     for call_id, times in answered.items():
         if times > asked[call_id]:
@@ -113,7 +124,7 @@ def _executions(log: Log, executed: Counter[tuple[str, str]], person: Person) ->
         if ran_in == session and times > decided[call_id]:
             yield f"command {call_id} ran {times} times, decided {decided[call_id]} times"
     running = (fact for fact in log.facts("call") if fact["phase"] == "running")
-    for call_id in {fact["call_id"] for fact in running if fact["spec"]["kind"] == "exec"}:
+    for call_id in {fact["call_id"] for fact in running if fact["spec"]["kind"] in RUN_ONCE}:
         if decided[call_id] > 1:
             yield f"command {call_id} was decided to run {decided[call_id]} times: it may have had effects"
     for end in (msg for _, msg in log.events() if msg["type"] == "exec_command_end"):

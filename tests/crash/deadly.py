@@ -13,7 +13,7 @@ from unittest import mock
 
 from orchestrator.broker.connection import Connection, ScriptCall, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
-from orchestrator.core.calls import PatchWork
+from orchestrator.core.calls import McpWork, PatchWork, StdinWork
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId
@@ -23,12 +23,14 @@ from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Item, Prompt
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import Models, Ports, Tools
-from orchestrator.tools.site import CallSite, DeltaSink
+from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
 from orchestrator.wiring import worker
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding
@@ -38,6 +40,10 @@ DEPLOYMENT = import_module("orchestrator.wiring.deployment")
 
 HOLD = "hold"
 """The FIFO, in the worker's folder, that holds the writer of a patch."""
+ASKED_S = 0.03
+"""Enough for a question to be told; whether the person has answered by then is part of the game, too."""
+_KINDS: dict[type, str] = {PatchWork: "patch", McpWork: "server", StdinWork: "typing"}
+"""The name of a call's points, where it is not a command's."""
 SENT_S = 0.002
 """Enough for the bytes to leave; whether the answer came back in that time is part of the game."""
 
@@ -107,16 +113,31 @@ class DeadlyTools:
         return await self._inner.assess(call, site)
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
-        kind = "patch" if isinstance(call.work, PatchWork) else "command"
+        kind = _KINDS.get(type(call.work), "command")
         self._doom.at(f"before:{kind}")
 
         def shown(message: JsonObject) -> None:
             self._doom.at("during:command")
             site.deltas(message)
 
-        finished = await self._inner.run(call, replace(site, deltas=shown))
+        finished = await self._inner.run(call, replace(site, deltas=shown, ask=self._asking(site.ask)))
         self._doom.at(f"after:{kind}")
         return finished
+
+    def _asking(self, ask: AskPerson | None) -> AskPerson | None:
+        if ask is None:
+            return None
+
+        async def asking(call_id: CallId, server: str, words: str) -> ElicitationAction:
+            self._doom.at("before:question")
+            if self._doom.near("during:question"):
+                await asyncio.wait({asyncio.ensure_future(ask(call_id, server, words))}, timeout=ASKED_S)
+                self._doom.strike()
+            decision = await ask(call_id, server, words)
+            self._doom.at("after:question")
+            return decision
+
+        return asking
 
     async def judge(self, call: Call, claim: str) -> str:
         verdict = await self._inner.judge(call, claim)

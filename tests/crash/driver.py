@@ -29,10 +29,10 @@ from orchestrator.stub import Pace, StubConfig, running
 from orchestrator.wiring import Deployment, deployment
 from tests.crash import tree_script
 from tests.crash.audit import audit
-from tests.crash.flows import Asked, FlowScript
+from tests.crash.flows import Asked, FlowScript, config_of
 from tests.crash.fork_server import ForkServer, WorkerProcess
 from tests.crash.people import CAST, Person, watching
-from tests.crash.points import Point, choose
+from tests.crash.points import OF_FLOWS, Point, choose
 from tests.crash.tree_audit import standing, tree_as_of_now
 from tests.crash.tree_script import TreeScript
 from tests.crash.workload import Ledger, settings_environ
@@ -41,6 +41,8 @@ from tests.servers import RedisServer, start_redis
 POOL = "crash"
 PATIENCE_S = 6.0
 """A worker that has not reached its point by then is killed from outside, wherever it is."""
+PATIENCE_OF_FLOWS_S = 20.0
+"""The same for the points of processes and servers, which few calls pass."""
 TAKEOVER_S = 10.0
 POLL_S = 0.05
 MODERATION_S = 120.0
@@ -104,6 +106,8 @@ class Account:
     quarantined: int = 0
     entries: int = 0
     agents: int = 0
+    processes: int = 0
+    elicitations: int = 0
     wall_s: float = 0.0
 
     @property
@@ -166,13 +170,17 @@ async def harness_on(house: House, play: Play) -> AsyncIterator[CrashHarness]:
     workspace.mkdir()
     home.mkdir()
     ledger = _SCRIPTS[play.trees, play.flows](workspace)
+    if play.flows:
+        own = home / "dendro"
+        own.mkdir()
+        (own / "dendro.toml").write_text(config_of(ledger))
     async with AsyncExitStack() as stack:
         stub = await stack.enter_async_context(running(StubConfig(ledger, pace=Pace(delta_delay_ms=4))))
         environ = {**settings_environ(home, house.url, stub.base_url, POOL), **house.environ}
         settings = load_settings(SettingsSources(workspace, environ))
         opened = await stack.enter_async_context(deployment(settings, house.url))
         fork_server = await stack.enter_async_context(
-            ForkServer.open(workspace, environ, folder / "workers.log")
+            ForkServer.open(workspace, environ, folder / "workers.log", servers=play.flows)
         )
         people = [await _person(opened, folder, play, number) for number in range(play.sessions)]
         await stack.enter_async_context(_nobody_left_at_work())
@@ -214,6 +222,7 @@ async def _person(opened: Deployment, folder: Path, play: Play, number: int) -> 
         rollout_path=str(path),
         agents=trees,
         tree_rules=ROOM if trees else TreeRules(),
+        unified_exec=play.flows,
     )
     cwd = str(folder / "workspace")
     settings = TurnSettings(cwd, character.policy, {"mode": character.mode}, "gpt-5")
@@ -267,7 +276,7 @@ async def _kill_all(harness: CrashHarness, options: Options, account: Account) -
 
     async def slot() -> None:
         for _ in left:
-            point = choose(random)
+            point = choose(random, flows=options.flows)
             victim = await harness.fork_server.start(point)
             account.points[await _death_of(victim, random)] += 1
             takeovers.extend(await _watch_takeovers(harness, victim, account))
@@ -282,8 +291,9 @@ async def _death_of(victim: WorkerProcess, random: Random) -> str:
     """Waits for the victim's death, or brings it about; answers where it died."""
     assert victim.point is not None
     place = victim.point.name
+    patience_s = PATIENCE_OF_FLOWS_S if place in OF_FLOWS else PATIENCE_S
     try:
-        await asyncio.wait_for(asyncio.shield(victim.ended), PATIENCE_S * random.uniform(0.5, 1.0))
+        await asyncio.wait_for(asyncio.shield(victim.ended), patience_s * random.uniform(0.5, 1.0))
     except TimeoutError:
         victim.kill_group()
         place = "anywhere, from outside"
@@ -375,6 +385,8 @@ async def _settle(harness: CrashHarness, account: Account) -> None:
     heads = await _heads(harness, await harness.sessions())
     account.entries = sum(head.seq for head in heads)
     account.agents = len(heads) - len(harness.people)
+    told = Counter(event.type for person in harness.people for event in person.events)
+    account.processes, account.elicitations = told["terminal_interaction"], told["elicitation_request"]
 
 
 def session_of(harness: CrashHarness, number: int = 0) -> SessionId:

@@ -1,15 +1,20 @@
-"""A crash run's questions, plans, reviews and commands of people: their model, and the people who take part.
+"""A crash run's questions, plans, reviews, processes and servers: their model, and the people who take part.
 
 As in `workload`, an answer of the model follows from its request alone. A word is one call: `ask` and
-`input` put questions to the person, `propose` a plan. The people write down what they answered: the audit
-looks for it in the output that the model reads.
+`input` put questions to the person, `propose` a plan; `serve` starts a process, `type` types to the newest
+one; `permit` calls a server that asks the person. The people write down what they answered: the audit looks
+for it in the output that the model reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import sys
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
@@ -17,11 +22,14 @@ from orchestrator.stub.conversation import StubConversation
 from orchestrator.stub.script import Call, Step, StubRequest
 from orchestrator.views.event import Event
 from orchestrator.views.questions import call_id_of
-from tests.crash.logs import Log
 from tests.crash.people import Person
 from tests.crash.workload import Ledger
 
-WORDS = ("ask", "input", "propose", "exec", "slow")
+WORDS = ("ask", "input", "propose", "exec", "slow", "serve type", "serve", "type", "permit", "permit")
+SERVER = Path(__file__).with_name("gate_server.py")
+TYPED = "typed"
+"""The file, in the workspace, of the lines that processes have read."""
+_RUNNING = re.compile(r"running with session ID (\d+)")
 _OPTIONS = [{"label": "A", "description": "a"}, {"label": "B", "description": "b"}]
 _PLAN = {"title": "Plan", "summary": "Do it.", "plan": {"plan": [{"step": "one", "status": "pending"}]}}
 
@@ -31,10 +39,14 @@ class FlowScript(Ledger):
     """The script of sessions that ask people."""
 
     name: str = "flows"
+    _process: int = 1
+    """The newest process that the request at hand tells of."""
 
     def step(self, conversation: StubConversation, request: StubRequest) -> Step:
         """As `Ledger` has it; plans and reviews count their calls anew, so ids have the errand's number."""
         number = int("".join(filter(str.isdigit, conversation.task.partition(":")[0])) or 0)
+        told = _RUNNING.findall(orjson.dumps(request.body.get("input")).decode())
+        self._process = int(told[-1]) if told else 1
         return super().step(replace(conversation, turn=1_000 * number + conversation.turn), request)
 
     def _word(self, word: str, session: str, turn: int) -> Step:
@@ -48,8 +60,37 @@ class FlowScript(Ledger):
                 return Step(items=(Call("request_user_input", given, f"c{turn}"),))
             case "propose":
                 return Step(items=(Call("approve_plan", {"proposal": _PLAN}, f"c{turn}"),))
+            case "serve":
+                cmd = self._service(session, f"c{turn}")
+                starts = {"cmd": cmd, "tty": True, "login": False, "yield_time_ms": 250}
+                return Step(items=(Call("exec_command", starts, f"c{turn}"),))
+            case "type":
+                typing = {"session_id": self._process, "chars": f"{typed_by(session, f'c{turn}')}\n"}
+                return Step(items=(Call("write_stdin", typing, f"c{turn}"),))
+            case "permit":
+                asked = {"session": session, "call": f"c{turn}"}
+                return Step(items=(Call("mcp__gate__permit", asked, f"c{turn}"),))
             case _:
                 return super()._word(word, session, turn)
+
+    def _service(self, session: str, call_id: str) -> str:
+        """A script that says what it reads; it leaves at some words, and where nobody types any more."""
+        reads = f'echo "$line" >> {self.folder / TYPED} && echo "got $line"'
+        leaves = 'case "$line" in *[05]) exit 3;; esac'
+        loop = f"while read -r -t 3 line; do {reads}; {leaves}; done"
+        return f"stty -echo; echo {session} {call_id} >> {self.path}; echo up; {loop}"
+
+
+def typed_by(session: str, call_id: str) -> str:
+    """The words that a call types."""
+    return f"{session} {call_id}"
+
+
+def config_of(ledger: Ledger) -> str:
+    """The settings of the workers: the server that asks."""
+    program = {"command": sys.executable, "args": ["-I", str(SERVER), str(ledger.path)]}
+    lines = [f"{name} = {orjson.dumps(value).decode()}" for name, value in program.items()]
+    return "\n".join(("[mcp_servers.gate]", *lines, ""))
 
 
 @dataclass
@@ -58,6 +99,8 @@ class Asked(Person):
 
     told: dict[str, str] = field(default_factory=dict)
     """Call id → words of the person that its output has."""
+    decisions: dict[str, str] = field(default_factory=dict)
+    """A server's question → the person's decision."""
 
     async def errand(self) -> None:
         self._number += 1
@@ -91,6 +134,12 @@ class Asked(Person):
                 response = self.random.choice((revised, approved, {"type": "rejected"}))
                 decided = words if response is revised else str(response["type"])
                 await self._answer(event, "resolve_plan_approval", response, decided)
+            case "elicitation_request":
+                words = self.decisions[event.msg["id"]] = self.random.choice(("accept", "decline", "cancel"))
+                names = {"server_name": event.msg["server_name"], "request_id": event.msg["id"]}
+                decision = {"type": "resolve_elicitation", **names, "decision": words}
+                op = ops.ResolveElicitation.model_validate(decision)
+                await self._submit(SubmissionId(f"answer-{len(self.acknowledged)}"), op)
             case _:
                 await super()._react(event)
 
@@ -106,19 +155,3 @@ _OPS: dict[str, Any] = {
     "user_input_answer": ops.UserInputAnswer,
     "resolve_plan_approval": ops.ResolvePlanApproval,
 }
-
-
-def settled(log: Log, person: Asked) -> Iterator[str]:
-    """Every request to the person was settled once, by the person's own words."""
-    outputs = {call_id: text for _, call_id, text in log.outputs()}
-    answers = [fact["call_id"] for fact in log.facts("answer")]
-    for call_id, words in person.told.items():
-        if answers.count(call_id) != 1:
-            yield f"{call_id} was asked and has {answers.count(call_id)} answers"
-        if words not in outputs.get(call_id, ""):
-            yield f"{call_id} was answered {words!r}, and the model read {outputs.get(call_id)!r}"
-    for kind in ("plan", "review"):
-        entered = sum(msg["type"] == f"entered_{kind}_mode" for _, msg in log.events())
-        exited = sum(msg["type"] == f"exited_{kind}_mode" for _, msg in log.events())
-        if entered != exited:
-            yield f"{kind} mode was entered {entered} times and left {exited} times"

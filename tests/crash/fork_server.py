@@ -56,11 +56,15 @@ class ForkServer:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, cwd: Path, environ: Mapping[str, str], log: Path) -> AsyncIterator[Self]:
+    async def open(
+        cls, cwd: Path, environ: Mapping[str, str], log: Path, *, servers: bool = False
+    ) -> AsyncIterator[Self]:
+        """The launcher, ready to start workers; with `servers` those have MCP servers."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "tests.crash.launcher",
+            *(["servers"] if servers else []),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

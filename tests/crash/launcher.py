@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    if "servers" in sys.argv:
+        # A worker imports it when it has servers, which takes most of a second.
+        import_module("orchestrator.mcp.servers")
     children: dict[int, int] = {}
     try:
         _serve(children)

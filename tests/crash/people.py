@@ -27,6 +27,8 @@ DELTAS = frozenset(
         "agent_reasoning_delta",
         "exec_command_output_delta",
         "agent_reasoning_section_break",
+        "mcp_startup_update",
+        "mcp_startup_complete",
         "raw_response_item",  # of calls about agents: the conversation holds them
     }
 )

@@ -56,6 +56,19 @@ WEIGHTS: dict[str, tuple[int, int]] = {
 }
 
 
+OF_FLOWS: dict[str, tuple[int, int]] = {
+    "before:server": (2, 2),
+    "before:question": (3, 2),
+    "during:question": (8, 2),
+    "after:question": (6, 2),
+    "after:server": (4, 2),
+    "before:typing": (2, 2),
+    "after:typing": (6, 2),
+    "after:process": (4, 2),
+}
+"""Points around processes and servers that ask, beside the others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """A place in a worker's life, and which time it is passed."""
@@ -67,11 +80,12 @@ class Point:
         return asdict(self)
 
 
-def choose(random: Random) -> Point:
-    """A point by weight."""
-    names = list(WEIGHTS)
-    name = random.choices(names, [WEIGHTS[n][0] for n in names])[0]
-    return Point(name, random.randint(1, WEIGHTS[name][1]))
+def choose(random: Random, *, flows: bool = False) -> Point:
+    """A point by weight; `flows` adds those of processes and servers."""
+    weights = {**WEIGHTS, **(OF_FLOWS if flows else {})}
+    names = list(weights)
+    name = random.choices(names, [weights[n][0] for n in names])[0]
+    return Point(name, random.randint(1, weights[name][1]))
 
 
 class Doom:

@@ -27,6 +27,8 @@ def as_json(account: Account) -> dict[str, Any]:
         "quarantined": account.quarantined,
         "entries": account.entries,
         "agents": account.agents,
+        "processes": account.processes,
+        "elicitations": account.elicitations,
         "wall_s": round(account.wall_s, 1),
         "violations": account.violations,
     }
@@ -39,7 +41,17 @@ def show(name: str, account: Account, console: Console) -> None:
         table.add_row(point, str(times))
     console.print(table)
     facts = as_json(account)
-    for name in ("takeovers", "takeover_p50_s", "takeover_max_s", "tasks", "agents", "commands", "in_doubt"):
+    for name in (
+        "takeovers",
+        "takeover_p50_s",
+        "takeover_max_s",
+        "tasks",
+        "agents",
+        "commands",
+        "in_doubt",
+        "processes",
+        "elicitations",
+    ):
         console.print(f"{name}: {facts[name]}")
     for violation in account.violations:
         console.print(f"[red]violation[/red]: {violation}")

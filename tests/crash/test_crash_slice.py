@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tests.crash.driver import Options, crash
-from tests.crash.points import ANY, WEIGHTS, Doom, Point, choose
+from tests.crash.points import ANY, OF_FLOWS, WEIGHTS, Doom, Point, choose
 
 SEED = int(os.environ.get("CRASH_SEED", "7"))
 PATIENCE_S = 400
@@ -41,7 +41,7 @@ async def test_twenty_killed_workers_leave_no_orphan_and_lose_no_letter_of_a_tre
 @pytest.mark.realredis
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S)
-async def test_six_killed_workers_settle_each_question_plan_and_review_once() -> None:
+async def test_six_killed_workers_settle_each_question_once_and_leave_no_process() -> None:
     account = await crash(Options(kills=6, seed=SEED, flows=True))
     assert not account.violations, f"CRASH_SEED={SEED}: {account.violations}"
     assert account.kills == 6
@@ -53,6 +53,8 @@ def test_a_seed_chooses_the_same_deaths_again_and_all_kinds_of_them() -> None:
     chosen = [choose(first) for _ in range(1000)]
     assert chosen == [choose(again) for _ in range(1000)]
     assert set(Counter(point.name for point in chosen)) == set(WEIGHTS)
+    of_flows = {choose(first, flows=True).name for _ in range(1000)}
+    assert of_flows == set(WEIGHTS) | set(OF_FLOWS)
 
 
 def test_a_doomed_worker_dies_at_its_crossing_and_nowhere_else() -> None:
