@@ -3,7 +3,7 @@
 A script's `-- takes:` lines name its arguments in their order:
 
     name          a text                         name#    a number
-    name?         whether it is so               name~    a number that is written again as text
+    name?         whether it is so               name~    a number that stays text
     name$         an amount: tokens, cost, requests
     name(a b#)    a list: a count, and then its rows; of one column, its values
     name<record>  the fields that a part describes (`-- record birth: …`); name(<record>) is a list of such
@@ -34,11 +34,11 @@ Packer = Callable[[Any], list[Argument]]
 _TAKES, _RECORD = "-- takes:", "-- record "
 _TOKEN = re.compile(r"\s*([a-z][a-z0-9_]*|[#?~$(){}\[\]<>])")
 _READ = {
-    "": "take()",
-    "#": "take_number()",
-    "?": "take() == '1'",
-    "~": "text(take_number())",
-    "$": "{take_number(), take_number(), take_number()}",
+    "": "given[{0}]",
+    "#": "number_at({0})",
+    "?": "given[{0}] == '1'",
+    "~": "number_text_at({0})",
+    "$": "{{number_at({0}), number_at({0} + 1), number_at({0} + 2)}}",
 }
 _AS_IT_IS = ("", "#", "~")
 _EMPTY = {"": "''", "#": "0", "?": "false", "~": "'0'", "$": "{0, 0, 0}"}
@@ -51,8 +51,13 @@ class Value:
     name: str
     tag: str
 
-    def lua(self, into: str, depth: int) -> Iterator[str]:
-        yield f"{into} = {_READ[self.tag]}"
+    @property
+    def width(self) -> int:
+        return 3 if self.tag == "$" else 1
+
+    def read(self, behind: int) -> str:
+        """The Lua expression that reads it behind so many others that were read and not passed yet."""
+        return _READ[self.tag].format(f"read_position + {behind + 1}")
 
     def empty(self) -> str:
         return _EMPTY[self.tag]
@@ -70,9 +75,11 @@ class Record:
     fields: tuple[Item, ...]
 
     def lua(self, into: str, depth: int) -> Iterator[str]:
-        yield f"{into} = {{}}"
-        for one in self.fields:
-            yield from one.lua(f"{into}.{one.name}", depth)
+        yield from _read(self.fields, f"{into}.", depth)
+
+    @property
+    def width(self) -> int:
+        return sum(one.width for one in self.fields)
 
     def empty(self) -> str:
         return "{}"
@@ -88,20 +95,24 @@ class Rows:
     name: str
     columns: tuple[Item, ...]
 
+    width = 1
+    """The count alone, if there are none."""
+
     def lua(self, into: str, depth: int) -> Iterator[str]:
         at, row = f"i{depth}", f"row{depth}"
-        yield f"{into} = {{}}"
-        yield f"for {at} = 1, take_number() do"
-        if len(self.columns) == 1:
-            yield from self.columns[0].lua(f"{into}[{at}]", depth + 1)
-        elif all(isinstance(one, Value) for one in self.columns):
-            fields = (line for one in self.columns for line in one.lua(one.name, depth))
-            yield f"{into}[{at}] = {{{', '.join(fields)}}}"
-        else:
-            yield f"local {row} = {{}}"
-            for one in self.columns:
-                yield from one.lua(f"{row}.{one.name}", depth + 1)
-            yield f"{into}[{at}] = {row}"
+        least = sum(one.width for one in self.columns)
+        yield f"for {at} = 1, take_count({least}) do"
+        match self.columns:
+            case (Value() as only,):
+                yield f"{into}[{at}] = {only.read(0)}"
+                yield _passed(least)
+            case columns if plain := _plain(columns):
+                yield f"{into}[{at}] = {{{plain}}}"
+                yield _passed(least)
+            case columns:
+                yield f"local {row} = {{}}"
+                yield from _read(columns, f"{row}.", depth + 1)
+                yield f"{into}[{at}] = {row}"
         yield "end"
 
     def empty(self) -> str:
@@ -125,6 +136,12 @@ class Section:
     name: str
     items: tuple[Item, ...]
 
+    def lua(self) -> Iterator[str]:
+        yield from (f"local {inner.name} = {inner.empty()}" for inner in self.items)
+        yield "if take_number() == 1 then"
+        yield from _read(self.items, "", 1, empty=True)
+        yield "end"
+
     def packer(self) -> Packer:
         pack = packer_of(self.items)
         return lambda value: [0] if value is None else [1, *pack(value)]
@@ -132,6 +149,40 @@ class Section:
 
 Item = Value | Record | Rows
 """A part that may stand anywhere; a section stands only at the end of all."""
+
+
+def _read(items: Sequence[Item], into: str, depth: int, *, empty: bool = False) -> Iterator[str]:
+    """Reads each into a name that begins so, where an `empty` one may stand; values are passed together."""
+    read = 0
+    for one in items:
+        if isinstance(one, Value):
+            yield f"{into}{one.name} = {one.read(read)}"
+            read += one.width
+            continue
+        if read:
+            yield _passed(read)
+            read = 0
+        if not empty:
+            yield f"{into}{one.name} = {{}}"
+        yield from one.lua(f"{into}{one.name}".removeprefix("local "), depth)
+    if read:
+        yield _passed(read)
+
+
+def _passed(count: int) -> str:
+    return f"read_position = read_position + {count}"
+
+
+def _plain(columns: Sequence[Item]) -> str:
+    """The fields of a table that reads a row of values alone; empty for any other."""
+    fields: list[str] = []
+    read = 0
+    for one in columns:
+        if not isinstance(one, Value):
+            return ""
+        fields.append(f"{one.name} = {one.read(read)}")
+        read += one.width
+    return ", ".join(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +194,11 @@ class Takes:
 
     def lua(self) -> str:
         """Reads the arguments into locals, and refuses what is too few or too many."""
-        lines: list[str] = []
-        for one in self.items:
+        plain = [one for one in self.items if not isinstance(one, Section)]
+        lines = list(_read(plain, "local ", 1))
+        for one in self.items[len(plain) :]:
             if isinstance(one, Section):
-                lines += [f"local {inner.name} = {inner.empty()}" for inner in one.items]
-                lines.append("if take_number() == 1 then")
-                lines += [line for inner in one.items for line in inner.lua(inner.name, 1)]
-                lines.append("end")
-            else:
-                first, *rest = one.lua(one.name, 1)
-                lines += [f"local {first}", *rest]
+                lines += one.lua()
         return "\n".join([*lines, "all_taken()"])
 
     def pack(self, values: Mapping[str, Any]) -> list[Argument]:

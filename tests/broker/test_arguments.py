@@ -20,13 +20,7 @@ HEAD = """-- takes: name count# so? at~ spent$ words(word) rows(key amount#) fla
 -- record birth: parent
 -- record event: after# parts(part)
 """
-READER = """
-local at = 0
-local function take() at = at + 1; return ARGV[at] or error('MISCALL missing') end
-local function take_number() return tonumber(take()) or error('MISCALL number') end
-local function text(n) return string.format('%.0f', n) end
-local function all_taken() if at ~= #ARGV then error('MISCALL too many') end end
-"""
+READER = files("orchestrator.broker").joinpath("lua", "_base.lua").read_text()
 KNOWN = """
 local function shown(value)
   if type(value) ~= 'table' then return tostring(value) end

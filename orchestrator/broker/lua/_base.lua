@@ -7,9 +7,9 @@ local function now_ms()
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
--- Lua prints large numbers as 1.7e+12; Redis would store that text.
+-- Lua prints large numbers as 1.7e+12; Redis would store that text. '%d' costs half of '%.0f', and holds 64 bits.
 local function text(n)
-  return string.format('%.0f', n)
+  return string.format(n < 9e15 and n > -9e15 and '%d' or '%.0f', n)
 end
 
 local function num(value)
@@ -45,17 +45,30 @@ local function notify_asked(asked, session, key, opened)
 end
 
 -- Arguments are one flat list, read by what a script's head says that it takes. All are read before the
--- first write, so a caller of another version fails here and not half-way.
-local read_position = 0
-local function take()
-  read_position = read_position + 1
-  return ARGV[read_position] or error('MISCALL argument ' .. read_position .. ' is missing')
+-- first write, so a caller of another version fails here and not half-way: a list is as long as what is there
+-- at most, and at the end all must have been read, and no more.
+local given, read_position = ARGV, 0
+
+local function number_at(place)
+  return tonumber(given[place]) or error('MISCALL argument ' .. place .. ' is not a number')
+end
+
+local function number_text_at(place)
+  return number_at(place) and given[place]
 end
 
 local function take_number()
-  return tonumber(take()) or error('MISCALL argument ' .. read_position .. ' is not a number')
+  read_position = read_position + 1
+  return number_at(read_position)
+end
+
+-- How many rows follow, of so many arguments at least.
+local function take_count(width)
+  local count = take_number()
+  if read_position + count * width > #given then error('MISCALL arguments are missing') end
+  return count
 end
 
 local function all_taken()
-  if read_position ~= #ARGV then error('MISCALL ' .. (#ARGV - read_position) .. ' arguments too many') end
+  if read_position ~= #given then error('MISCALL there are ' .. #given .. ' arguments, and not ' .. read_position) end
 end
