@@ -6,7 +6,7 @@ from orchestrator.core import evolve, history
 from orchestrator.core.decide import inject, queue, task, user_turn
 from sim.mutant import Mutant, lua, swapped, text
 
-_USED = "if used and agent_id == '0' then index_used(KEYS[15], session, KEYS[1], now) end"
+_USED = "if outcome.moves then index_move(KEYS[15], known, session, now) end"
 
 DEFECTS = (
     Mutant(

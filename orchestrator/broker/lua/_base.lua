@@ -32,10 +32,25 @@ local function ahead_reply(key, n)
   return {'CORRUPT', key, 'it holds entries after ' .. text(n) .. ', the last that the session knows'}
 end
 
+-- The place behind all that streams hold, for a read that is to find nothing of them.
+local BEHIND_ALL = '18446744073709551615-18446744073709551615'
+
+-- The same of several streams in one read: keys, and so many ends, each a number or BEHIND_ALL. The reply of the first
+-- that is ahead, or nothing. A key that is no stream is an error of the read, whatever its end.
+local function any_ahead(keys, ends)
+  local words = {'COUNT', 1, 'STREAMS', unpack(keys)}
+  for _, n in ipairs(ends) do words[#words + 1] = n == BEHIND_ALL and n or text(n) .. '-0' end
+  local found = redis.call('XREAD', unpack(words))
+  local first = found and found[1]
+  for i, key in ipairs(keys) do
+    if first and first[1] == key then return ahead_reply(key, ends[i]) end
+  end
+end
+
 -- The fields of a hash by their names; false where there is none.
 local function fields_of(key, names)
-  local found = {}
-  for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do found[names[i]] = value end
+  local found, values = {}, redis.call('HMGET', key, unpack(names))
+  for i = 1, #names do found[names[i]] = values[i] end
   return found
 end
 

@@ -15,15 +15,18 @@ local function amount_text(amount)
   return text(amount[1]) .. ' ' .. text(amount[2]) .. ' ' .. text(amount[3])
 end
 
-local function read_budget(agents, now)
+-- With an agent's number its own use is read, too.
+local function read_budget(agents, now, agent_id)
+  local user = 'u:' .. (agent_id or '')
   local f = redis.call('HMGET', agents, 'spent:tokens', 'spent:cost', 'spent:requests', 'held:tokens', 'held:cost',
     'held:requests', 'guessed:tokens', 'guessed:cost', 'guessed:requests', 'limit:tokens', 'limit:cost',
-    'limit:requests', 'limit:wall', 'wall_from', 'wait:reserved', 'wait:spent')
+    'limit:requests', 'limit:wall', 'wall_from', 'wait:reserved', 'wait:spent', user)
   return {
     spent = {num(f[1]), num(f[2]), num(f[3])}, held = {num(f[4]), num(f[5]), num(f[6])},
     guessed = {num(f[7]), num(f[8]), num(f[9])}, limit = {tonumber(f[10] or ''), tonumber(f[11] or ''), tonumber(f[12] or '')},
     wall_limit = tonumber(f[13] or ''), wall = f[14] and now - num(f[14]) or 0,
-    waiting = {reserved = f[15] or '', spent = f[16] or ''}, changed = {}, gone = {}, touched = {},
+    waiting = {reserved = f[15] or '', spent = f[16] or ''}, waited = {reserved = f[15], spent = f[16]},
+    user = user, used = parse_amount(f[17]) or {0, 0, 0}, changed = {}, gone = {}, touched = {},
   }
 end
 
@@ -84,35 +87,35 @@ local function settle(budget, field, agents, used)
   return counted
 end
 
-local function save_budget(budget, agents)
-  local set = {}
+-- What the tree's accounts are from now on: fields to set, and fields that go. `settled` is what the agent used.
+local function save_budget(budget, agents, settled)
+  local set, gone = {}, {}
   for i, kind in ipairs(KINDS) do
     for _, name in ipairs({'spent', 'held', 'guessed'}) do
       set[#set + 1], set[#set + 2] = name .. ':' .. kind, text(budget[name][i])
     end
   end
   for _, field in ipairs(budget.touched) do
-    if budget.changed[field] then set[#set + 1], set[#set + 2] = field, budget.changed[field] end
-  end
-  redis.call('HSET', agents, unpack(set))
-  for _, field in ipairs(budget.touched) do
-    if not budget.changed[field] then redis.call('HDEL', agents, field) end
+    if budget.changed[field] then
+      set[#set + 1], set[#set + 2] = field, budget.changed[field]
+    else
+      gone[#gone + 1] = field
+    end
   end
   for _, why in ipairs({'reserved', 'spent'}) do
     local list = budget.waiting[why]
     if list ~= '' then
-      redis.call('HSET', agents, 'wait:' .. why, list)
-    else
-      redis.call('HDEL', agents, 'wait:' .. why)
+      set[#set + 1], set[#set + 2] = 'wait:' .. why, list
+    elseif budget.waited[why] then
+      gone[#gone + 1] = 'wait:' .. why
     end
   end
-end
-
-local function use_by(agent_id, amount, agents)
-  local field = 'u:' .. agent_id
-  local used = parse_amount(redis.call('HGET', agents, field)) or {0, 0, 0}
-  for i = 1, 3 do used[i] = used[i] + amount[i] end
-  redis.call('HSET', agents, field, amount_text(used))
+  if settled then
+    for i = 1, 3 do budget.used[i] = budget.used[i] + settled[i] end
+    set[#set + 1], set[#set + 2] = budget.user, amount_text(budget.used)
+  end
+  redis.call('HSET', agents, unpack(set))
+  if #gone > 0 then redis.call('HDEL', agents, unpack(gone)) end
 end
 
 local function listed(list, member)

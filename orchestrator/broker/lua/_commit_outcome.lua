@@ -66,13 +66,12 @@ local function find_watchers()
 end
 
 -- The refusal, or nothing and the outcome by its names.
-local function outcome_of(own, known)
+local function outcome_of(own, known, now)
   local old_seq, old_cursor, old_eq = num(own.seq), num(known.cursor), num(known.eq)
   local old_tree_seq = num(redis.call('HGET', KEYS[6], 'tree_seq'))
-  if ahead(KEYS[2], old_seq) then return ahead_reply(KEYS[2], old_seq) end
-  if ahead(KEYS[3], old_eq) then return ahead_reply(KEYS[3], old_eq) end
-  if ahead(KEYS[4], own.n) then return ahead_reply(KEYS[4], own.n) end
-  if ahead(KEYS[5], old_tree_seq) then return ahead_reply(KEYS[5], old_tree_seq) end
+  local torn = any_ahead({KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9], KEYS[16]},
+    {old_seq, old_eq, own.n, old_tree_seq, BEHIND_ALL, BEHIND_ALL})
+  if torn then return torn end
   local cursor = cursor_arg == '' and old_cursor or tonumber(cursor_arg)
   if cursor < old_cursor or cursor > own.n then return {'REFUSED', 'cursor', text(own.n), {}} end
   local refused, done, watchers
@@ -86,11 +85,13 @@ local function outcome_of(own, known)
   local tip = own.n + own.pending
   local parks = release == 'park' and cursor == tip
   local yields = release == 'yield'
+  -- It was used if something came in, or it came to rest: the steps between change no list.
+  local used = cursor > old_cursor or parks or yields
   return nil, {
     old_seq = old_seq, old_eq = old_eq, old_tree_seq = old_tree_seq, old_cursor = old_cursor,
     seq = old_seq + #entries, head = #entries > 0 and entries[#entries].chain or known.head,
     eq = old_eq + #events + #targets[0].told, tree_seq = old_tree_seq + #tree_events,
     cursor = cursor, done = done, tip = tip, depths = depths, watchers = watchers,
-    parks = parks, yields = yields, released = parks or yields,
+    parks = parks, yields = yields, released = parks or yields, moves = used and index_moves(known, now),
   }
 end

@@ -23,26 +23,43 @@ local function place_others()
   first_text = next_key
 end
 
-local function any_misfit()
-  local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
-    or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash')
-    or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'hash') or misfit(KEYS[13], 'hash') or misfit(KEYS[14], 'zset')
-    or misfit(KEYS[15], 'zset') or misfit(KEYS[16], 'stream')
+-- Looks at the keys that are written and that no step reads before. An error of a read tells of the others.
+local function misfit_to_write()
+  local bad = misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'hash') or misfit(KEYS[13], 'hash') or misfit(KEYS[14], 'zset')
+    or misfit(KEYS[15], 'zset') or misfit(KEYS[7], 'zset') or misfit(KEYS[8], 'zset') or misfit(KEYS[10], 'string')
   if bad then return bad end
   bad = #secrets_drop > 0 and misfit(KEYS[#KEYS], 'hash')
   if bad then return bad end
-  for i = 0, #pools do
-    bad = pool_misfit(pools[i])
+  for _, pool in ipairs(pools) do
+    bad = pool_misfit(pool)
     if bad then return bad end
   end
+end
+
+-- The keys that every step, or one with such targets and children, reads before its first write.
+local function misfit_read()
+  local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream') or misfit(KEYS[4], 'stream')
+    or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash') or misfit(KEYS[9], 'stream') or misfit(KEYS[16], 'stream')
+  if bad then return bad end
   for _, target in ipairs(targets) do
     bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream') or misfit(target.eq, 'stream')
     if bad then return bad end
   end
   for _, child in ipairs(children) do
-    bad = misfit(child.key, 'hash')
+    bad = birth_misfit(child)
     if bad then return bad end
   end
+end
+
+-- The session's own hash in one read: its box, and what else a commit knows of it; nothing if the session is gone.
+local function read_own()
+  local own, held_by, held_since, head, cursor, eq, commit, result, namespace, source, shelved, ephemeral, recency, created_ms =
+    read_box(KEYS[1], KEYS[4], 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result',
+      'namespace', 'source', 'shelved', 'ephemeral', 'recency', 'created_ms')
+  if not own then return end
+  return own, {owner = own.owner, claim = held_by, epoch = held_since, head = head, cursor = cursor, eq = eq, commit = commit,
+    result = result, namespace = namespace, source = source, shelved = shelved, ephemeral = ephemeral, recency = recency,
+    created_ms = created_ms, agent_id = own.agent_id}
 end
 
 local function first_answer(own, known)
@@ -74,9 +91,9 @@ local function draw_counters()
 end
 
 -- The tree's budget behind this step: {kept, settled, to_wake}; nothing if the step does not touch it.
-local function draw_budget(now)
+local function draw_budget(own, now)
   if not within_budget and #settlements == 0 and #reservations == 0 and #waits == 0 then return end
-  local budget, settled, to_wake = read_budget(KEYS[6], now), {0, 0, 0}, ''
+  local budget, settled, to_wake = read_budget(KEYS[6], now, own.agent_id), {0, 0, 0}, ''
   for _, row in ipairs(settlements) do
     local counted = settle(budget, 'r:' .. session .. ':' .. row.request, KEYS[6], not row.estimated and row.used or nil)
     for i = 1, 3 do settled[i] = settled[i] + counted[i] end
@@ -103,14 +120,14 @@ local function draw_budget(now)
 end
 
 -- The refusal, or nothing and what the step takes of the tree's counters and budget.
-local function check_rules(now)
+local function check_rules(own, now)
   for _, field in ipairs(unless_marked) do
     if redis.call('HEXISTS', KEYS[6], field) == 1 then return {'REFUSED', 'marked', field, {}} end
   end
   local refused, drawn, budget
   refused, drawn = draw_counters()
   if refused then return refused end
-  refused, budget = draw_budget(now)
+  refused, budget = draw_budget(own, now)
   return refused, drawn, budget
 end
 
@@ -137,12 +154,14 @@ end
 
 local function check_children()
   for _, child in ipairs(children) do
+    local bad = misfit(child.key, 'hash')
+    if bad then return bad end
     if redis.call('EXISTS', child.key) == 1 then return {'REFUSED', 'session_exists', child.session, {}} end
     -- Its number was reserved, and Redis may have forgotten that and given it to somebody else.
     if redis.call('HEXISTS', KEYS[6], 's:' .. child.agent_id) == 1 then
       return {'REFUSED', 'agent_taken', child.agent_id, {}}
     end
-    local bad = birth_misfit(child)
+    bad = birth_misfit(child)
     if bad then return bad end
   end
 end

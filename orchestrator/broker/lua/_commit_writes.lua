@@ -14,6 +14,15 @@ local function write_session(own, known, outcome, now)
   if outcome.released then
     for _, value in ipairs({'owner', '', 'claim', ''}) do set[#set + 1] = value end
   end
+  if own.pending > 0 then
+    set[#set + 1], set[#set + 2] = 'sq', text(outcome.tip)
+    set[#set + 1], set[#set + 2] = 'sq_total', text(own.total + own.pending_bytes)
+  end
+  if targets[0].counted then
+    set[#set + 1], set[#set + 2] = 'regular', text(own.regular)
+    set[#set + 1], set[#set + 2] = 'interrupts', text(own.interrupts)
+  end
+  if outcome.moves then set[#set + 1], set[#set + 2] = 'recency', text(now) end
   for _, field in ipairs(fields) do set[#set + 1], set[#set + 2] = field.name, field.value end
   redis.call('HSET', KEYS[1], unpack(set))
   append_entries(KEYS[2], entries, outcome.old_seq, epoch)
@@ -29,12 +38,11 @@ local function write_session(own, known, outcome, now)
 end
 
 -- Answers whom the sender is to poke: session, worker, …
-local function write_mail(own, now)
+local function write_mail(now)
   for _, m in ipairs(mail) do
     local entry = {kind = 'mail', payload = m.payload, client = '', submission = m.key, sender = session, lane = m.interrupt}
     enqueue(targets[m.to].box, entry, now)
   end
-  save_box(own)
   local pokes = {}
   for _, target in ipairs(targets) do
     local box = target.box
@@ -55,10 +63,10 @@ local function write_mail(own, now)
   return pokes
 end
 
-local function write_children(now)
+local function write_children(known, now)
   if #children == 0 then return end
-  local own = fields_of(KEYS[1], {'namespace', 'who'})
-  local labels = {namespace = own.namespace or '', source = 'agent', who = own.who or '', ephemeral = ''}
+  local who = redis.call('HGET', KEYS[1], 'who') or ''
+  local labels = {namespace = known.namespace or '', source = 'agent', who = who, ephemeral = ''}
   for _, child in ipairs(children) do
     write_birth(child, KEYS[6], KEYS[14], limits, labels, now)
     -- A reservation that was forgotten holds from here on.
@@ -93,10 +101,9 @@ local function write_tree(outcome, drawn, now)
 end
 
 -- Answers how many that waited for room are woken.
-local function write_budget(own, budget, now)
+local function write_budget(budget, now)
   if not budget then return 0 end
-  save_budget(budget.kept, KEYS[6])
-  if #settlements > 0 then use_by(own.agent_id, budget.settled, KEYS[6]) end
+  save_budget(budget.kept, KEYS[6], #settlements > 0 and budget.settled)
   return wake_waiting(budget.to_wake, KEYS[11], now)
 end
 
@@ -114,11 +121,9 @@ local function drop_secrets()
   for _, name in ipairs(secrets_drop) do redis.call('HDEL', KEYS[#KEYS], name) end
 end
 
-local function write_standing(outcome, agent_id, now)
+local function write_standing(outcome, known, now)
   redis.call('ZADD', KEYS[14], text(now), session)
-  -- It was used if something came in, or it came to rest: the steps between change no list.
-  local used = outcome.cursor > outcome.old_cursor or outcome.released
-  if used and agent_id == '0' then index_used(KEYS[15], session, KEYS[1], now) end
+  if outcome.moves then index_move(KEYS[15], known, session, now) end
   if outcome.released then redis.call('ZREM', KEYS[8], session) end
   if outcome.yields then make_due(session, pools[0], KEYS[6]) end
 end

@@ -16,20 +16,18 @@ local function index_remove(index, row, session)
   redis.call('ZREM', index, index_member(row, session, 'r', row.recency), index_member(row, session, 'c', row.created_ms))
 end
 
--- Lists the session under its place of now, which its hash keeps: the next change has to find it.
-local function index_add(index, row, session, key, recency)
-  row.recency = text(recency)
-  redis.call('HSET', key, 'recency', row.recency)
-  redis.call('ZADD', index, '0', index_member(row, session, 'r', recency), '0', index_member(row, session, 'c', row.created_ms))
+-- Whether a session that is used now moves to the front. Its hash says so with `recency`, before the index does.
+local function index_moves(row, now)
+  return row.agent_id == '0' and row.ephemeral ~= '1' and num(row.recency) < now
 end
 
--- A session that was used: it moves to the front, and one of an earlier version gets into the index.
-local function index_used(index, session, key, now)
-  local row = fields_of(key, INDEXED)
-  if row.agent_id ~= '0' or row.ephemeral == '1' then return end
-  if not row.recency then return index_add(index, row, session, key, now) end
-  if num(row.recency) >= now then return end
-  redis.call('ZREM', index, index_member(row, session, 'r', row.recency))
-  redis.call('HSET', key, 'recency', text(now))
-  redis.call('ZADD', index, '0', index_member(row, session, 'r', now))
+-- Moves it there, from where `row` says that it was; one of an earlier version gets into the index.
+local function index_move(index, row, session, now)
+  local to = index_member(row, session, 'r', now)
+  if not row.recency then
+    redis.call('ZADD', index, '0', to, '0', index_member(row, session, 'c', row.created_ms))
+  else
+    redis.call('ZREM', index, index_member(row, session, 'r', row.recency))
+    redis.call('ZADD', index, '0', to)
+  end
 end

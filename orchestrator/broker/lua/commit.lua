@@ -35,36 +35,41 @@
 --          session hash, sq stream and eq stream, then for each child the six keys of a birth, then each text, and
 --          the last, if secrets are dropped, their hash
 
+-- Everything that is read: the refusal, or nothing and what is to be written.
+local function judged()
+  -- Is this the claim, and the entry, that may be built upon?
+  local own, known = read_own()
+  if not own then return {'FENCED', 0, 'unknown session'} end
+  if known.commit == commit_id then return first_answer(own, known) end
+  local why = fenced(own, known)
+  if why then return {'FENCED', num(known.epoch), why} end
+
+  local now = now_ms()
+  local refused, drawn, budget = check_rules(own, now)
+  refused = refused or check_targets(own) or check_children() or check_texts()
+  if refused then return refused end
+
+  -- The release is decided here, before the first write.
+  local outcome
+  refused, outcome = outcome_of(own, known, now)
+  return refused, own, known, outcome, drawn, budget, now
+end
+
 place_others()
-local bad = any_misfit()
+local bad = misfit_to_write()
 if bad then return bad end
-
--- Is this the claim, and the entry, that may be built upon?
-local own = read_box(KEYS[1], KEYS[4])
-if not own then return {'FENCED', 0, 'unknown session'} end
-local known = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result'})
-if known.commit == commit_id then return first_answer(own, known) end
-local why = fenced(own, known)
-if why then return {'FENCED', num(known.epoch), why} end
-
-local now = now_ms()
-local refused, drawn, budget = check_rules(now)
-refused = refused or check_targets(own) or check_children() or check_texts()
-if refused then return refused end
-
--- The release is decided here, before the first write.
-local outcome
-refused, outcome = outcome_of(own, known)
+local read, refused, own, known, outcome, drawn, budget, now = pcall(judged)
+if not read then return misfit_read() or error(refused, 0) end
 if refused then return refused end
 
 write_session(own, known, outcome, now)
-local pokes = write_mail(own, now)
-write_children(now)
+local pokes = write_mail(now)
+write_children(known, now)
 write_timers()
 write_tree(outcome, drawn, now)
-local woken = write_budget(own, budget, now)
+local woken = write_budget(budget, now)
 write_approvals(now)
 drop_secrets()
-write_standing(outcome, own.agent_id, now)
+write_standing(outcome, known, now)
 return {'OK', outcome.seq, outcome.head, outcome.tip, outcome.eq, outcome.released and 1 or 0, outcome.tree_seq, now, pokes,
   woken, outcome.depths, budget and accounts(budget.kept) or {}}

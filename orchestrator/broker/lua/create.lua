@@ -41,7 +41,10 @@ if lost then return lost end
 redis.call('HSET', KEYS[1], 'root', born.session, 'wall_from', text(now))
 local labels = {namespace = namespace, source = source, who = who, ephemeral = ephemeral}
 write_birth(born, KEYS[1], KEYS[2], limits, labels, now)
-index_used(KEYS[13], born.session, born.key, now)
+if born.agent_id == '0' and ephemeral ~= '1' then
+  redis.call('HSET', born.key, 'recency', text(now))
+  index_move(KEYS[13], {namespace = namespace, source = source, created_ms = now}, born.session, now)
+end
 for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f.field, f.value) end
 if announced then redis.call('ZREM', KEYS[14], born.session) end
 for i = 15, 15 + texts do redis.call('PERSIST', KEYS[i]) end

@@ -21,5 +21,7 @@ local recency = num(row.recency or redis.call('ZSCORE', KEYS[3], session) or row
 if changes then redis.call('HSET', KEYS[1], 'shelved', shelve) end
 index_remove(KEYS[2], row, session)
 if changes then row.shelved = shelve end
-index_add(KEYS[2], row, session, KEYS[1], recency)
+row.recency = false
+redis.call('HSET', KEYS[1], 'recency', text(recency))
+index_move(KEYS[2], row, session, recency)
 return {'OK', now}
