@@ -173,8 +173,7 @@ def _prompt(given: str | None) -> str:
 
     text = given
     if given is None or given == "-":
-        # A process without a standard input has none to read.
-        data = b"" if sys.stdin is None else sys.stdin.buffer.read(TEXT_BYTES + 1)
+        data = sys.stdin.buffer.read(TEXT_BYTES + 1)
         if len(data) > TEXT_BYTES:
             raise Fault(
                 f"the prompt has more than {TEXT_BYTES:,} bytes: give the text in a file, and name it"

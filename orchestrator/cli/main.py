@@ -40,6 +40,7 @@ from orchestrator.cli.tree import tree
 from orchestrator.cli.trust import trust
 from orchestrator.cli.verify import verify
 from orchestrator.cli.workers import stats, workers
+from orchestrator.terminal.missing import open_missing
 
 app = typer.Typer(
     name="dendro",
@@ -110,6 +111,7 @@ app.command("exec")(exec_)
 
 def main() -> None:
     """The console script."""
+    open_missing()
     try:
         app(args=hoisted(sys.argv[1:]), prog_name="dendro")
     except Exception as error:

@@ -187,12 +187,11 @@ class Stdin:
 @pytest.mark.parametrize(
     ("stdin", "why"),
     [
-        (None, "the prompt is empty"),
         (Stdin(b""), "the prompt is empty"),
         (Stdin(b" \n\t"), "the prompt is empty"),
         (Stdin(b"x" * (10 << 20)), "more than 4,194,304 bytes: give the text in a file"),
     ],
-    ids=["closed", "empty", "blank", "huge"],
+    ids=["empty", "blank", "huge"],
 )
 def test_prompt_that_says_nothing_or_too_much_is_refused(
     stdin: Any, why: str, monkeypatch: pytest.MonkeyPatch

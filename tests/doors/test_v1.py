@@ -122,6 +122,29 @@ async def test_malformed_answer_denies_and_an_error_leaves_the_question_to_other
         await other.until("codex/event/turn_aborted")
 
 
+async def test_answer_behind_that_of_another_client_or_behind_the_turn_is_an_answer_to_nothing(
+    harness: Harness, server: AppServer, peer: Peer
+) -> None:
+    harness.models.will([calls("c1", ask=True)], [calls("c2", ask=True)], HELLO)
+    conversation = await begun(peer, approvalPolicy="untrusted")
+    await listens(peer, conversation)
+    async with connected(server) as other:
+        await listens(other, conversation)
+        await says(peer, conversation)
+        mine, theirs = await request(peer), await request(other)
+        other.send({"id": theirs["id"], "result": {"decision": "approved"}})
+        await peer.until("codex/event/request_resolved")
+        peer.send({"id": mine["id"], "result": {"decision": "denied"}})
+        mine, theirs = await request(peer), await request(other)
+        peer.send({"id": mine["id"], "result": {"decision": "abort"}})
+        await other.until("codex/event/turn_aborted")
+        other.send({"id": theirs["id"], "result": {"decision": "approved"}})
+        harness.models.will(HELLO)
+        await says(other, conversation)
+        await other.until("codex/event/task_complete")
+    assert events(other, "error") == []
+
+
 async def test_interrupt_is_answered_behind_the_event_and_refused_where_nothing_runs(
     harness: Harness, peer: Peer
 ) -> None:

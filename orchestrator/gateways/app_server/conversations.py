@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -16,6 +16,7 @@ import orjson
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, notification
 from orchestrator.gateways.app_server.ports import Ports
@@ -97,7 +98,7 @@ class Conversations:
             return False
         if not self.hears(session):
             self.door.threads.leave(session, self)
-            self._asked = {name: asked for name, asked in self._asked.items() if asked[0] != session}
+            self._forget(lambda asked: asked[0] == session)
         return True
 
     def leave(self) -> None:
@@ -122,6 +123,7 @@ class Conversations:
         if event.type == "request_resolved":
             self._settled(told.session, event.msg)
         if event.type in ENDS:
+            self._forget(lambda asked: asked[0] == told.session and not agent_of(asked[1]))
             for ending in self._ends.pop(told.session, ()):
                 if not ending.done():
                     ending.set_result(event.type)
@@ -157,12 +159,14 @@ class Conversations:
         now = self.door.ports.now_ms()
         self.door.tell(Line(method, params, notification(method, params, now), now))
 
-    def _settled(self, session: SessionId, message: Mapping[str, Any]) -> None:
+    def _settled(self, session: SessionId, message: JsonMapping) -> None:
         """Forgets a request that somebody else has answered."""
-        meant = (session, message.get("call_id"), message.get("agent_id"))
-        for id, (of, asked) in tuple(self._asked.items()):
-            if (of, call_id_of(asked), asked.get("agent_id")) == meant:
-                del self._asked[id]
+        meant = (session, message.get("call_id"), agent_of(message))
+        self._forget(lambda asked: (asked[0], call_id_of(asked[1]), agent_of(asked[1])) == meant)
+
+    def _forget(self, gone: Callable[[tuple[SessionId, JsonMapping]], bool]) -> None:
+        """Forgets requests: an answer that comes later is one to nothing."""
+        self._asked = {id: asked for id, asked in self._asked.items() if not gone(asked)}
 
     # ── what the client answers ───────────────────────────────────────────────────────────────
 
@@ -177,6 +181,11 @@ class Conversations:
             id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
             await self.door.client.submit(session, Submission(id, op))
         return True
+
+
+def agent_of(message: JsonMapping) -> int:
+    """The agent that an event is about; the root's own requests name none."""
+    return message.get("agent_id") or ROOT
 
 
 def _decision(result: JsonMapping) -> ReviewDecision:
