@@ -203,7 +203,10 @@ async def _in_log(reader: EventReader, session: SessionId, at: EqCursor, head: S
         # Only the archive could tell; a branch that old was not lost with the last seconds.
         return True
     entries = await reader.read_rollout(session, at.seq - 1, 1)
-    return bool(entries) and entries[0].seq == at.seq and hash8_of(entries[0].chain) == at.hash8
+    if entries and entries[0].seq == at.seq:
+        return hash8_of(entries[0].chain) == at.hash8
+    # It may have been sealed since the head was read.
+    return at.seq <= (await _head(reader, session)).sealed_seq
 
 
 async def _head(reader: EventReader, session: SessionId) -> SessionHead:

@@ -269,6 +269,26 @@ async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(
         assert isinstance(items[-1], CaughtUp)
 
 
+async def test_follower_of_a_log_that_is_sealed_between_two_of_its_reads_is_told_of_no_going_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 3)
+    session, read = held.claim.session, broker.read_rollout
+    await broker.snapshot(held.claim, done.seq, b"snapshot")
+    seen = EqCursor.behind((await broker.read_eq(session))[1])
+    await broker.command("DEL", broker.keys.eq(session))
+
+    async def sealed_before(*place: Any) -> Any:
+        await broker.seal(held.claim, done.seq, b"manifest")
+        return await read(*place)
+
+    monkeypatch.setattr(broker, "read_rollout", sealed_before)
+    (gap,) = await take(broker, session, seen, 1)
+    assert isinstance(gap, Gap)
+    assert gap.reason == "trimmed"
+
+
 @pytest.mark.parametrize("text", ["", "1.2", "1.2.abc", "x.2.00000000", "1.2.zzzzzzzz", "-1.2.00000000"])
 def test_client_s_broken_cursor_is_an_error(text: str) -> None:
     with pytest.raises(ValueError):
