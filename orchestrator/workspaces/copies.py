@@ -9,7 +9,8 @@
 A copy is trusted because of what stands in `state`, not because it is there. `dirty` is written before a
 call that may write, `clean` when the log has the snapshot and nothing runs. A death in between leaves
 `dirty`. The kernel writes files when it likes, so a copy of before its last start is none: `state` names the
-start.
+start. And a holder that stood still may write `clean` behind its claim, while the next one has the folder:
+only the word of the claim counts that made the folder last, as the log has it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class CopyState:
     kind: Literal["none", "dirty", "clean"] = "none"
     snapshot: str = ""
     """The snapshot that a clean copy is of."""
+    epoch: int = 0
+    """The epoch of the claim that left it clean."""
     claim: str = ""
     """The claim under which a dirty one was written."""
     boot: str = ""
@@ -91,10 +94,11 @@ class Copy:
             return CopyState()
         return found
 
-    def is_clean(self, snapshot: str) -> bool:
-        """Whether the copy was left as this snapshot, since the machine was started."""
+    def is_clean(self, snapshot: str, epoch: int) -> bool:
+        """Whether the claim of this epoch left the copy as this snapshot, since the machine was started."""
         found = self.state()
-        return (found.kind, found.snapshot, found.boot) == ("clean", snapshot, self._boot)
+        known = found.kind, found.snapshot, found.epoch, found.boot
+        return known == ("clean", snapshot, epoch, self._boot)
 
     def dirty(self, claim: str) -> None:
         """Notes that it is no known snapshot any more."""
@@ -102,11 +106,10 @@ class Copy:
         if (found.kind, found.claim) != ("dirty", claim):
             self._write(CopyState("dirty", claim=claim, boot=self._boot, unsaved=found.unsaved))
 
-    def clean(self, snapshot: str) -> None:
-        """Notes that it is a snapshot that the log has, and that nothing runs in it."""
-        found = self.state()
-        if (found.kind, found.snapshot, found.boot) != ("clean", snapshot, self._boot):
-            self._write(CopyState("clean", snapshot, boot=self._boot, unsaved=found.unsaved))
+    def clean(self, snapshot: str, epoch: int) -> None:
+        """Notes that it is a snapshot that the log has, and that nothing of this claim's runs in it."""
+        if not self.is_clean(snapshot, epoch):
+            self._write(CopyState("clean", snapshot, epoch, boot=self._boot, unsaved=self.state().unsaved))
 
     def unsaved(self, snapshot: str) -> None:
         """Notes the snapshot of changes that are only here; none any more if it is empty."""

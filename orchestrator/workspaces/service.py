@@ -244,7 +244,8 @@ class MachineFolders:
         standing = known.standing
         assert standing is not None
         # The next snapshot follows the last stored one, also where the folder is further on.
-        if held.copy.is_clean(standing) and await held.keeper.adopt((), FolderSnapshot(known.snapshot)):
+        clean = held.copy.is_clean(standing, known.epoch)
+        if clean and await held.keeper.adopt((), FolderSnapshot(known.snapshot)):
             self._stands(held, state, standing)
             return FolderMade(machine, standing)
         held.copy.dirty(held.claim.claim_id)
@@ -398,6 +399,8 @@ class MachineFolders:
     ) -> FolderUnsaved:
         """Keeps a snapshot that the store did not take."""
         why = str(error) or f"the store did not take it within {self._config.settings.store_s:g} s"
+        if self._is_over(held.claim):
+            return self._unsaved(why, calls, at_ms)
         try:
             await asyncio.to_thread(keep_unsaved, held.copy, taken)
         except OSError as broken:
@@ -451,13 +454,17 @@ class MachineFolders:
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)
-        if held is None:
+        if held is None or self._is_over(claim):
             return
         known = state.workspace
         if known.unsaved is None:
             forget_unsaved(held.copy)
         if resting and known.standing is not None and held.standing == FolderSnapshot(known.standing):
-            held.copy.clean(known.standing)
+            held.copy.clean(known.standing, claim.epoch)
+
+    def _is_over(self, claim: Claim) -> bool:
+        """Whether the claim's keeper has ended: the copy may be another's, and so may what is unsaved."""
+        return self._boottime() >= self._deadlines.of(claim)
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 

@@ -20,42 +20,49 @@ def copy(tmp_path: Path) -> Copy:
 
 
 def test_copy_that_was_never_marked_is_no_known_snapshot(copy: Copy) -> None:
-    assert not copy.is_clean("")
-    assert not copy.is_clean("a" * 40)
+    assert not copy.is_clean("", 3)
+    assert not copy.is_clean("a" * 40, 3)
 
 
 def test_copy_is_clean_of_the_snapshot_that_it_was_left_as(copy: Copy) -> None:
-    copy.clean("a" * 40)
-    assert copy.is_clean("a" * 40)
-    assert not copy.is_clean("b" * 40)
+    copy.clean("a" * 40, 3)
+    assert copy.is_clean("a" * 40, 3)
+    assert not copy.is_clean("b" * 40, 3)
 
 
 def test_copy_is_not_clean_once_a_call_may_write(copy: Copy) -> None:
-    copy.clean("a" * 40)
+    copy.clean("a" * 40, 3)
     copy.dirty("claim")
-    assert not copy.is_clean("a" * 40)
+    assert not copy.is_clean("a" * 40, 3)
 
 
 def test_copy_of_before_the_machines_last_start_is_not_trusted(copy: Copy, tmp_path: Path) -> None:
-    copy.clean("a" * 40)
-    assert not Copy(tmp_path, SESSION, "boot 2").is_clean("a" * 40)
+    copy.clean("a" * 40, 3)
+    assert not Copy(tmp_path, SESSION, "boot 2").is_clean("a" * 40, 3)
+
+
+def test_copy_that_another_claim_left_than_the_log_knows_is_not_trusted(copy: Copy) -> None:
+    copy.clean("a" * 40, 3)
+    assert not copy.is_clean("a" * 40, 4)
+    copy.clean("a" * 40, 4)
+    assert copy.is_clean("a" * 40, 4)
 
 
 def test_damaged_state_is_no_evidence(copy: Copy, tmp_path: Path) -> None:
     for content in (b"", b"{", b'{"kind":"clean"', b'["clean"]', b'{"kind":"clean","other":1}'):
         (copy.path / "state").write_bytes(content)
         found = Copy(tmp_path, SESSION, "boot 1")
-        assert not found.is_clean("")
+        assert not found.is_clean("", 3)
         assert found.state().unsaved == ""
 
 
 def test_copy_remembers_its_unsaved_changes_across_other_marks(copy: Copy) -> None:
     copy.unsaved("c" * 40)
     copy.dirty("claim")
-    copy.clean("c" * 40)
+    copy.clean("c" * 40, 3)
     assert copy.state().unsaved == "c" * 40
     copy.unsaved("")
-    assert copy.is_clean("c" * 40)
+    assert copy.is_clean("c" * 40, 3)
     assert copy.state().unsaved == ""
 
 

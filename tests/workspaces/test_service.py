@@ -90,6 +90,52 @@ async def test_copy_in_which_a_call_was_lost_is_built_again(machine: NewMachine)
     assert tree_of(first.folder) == {"a": "1"}
 
 
+async def test_holder_that_stood_still_calls_no_copy_clean_that_the_next_one_writes(
+    machine: NewMachine,
+) -> None:
+    first, second = machine("m1"), machine("m1")
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    # A call that changes nothing: the commit of its end is under way.
+    await first.folders.writing(session.state, claim)
+    before = session.state
+    first.folders.extend(claim.claim_id, 1.0)
+    later = await session.made(second)
+    await second.folders.writing(session.state, later)
+    (second.folder / "a").write_text("half of what")
+    # It goes on with the answer to its last commit.
+    first.folders.recorded(before, claim, resting=True)
+    assert second.copy().state().kind == "dirty"
+    # Should it have been stopped once more, just before it wrote:
+    first.copy().clean(str(before.workspace.standing), claim.epoch)
+    await second.folders.release(session.id, later)
+    made = await session.make(second, session.claim(second))
+    assert isinstance(made, FolderMade)
+    assert made.anew
+    assert tree_of(second.folder) == {"a": "1"}
+
+
+async def test_holder_whose_claim_is_over_leaves_the_next_ones_unsaved_changes_alone(
+    machine: NewMachine, tmp_path: Path, store: Objects
+) -> None:
+    first, second = machine("m1", store_s=0.1), machine("m1", store_s=0.1)
+    session = Session()
+    claim = await session.made(first)
+    before = session.state
+    first.folders.extend(claim.claim_id, 1.0)
+    later = await session.made(second)
+    away = tmp_path / "away"
+    (tmp_path / "store").rename(away)
+    (tmp_path / "store").write_text("a file where a folder should be")
+    (second.folder / "a").write_text("2")
+    unsaved = await session.changed(second, later)
+    assert isinstance(unsaved, FolderUnsaved)
+    first.folders.recorded(before, claim, resting=True)
+    assert await second.folders.has(session.state) == unsaved.snapshot
+
+
 async def test_copy_whose_last_snapshot_never_reached_the_log_is_built_again(machine: NewMachine) -> None:
     first = machine()
     session = Session()
