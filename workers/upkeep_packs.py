@@ -24,6 +24,8 @@ from orchestrator.workspaces.packs import PackName, Packs, named_in
 
 log = logging.getLogger("dendro.upkeep")
 YOUNG_S = 86_400.0
+SETTLED_S = 300.0
+"""For so long a server that fails over may lose what it was told: longer than any replica lags."""
 
 
 async def collect_packs(storage: Storage, packs: Packs, sessions: Sequence[SessionId], now_s: float) -> int:
@@ -46,12 +48,13 @@ async def collect_packs(storage: Storage, packs: Packs, sessions: Sequence[Sessi
 async def collect_unborn(broker: Births, packs: Packs, now_ms: int) -> int:
     """Removes packs stored for sessions that nobody created within a day; answers how many sessions.
 
-    Only what was announced here is looked at: the store may be another deployment's as well.
+    Only what was announced here is looked at: the store may be another deployment's as well. A round gives a
+    session up, so that no entry will name its packs; a later one finds that still so, and removes them.
     """
     removed = 0
     for session in await broker.unborn(now_ms - int(YOUNG_S * 1000)):
-        # Behind this it cannot be created any more, so no entry will name what is removed.
-        if not await broker.give_up(session):
+        since_ms = await broker.give_up(session)
+        if since_ms is None or now_ms - since_ms < SETTLED_S * 1000:
             continue
         try:
             for name in await packs.names(TreeId(session), session):

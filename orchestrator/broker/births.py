@@ -31,7 +31,7 @@ class Births(Reader):
                 raise unexpected("announce", code)
 
     async def unborn(self, before_ms: int) -> tuple[SessionId, ...]:
-        """Sessions announced before a time, and those given up and not forgotten, the oldest first."""
+        """Sessions given up and not forgotten, then those announced before a time, the oldest first."""
         found: list[SessionId] = []
         for shard in range(self.keys.shards):
             named = await self._connection.command(
@@ -40,14 +40,17 @@ class Births(Reader):
             found += [SessionId(name.decode()) for name in named]
         return tuple(found)
 
-    async def give_up(self, session: SessionId) -> bool:
-        """Whether a session was never created, and cannot be any more; it stays listed until forgotten."""
+    async def give_up(self, session: SessionId) -> int | None:
+        """Keeps a session that was never created from being created; it stays listed until forgotten.
+
+        Answers since when (Unix, in milliseconds), or None if the session is there.
+        """
         keys = [self.keys.unborn(self.keys.shard_of(session)), self.keys.session(session)]
         reply = await self._connection.run(call("give_up", keys, session=session))
         match code_of(reply, session):
             case "OK" | "BORN" as code:
                 self._clock.note(reply[1])
-                return code == "OK"
+                return int(reply[2]) if code == "OK" else None
             case code:
                 raise unexpected("give_up", code)
 

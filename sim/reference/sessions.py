@@ -53,8 +53,8 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     known = sight.hash(keys[6]).get(b"created")
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
-    if announced and not sight.zset(keys[13]).get(it.session):
-        sight.zset(keys[13])[it.session] = 0
+    if announced and sight.zset(keys[13]).get(it.session, 0) <= 0:
+        sight.zset(keys[13]).setdefault(it.session, -sight.now)
         return [b"GIVEN_UP"]
     if lost := unstored(sight, texts):
         return lost
@@ -80,8 +80,9 @@ def give_up(sight: Sight, keys: Keys, given: Given) -> Reply:
     if b"created" in sight.hash(keys[1]):
         unborn.pop(name, None)
         return [b"BORN", sight.now]
-    unborn[name] = 0
-    return [b"OK", sight.now]
+    if unborn.get(name, 1) > 0:
+        unborn[name] = -sight.now
+    return [b"OK", sight.now, int(-unborn[name])]
 
 
 def unstored(sight: Sight, texts: Sequence[bytes]) -> Reply | None:

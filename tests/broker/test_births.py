@@ -37,12 +37,14 @@ async def test_session_is_announced_from_its_first_announcement_until_it_is_crea
 async def test_session_that_was_given_up_or_never_announced_is_not_created(broker: Broker) -> None:
     given_up, never = new_session(), new_session()
     await broker.announce(given_up.session)
-    assert await broker.give_up(given_up.session)
+    since_ms = await broker.give_up(given_up.session)
+    assert since_ms is not None
     for root in (given_up, never):
         with pytest.raises(BirthGivenUp, match=root.session):
             await broker.create(NewTree(root, announced=True))
         assert await broker.head(root.session) is None
     await broker.announce(given_up.session)
+    assert await broker.give_up(given_up.session) == since_ms, "it counts from the first time"
     assert set(await broker.unborn(1)) == {given_up.session, never.session}, "what is given up stays so"
     for root in (given_up, never):
         await broker.forget_unborn(root.session)
@@ -53,7 +55,7 @@ async def test_session_that_is_there_is_not_given_up(broker: Broker) -> None:
     root = new_session()
     assert await broker.create(NewTree(root)), "what begins with nothing stored needs no announcement"
     await broker.announce(root.session)
-    assert not await broker.give_up(root.session)
+    assert await broker.give_up(root.session) is None
     assert await listed(broker) == ()
 
 

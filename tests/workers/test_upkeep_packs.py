@@ -22,7 +22,7 @@ from orchestrator.rollouts.objects import Objects
 from orchestrator.rollouts.storage import Storage
 from orchestrator.workspaces.packs import PackName, Packs
 from tests.workers.actors import Author, head_of, some_entries
-from workers.upkeep_packs import YOUNG_S, collect_packs, collect_unborn
+from workers.upkeep_packs import SETTLED_S, YOUNG_S, collect_packs, collect_unborn
 from workers.upkeep_sealing import Moved, Mover, seal_session
 
 pytestmark = pytest.mark.realredis
@@ -146,6 +146,30 @@ async def test_packs_of_a_session_that_nobody_made_are_removed_after_a_day(
     assert await storage.broker.unborn(now_ms + int(TOMORROW * 1000)) == ()
 
 
+async def test_packs_stay_until_it_is_sure_that_their_session_is_given_up(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    lost, back = [await unborn(storage, packs, tmp_path) for _ in range(2)]
+    broker = storage.broker
+    for author in (lost, back):
+        await _was_announced(storage, author, broker.now_ms() - int(TOMORROW * 1000))
+    at_ms = broker.now_ms()
+    assert await collect_unborn(broker, packs, at_ms) == 0
+    # A replica was promoted that had not heard of it; the client, who never heard either, makes the session.
+    await _was_announced(storage, back, broker.now_ms() - int(TOMORROW * 1000))
+    assert await creates(storage, back)
+    for later_s, removed in ((SETTLED_S - 1, 0), (SETTLED_S + 1, 1)):
+        assert await collect_unborn(broker, packs, at_ms + int(later_s * 1000)) == removed
+    assert await left(packs, lost) == set()
+    assert len(await left(packs, back)) == 1
+
+
+async def _was_announced(storage: Storage, author: Author, at_ms: int) -> None:
+    """Sets Redis to where a session was announced at another time, and not given up since."""
+    key = storage.broker.keys.unborn(storage.broker.keys.shard_of(author.session))
+    await storage.broker.command("ZADD", key, at_ms, author.session)
+
+
 async def test_session_that_was_made_keeps_its_packs_and_is_announced_no_more(
     storage: Storage, packs: Packs, tmp_path: Path
 ) -> None:
@@ -165,7 +189,7 @@ async def test_client_that_comes_after_its_packs_were_given_up_is_refused(
     storage: Storage, packs: Packs, tmp_path: Path
 ) -> None:
     late, never = await unborn(storage, packs, tmp_path), Author(storage)
-    assert await storage.broker.give_up(late.session)
+    assert await storage.broker.give_up(late.session) is not None
     for author in (late, never):
         with pytest.raises(BirthGivenUp, match="begin again"):
             await creates(storage, author)
@@ -184,8 +208,9 @@ async def test_packs_that_come_after_the_removal_go_once_their_client_was_refuse
         await creates(storage, late)
     with pytest.raises(BirthGivenUp):
         await creates(storage, late)
-    # At once: no day has to pass.
-    assert await collect_unborn(storage.broker, packs, storage.broker.now_ms()) == 1
+    # Soon: no day has to pass.
+    soon = storage.broker.now_ms() + int(SETTLED_S * 1000) + 1
+    assert await collect_unborn(storage.broker, packs, soon) == 1
     assert await left(packs, late) == set()
 
 

@@ -4,7 +4,7 @@
 --
 -- A client will store what a root session begins with, and create the session then. The first time counts.
 --
--- KEYS  1 unborn zset      session -> when it was announced, 0 once it is given up
+-- KEYS  1 unborn zset      session -> when it was announced; once it is given up, less than 0: since when
 
 local bad = misfit(KEYS[1], 'zset')
 if bad then return bad end

@@ -29,9 +29,9 @@ local created = redis.call('HGET', born.key, 'created')
 if created then return {created == born.digest and 'DUP' or 'CONFLICT', now} end
 bad = birth_misfit(born)
 if bad then return bad end
-if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) == 0 then
+if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) <= 0 then
   -- Its client may have stored packs behind their removal: they are looked for once more.
-  redis.call('ZADD', KEYS[14], '0', born.session)
+  redis.call('ZADD', KEYS[14], 'NX', text(-now), born.session)
   return {'GIVEN_UP'}
 end
 local lost = unstored(16, texts)

@@ -1,9 +1,10 @@
 -- uses: base
 -- takes: session
--- give_up(…) -> OK now | BORN now | CORRUPT key why
+-- give_up(…) -> OK now since | BORN now | CORRUPT key why
 --
--- What was stored for an announced session is about to be removed: from here on it cannot be created. One that
--- is there keeps it, and is announced no more.
+-- What was stored for an announced session is to be removed: from here on it cannot be created. One that is there
+-- keeps it, and is announced no more. `since` is when it was given up first: a server that fails over may lose
+-- that again, so nothing is removed at once.
 --
 -- KEYS  1 unborn zset      2 session hash
 
@@ -14,5 +15,9 @@ if redis.call('HEXISTS', KEYS[2], 'created') == 1 then
   redis.call('ZREM', KEYS[1], session)
   return {'BORN', now}
 end
-redis.call('ZADD', KEYS[1], '0', session)
-return {'OK', now}
+local known = tonumber(redis.call('ZSCORE', KEYS[1], session) or now)
+if known > 0 then
+  known = -now
+  redis.call('ZADD', KEYS[1], text(known), session)
+end
+return {'OK', now, -known}
