@@ -20,7 +20,18 @@ DEFECTS = (
     Mutant(
         "packs go before they are given up",
         "upkeep removes the packs of an announced session, and does not keep it from being made",
-        text(upkeep_packs, "collect_unborn", "if not await broker.give_up(session):", "if False:"),
+        text(
+            upkeep_packs,
+            "collect_unborn",
+            "since_ms = await broker.give_up(session)",
+            "since_ms = now_ms - 1_000_000",
+        ),
+        "births",
+    ),
+    Mutant(
+        "packs go with the word that gives them up",
+        "upkeep removes packs in the round in which it gives their session up, which a failover may undo",
+        text(upkeep_packs, "collect_unborn", "or now_ms - since_ms < SETTLED_S * 1000", ""),
         "births",
     ),
     Mutant(
@@ -52,7 +63,7 @@ DEFECTS = (
     Mutant(
         "refused births leave their packs",
         "what a client stores for a session that is given up already is looked for by nobody",
-        lua("create", "  redis.call('ZADD', KEYS[14], '0', born.session)\n", ""),
+        lua("create", "  redis.call('ZADD', KEYS[14], 'NX', text(-now), born.session)\n", ""),
         "births",
     ),
     Mutant(

@@ -21,6 +21,18 @@ DEFECTS = (
         "folders",
     ),
     Mutant(
+        "keepers wait for nobody",
+        "a claim makes its copy in the place of one that the keeper of another claim has in hand",
+        text(SimFolders, "_locks", "if not other.lives():", "if True:"),
+        "births",
+    ),
+    Mutant(
+        "late holders call copies clean",
+        "a holder that stood still notes what its copy was, while the next one writes to it",
+        text(SimFolders, "recorded", "held is None or not self._permits(claim)", "held is None"),
+        "births",
+    ),
+    Mutant(
         "interrupts record no folder",
         "what a stopped command has written is not recorded before its task ends",
         text(SideWork, "_stop_all", "await self.folder.record_stopped(elapsed)", "pass"),

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.broker import follow
 from orchestrator.broker.follow import EqCursor
 from orchestrator.runtime import trees
-from sim.mutant import Mutant, lua, swapped
+from sim.mutant import Mutant, lua, swapped, text
 
 
 def _one_behind(real: Any) -> Any:
@@ -37,6 +37,12 @@ def _trusts_the_order(real: Any) -> Any:
 
 
 DEFECTS = (
+    Mutant(
+        "sealing looks like going back",
+        "a follower's entry that was sealed between two of its reads counts as one that Redis has lost",
+        text(follow, "_in_log", "return at.seq <= (await _head(reader, session)).sealed_seq", "return False"),
+        "archives",
+    ),
     Mutant(
         "attached one too early",
         "who attaches at a session's end is shown the last event that was there",

@@ -22,6 +22,8 @@ LOOK_S = 0.2
 MOST_LOOKS = 40
 FULL = 0.1
 """How likely there is no memory left, for a moment, when a call is about to begin."""
+GIVES_UP = 0.3
+"""How likely a replica is promoted when a session was given up that was announced and never made."""
 SOON_S = 12.0
 LASTS_S = (1.0, 5.0, 9.0, 14.0)
 BEHIND_S = (0.0, 0.005, 0.3, 2.0)
@@ -66,6 +68,10 @@ class Failover:
             if self._rng.random() < FULL:
                 self._is_full()
             self._site.loop.on(self._lane, self._splits, sent.machine, after=after_s)
+        elif sent.name == "give_up" and self._rng.random() < GIVES_UP and not self._over:
+            self._left += 1
+            after_s = self._rng.choice((0.005, 0.05, 0.3)) * self._rng.random()
+            self._site.loop.on(self._lane, self._splits, "", after=after_s)
         elif sent.name == "renew" and self._rng.random() < FULL / 10:
             self._is_full()
 
@@ -94,7 +100,7 @@ class Failover:
         site.watch.reach.met("fault", "second_primary")
         to_s = replicas.fails_over(stay, self._rng.choice(BEHIND_S) * self._rng.random())
         site.network.breaks(lambda name: not replicas.stays(name))
-        site.objects.put_back(to_s)
+        site.objects.put_back(to_s, folders_only=True)
         site.watch.parts(to_s, replicas.stays)
         if all(stay.values()):
             self.mans()
@@ -113,5 +119,5 @@ class Failover:
 
     def ends(self) -> None:
         """No more faults."""
-        self._left = 0
+        self._left, self._over = 0, True
         self.heals()

@@ -91,9 +91,18 @@ class FolderRules:
 
     def _made(self, session: str, claim: str, before: Copy | None) -> None:
         """A copy is put in the place of another one: not of that of a later holder."""
-        holder = self._watch.claim_of(session)
-        if before is not None and before.holder == holder and holder not in ("", claim):
-            self._watch.broken("one_writer", f"{session}: claim {claim} replaces the folder of {holder}")
+        watch, holder = self._watch, self._watch.claim_of(session)
+        if before is None or before.holder != holder or holder in ("", claim):
+            return
+        if watch.now_s < watch.late_s and not self._is_trusted(holder):
+            # A claim of the primary that was left. That of the other one stands, and its holder has let go.
+            return
+        watch.broken("one_writer", f"{session}: claim {claim} replaces the folder of {holder}")
+
+    def _is_trusted(self, claim: str) -> bool:
+        """Whether the claim's own holder trusts it."""
+        supervisor = self._ledger.supervisors.get(claim)
+        return supervisor is not None and supervisor.trusted_until_s(claim) > self._watch.now_s
 
     def _cleaned(self, session: str, copy: Copy) -> None:
         recorded = self._folders.contents[copy.clean]

@@ -34,6 +34,7 @@ from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.tools.site import CallSite
+from orchestrator.workspaces.deadlines import BUSY_S, RETRY_S
 from sim.ledger import Run
 from sim.loop import SimLoop
 from sim.objects import SimObjects
@@ -60,8 +61,18 @@ class Copy:
     """The claim that made it, or found it clean."""
     clean: str = ""
     """The snapshot that it is known to be at; empty: nobody knows."""
+    left_by: int = 0
+    """The epoch of the claim by which it is known."""
     prepared: bool = False
     """Whether a set-up has run in it to its end, and none has begun since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """The process that alone touches a copy, under a claim, while it lives."""
+
+    claim: str
+    lives: Callable[[], bool]
 
 
 @dataclass(slots=True)
@@ -71,6 +82,8 @@ class Folders:
     store: SimObjects
     copies: dict[tuple[str, str], Copy] = field(default_factory=dict)
     """By host and session."""
+    keepers: dict[tuple[str, str], Keeper] = field(default_factory=dict)
+    """The last one that had the lock of each copy."""
     unsaved: dict[tuple[str, str], SnapshotId] = field(default_factory=dict)
     """The snapshot that a host took and the store did not."""
     contents: dict[str | None, Content] = field(default_factory=lambda: {None: ()})
@@ -244,13 +257,15 @@ class SimFolders:
         place, known = (self.machine, str(claim.session)), state.workspace
         if self.machine in self._folders.full or (self._folders.faulty and self._rng.random() < 0.05):
             return FolderFailed(self.machine, "no space left", elsewhere=True)
+        if not await self._locks(place, claim):
+            return FolderFailed(self.machine, "another process works on the copy", elsewhere=True)
         if known.snapshot is None:
             return await self._first(state, claim)
         copy, anew = self._folders.copies.get(place), False
         standing = known.standing
         if standing != known.snapshot and self._has(state) != standing:
             standing = known.snapshot
-        if copy is None or copy.clean != standing:
+        if copy is None or (copy.clean, copy.left_by) != (standing, known.epoch):
             try:
                 content = await self._content(state)
             except ArchiveUnavailable as error:
@@ -264,6 +279,18 @@ class SimFolders:
         self._folders.copies[place] = copy
         self._held[claim.claim_id] = _Held(copy, known.snapshot, standing, known.packs)
         return FolderMade(self.machine, standing, anew)
+
+    async def _locks(self, place: tuple[str, str], claim: Claim) -> bool:
+        """Whether the claim's keeper has the copy; waits for another one's end, as the product does."""
+        until_s = self._loop.time() + BUSY_S
+        while (other := self._folders.keepers.get(place)) is not None and other.claim != claim.claim_id:
+            if not other.lives():
+                break
+            if self._loop.time() > until_s:
+                return False
+            await asyncio.sleep(RETRY_S)
+        self._folders.keepers[place] = Keeper(claim.claim_id, lambda: self._permits(claim))
+        return True
 
     async def _first(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
         snapshot = self._folders.taken((), None, 0)
@@ -358,12 +385,13 @@ class SimFolders:
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)
-        if held is None or held.copy.holder != claim.claim_id:
-            # Another claim has the lock of the copy: the keeper of this one has ended.
+        if held is None or not self._permits(claim):
+            # Its keeper has ended, and another one may have the copy.
             return
         if resting and held.standing == state.workspace.standing:
-            held.copy.clean = str(held.standing)
-            self._folders.cleaned(claim.session, held.copy)
+            copy = self._folders.copies[self.machine, str(claim.session)]
+            copy.clean, copy.left_by = str(held.standing), claim.epoch
+            self._folders.cleaned(claim.session, copy)
 
     async def instructions(self, state: State, folder: str) -> str | None:
         assert state.workspace.snapshot is not None, "a folder that nobody has made holds no instructions"
@@ -371,3 +399,6 @@ class SimFolders:
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         self._held.pop(claim.claim_id, None)
+        place = self.machine, str(session)
+        if (keeper := self._folders.keepers.get(place)) is not None and keeper.claim == claim.claim_id:
+            del self._folders.keepers[place]

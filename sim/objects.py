@@ -1,7 +1,8 @@
 """The archive's objects, in memory: they survive every process, and do not go back with Redis.
 
 An object is there whole or not at all, as the product's own store has it. Who puts an older copy of
-Redis's data back puts back what was removed since, too. It may be away for a while. Knows names and bytes.
+Redis's data back puts back what was removed since, too. A replica that is promoted brings nothing back that
+was removed one by one. It may be away for a while. Knows names and bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class SimObjects:
     def __init__(self, now_s: Callable[[], float] = lambda: 0.0) -> None:
         self._now_s = now_s
         self._content: dict[str, bytes] = {}
-        self._removed: list[tuple[float, str, bytes]] = []
+        self._removed: list[tuple[float, str, bytes, bool]] = []
+        """When, which, its content, and whether it was removed with its folder."""
         self.put_s: dict[str, float] = {}
         """When each object was put that there ever was."""
         self.away = False
@@ -65,10 +67,10 @@ class SimObjects:
         """An object, or a whole folder."""
         gone = [known for known in self._content if known == name or known.startswith(f"{name}/")]
         for known in gone:
-            self._removed.append((self._now_s(), known, self._content.pop(known)))
+            self._removed.append((self._now_s(), known, self._content.pop(known), known != name))
 
-    def put_back(self, since_s: float) -> None:
+    def put_back(self, since_s: float, *, folders_only: bool = False) -> None:
         """Restores the objects that were removed since then."""
-        for at_s, name, content in self._removed:
-            if at_s > since_s:
+        for at_s, name, content, with_folder in self._removed:
+            if at_s > since_s and (with_folder or not folders_only):
                 self._content.setdefault(name, content)

@@ -37,10 +37,8 @@ class Workload:
     play: Callable[[Fixture], Awaitable[None]]
     broker: Mapping[str, Any] = field(default_factory=dict)
     """Settings that the workload changes in the broker's configuration."""
-    replicas: bool = False
-    """Whether replicas are asked under all of its seeds, and promoted."""
-    unconfirmed: bool = False
-    """Whether no replicas are asked under any of its seeds."""
+    replicas: float = 0.0
+    """The share of its seeds under which replicas are asked, and promoted up to three times."""
     benches: bool = False
     """Whether workers do jobs of their pools."""
     faults: int = 0
@@ -467,17 +465,15 @@ LATER = (
     ((births,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
-KEPT_EVENTS = {"eq_ttl_s": 3e6}
-"""Events outlive the days that pass."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
 WORKLOADS = {
     play.__name__: Workload(play.__name__, play)
     for play in (*PLAYS, *(play for plays, _ in LATER for play in plays))
 }
-WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=True)}
+WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=1.0)}
 WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
 WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
-WORKLOADS |= {"births": Workload("births", births, KEPT_EVENTS, unconfirmed=True, faults=2, lasts_s=20.0)}
+WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts_s=20.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
 

@@ -56,7 +56,8 @@ async def _days(nemesis: Nemesis, rng: Random) -> None:
 
 async def _passes(nemesis: Nemesis, seconds: float) -> None:
     for _ in range(LOOKS):
-        if not nemesis.site.watch.leased():
+        # Redis may have lost a claim whose holder is still at work.
+        if not nemesis.site.watch.leased() and not any(machine.runners for machine in nemesis.living):
             nemesis.site.trace.note("nemesis", "passes", round(seconds), "s")
             nemesis.passes(seconds)
             return

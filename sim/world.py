@@ -113,10 +113,9 @@ class World:
         model.heard, model.said = watch.asked, watch.conversations.said
         self.workload = WORKLOADS[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
-        if self.workload.replicas:
+        self._fails_over = Random(f"dendro:{seed}:fails over").random() < self.workload.replicas
+        if self._fails_over:
             self.knobs = replace(self.knobs, confirmed=self.knobs.confirmed or 1.0)
-        if self.workload.unconfirmed:
-            self.knobs = replace(self.knobs, confirmed=None)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
         self.read_back = ReadBack(watch, double, self.knobs.secret)
@@ -168,8 +167,8 @@ class World:
         """Replicas that take a share of what is written; one of them may be promoted."""
         rng = Random(f"dendro:{self.seed}:replicas")
         self.site.network.replicas = Replicas(self.double, self.loop.time, rng, confirmed)
-        if self.workload.replicas or (failovers and rng.random() < FAILOVERS):
-            times = rng.choice((1, 2, 3)) if self.workload.replicas else 1
+        if self._fails_over or (failovers and rng.random() < FAILOVERS):
+            times = rng.choice((1, 2, 3)) if self._fails_over else 1
             self.nemesis.failover = Failover(self.site, rng, lambda: self.nemesis.living, times)
 
     def _heard(self, sent: Sent) -> None:
