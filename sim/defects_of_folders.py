@@ -138,6 +138,18 @@ DEFECTS = (
         "folders",
     ),
     Mutant(
+        "nobody hears of a copy's set-up",
+        "the copy of a folder whose own set-up is not run is taken without a word",
+        text(child_folder, "folder_copied", "if command.warning:", "if False:"),
+        "folders",
+    ),
+    Mutant(
+        "nobody hears of a repository's set-up",
+        "a folder that a worker has cloned is made without a word about its own set-up, which is not run",
+        text(workspace, "folder_made", "if command.warning:", "if False:"),
+        "folders",
+    ),
+    Mutant(
         "machines without room take sessions",
         "a worker whose machine has no room for folders is given portable sessions that others could have",
         lua("claim", "if roomless and s.copy_on", "if roomless and not s.copy_on"),

@@ -43,7 +43,10 @@ PORTABLE = PortableFolder("/sim", "folder", untold=True)
 SCRIPTED = replace(PORTABLE, setup=FolderSetup("install"))
 """The same with a set-up."""
 COPIED = PortableFolder("/sim", "folder")
+SCRIPTED_COPY = replace(COPIED, setup=FolderSetup("install"))
 RULES = "rules of the folder"
+UNTRUSTED = "the folder's own set-up is not run"
+"""The warning about each first content without a set-up."""
 SETUP = CallId("set-up")
 """The name of set-ups among calls."""
 MOST_ADDED = 3
@@ -303,7 +306,9 @@ class SimFolders:
         copy = Copy([], claim.claim_id)
         self._folders.copies[self.machine, str(claim.session)] = copy
         self._held[claim.claim_id] = _Held(copy, snapshot, snapshot, (pack,))
-        return FolderMade(self.machine, snapshot, anew=True, fetched=pack)
+        assert state.facts.portable is not None
+        warning = UNTRUSTED if state.facts.portable.setup is None else ""
+        return FolderMade(self.machine, snapshot, anew=True, fetched=pack, warning=warning)
 
     async def _content(self, state: State) -> Content:
         """The content of the standing snapshot: of this host alone, or of the store's packs."""

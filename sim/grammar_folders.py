@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core.entries import Entry
 from orchestrator.core.state import State
-from sim.folders import RULES
+from sim.folders import RULES, UNTRUSTED
 from sim.grammar_state import Reading
 from sim.grammar_terms import Item, check, text_of
 
@@ -66,6 +66,9 @@ class FolderGrammar(Reading):
         check(not self.snapshot, "a session begins with two folders")
         self.snapshot, self.packs = fact["snapshot"], [pack["name"] for pack in fact["packs"]]
         check(self.packs and fact["packs"][0]["whole"], "a folder begins with a pack that lacks others")
+        if self.task is not None:
+            # A worker has fetched it. An agent is born with its own, before it has a task.
+            self._is_warned_of(self.facts["portable"])
 
     def _fact_workspace_made(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"the folder is made by epoch {fact['epoch']} in {epoch}")
@@ -117,6 +120,12 @@ class FolderGrammar(Reading):
         call = self._task["calls"][fact["call_id"]]
         check(call["phase"] == "running", "a copy is taken by a call that does not run")
         self._copied = fact["copied"]["snapshot"]
+        self._is_warned_of(fact["copied"]["portable"])
+
+    def _is_warned_of(self, portable: Mapping[str, Any]) -> None:
+        """People are told next of the folder's own set-up, which is not run."""
+        if not portable.get("setup"):
+            self._due.append(("a warning", lambda entry: entry.payload.get("message") == UNTRUSTED))
 
     def _fact_workspace_given(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         number = fact["agent_id"]

@@ -18,7 +18,7 @@ from orchestrator.core.state import State
 from orchestrator.core.workspace import Copied
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from sim.folders import COPIED, Folders
+from sim.folders import COPIED, SCRIPTED_COPY, UNTRUSTED, Folders
 from sim.loop import SimLoop
 
 
@@ -49,8 +49,10 @@ class SimHostFolders:
             pack = self._folders.put(state, claim, content, whole=True)
         except ArchiveUnavailable as error:
             return FolderNotCopied(str(error))
-        copied = Copied("/sim", state.in_force.cwd, ".", 0, COPIED, snapshot, pack)
-        return FolderCopied(call_id, copied)
+        scripted = int(snapshot[0], 16) % 2 == 0
+        portable = SCRIPTED_COPY if scripted else COPIED
+        copied = Copied("/sim", state.in_force.cwd, ".", 0, portable, snapshot, pack)
+        return FolderCopied(call_id, copied, "" if scripted else UNTRUSTED)
 
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
         await self._works()

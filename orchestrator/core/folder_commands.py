@@ -21,6 +21,8 @@ class FolderMade:
     """For the first content of a folder that comes from elsewhere: its pack, which the store has."""
     omitted: tuple[str, ...] = ()
     """For the first content: files that were left out, quoted."""
+    warning: str = ""
+    """For the first content: what people are to know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ class FolderCopied:
 
     call_id: CallId
     copied: Copied
+    warning: str = ""
+    """A word to people about the copy."""
 
 
 @dataclass(frozen=True, slots=True)

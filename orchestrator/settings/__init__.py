@@ -20,7 +20,8 @@ from orchestrator.settings.layers import SettingsError, read_config
 from orchestrator.settings.load import keys_that_loosen, load_settings
 from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
-from orchestrator.settings.trust import FOLDER_SETUP, FolderConfig, TrustedFile, TrustList, content_hash
+from orchestrator.settings.trust import FolderConfig, TrustedFile, TrustList, content_hash
+from orchestrator.tables.workspaces import FOLDER_SETUP
 
 __all__ = [
     "FOLDER_SETUP",

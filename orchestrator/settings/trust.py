@@ -19,7 +19,6 @@ from pathlib import Path
 from orchestrator.settings.layers import SettingsError
 
 LIST_NAME = "trusted.json"
-FOLDER_SETUP = ".dendro/setup.sh"
 """The script that prepares portable copies of a folder."""
 _WRITABLE_BY_OTHERS = 0o022
 

@@ -10,6 +10,8 @@ from pydantic import model_validator
 from orchestrator.tables.base import MIB, Table, conflict, setting
 
 DEFAULT_EXCLUDES = (".env", ".env.*", "*.pem", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*")
+FOLDER_SETUP = ".dendro/setup.sh"
+"""A folder's own set-up, which is run only if a person has trusted it as it is."""
 GIB = 1024 * MIB
 
 
@@ -39,8 +41,9 @@ class WorkspaceSettings(Table):
     setup: Path | None = setting(None, "workspace.setup")
     """File with a script that prepares each portable folder, for instance by installing packages. It runs in
     the folder once it was made, before the first call that needs it, and again where the folder is made anew.
-    Its text is read when a session is made, and stays that session's. Without it a folder's own
-    `.dendro/setup.sh` runs if you have trusted it as it is (`dendro trust .dendro/setup.sh`)."""
+    Its text is read when a session is made, or an agent's copy of an ordinary folder, and stays that one's;
+    no sandboxed command writes the file. Without it a folder's own `.dendro/setup.sh` runs if you have
+    trusted it as it is (`dendro trust .dendro/setup.sh`)."""
 
     setup_script: str = setting("", "workspace.setup_script")
     """The script itself, instead of a file."""

@@ -35,6 +35,12 @@ def named_setup(workspace: WorkspaceSettings) -> FolderSetup | None:
     return _setup(content, f"workspace.setup ({workspace.setup})", workspace)
 
 
+def setup_of(settings: Settings, top: Path) -> tuple[FolderSetup | None, str]:
+    """The set-up of a folder of this machine, and a warning; raises `BadSetup`."""
+    named = named_setup(settings.workspace)
+    return (named, "") if named is not None else trusted_setup(settings, top)
+
+
 def trusted_setup(settings: Settings, top: Path) -> tuple[FolderSetup | None, str]:
     """The folder's own set-up if a person trusts it as it is; else none, with a warning if there is one."""
     file = top / FOLDER_SETUP

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from orchestrator.boottime import boottime
@@ -38,7 +39,7 @@ from orchestrator.settings import Settings
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.first_folder import FirstFolder
-from orchestrator.wiring.folder_setups import BadSetup, named_setup, trusted_setup
+from orchestrator.wiring.folder_setups import BadSetup, named_setup, setup_of
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.sessions import forked_birth, guide, new_birth
 from orchestrator.workspaces.changes import told_omissions
@@ -81,8 +82,17 @@ def host_folders(
     settings: Settings, support: SandboxSupport, guarded: tuple[Path, ...]
 ) -> MachineHostFolders:
     """The folders of this machine that agents have copies of; `guarded` is what no command may write."""
-    config = dataclasses.replace(machine_config(settings, support), guarded=guarded)
+    config = dataclasses.replace(
+        machine_config(settings, support), guarded=guarded, setup_of=partial(_setup_of_copy, settings)
+    )
     return MachineHostFolders(config, pack_store(settings), lambda: time.time_ns() // 1_000_000)
+
+
+def _setup_of_copy(settings: Settings, top: Path) -> tuple[FolderSetup | None, str]:
+    try:
+        return setup_of(settings, top)
+    except BadSetup as error:
+        raise UnfitFolder(str(error)) from error
 
 
 def machine_folders(settings: Settings, support: SandboxSupport) -> MachineFolders:
@@ -131,10 +141,11 @@ def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
         found = host_folder(folder, settings.workspace, settings.home, settings.host.environ)
     except UnfitFolder as error:
         raise NoWorkspace(f"folder: {error}") from error
-    portable, warning = replace(found.portable, setup=_setup(settings)), ""
-    if portable.setup is None:
-        own, warning = trusted_setup(settings, found.top)
-        portable = replace(portable, setup=own)
+    try:
+        setup, warning = setup_of(settings, found.top)
+    except BadSetup as error:
+        raise NoWorkspace(str(error)) from error
+    portable = replace(found.portable, setup=setup)
     return FirstFolder(portable, found.within, found.top, warning=warning)
 
 
@@ -145,7 +156,7 @@ def _of_repository(settings: Settings, url: str, ref: str) -> PortableFolder:
         raise NoWorkspace(str(error)) from None
     name = url.rstrip("/").removesuffix(".git").rpartition("/")[2].rpartition(":")[2]
     source: Mapping[str, str] = {"git": url, **({"ref": ref} if ref else {})}
-    return portable_folder(settings.workspace, name, source=source, untold=True)
+    return _portable(settings, name, source=source, untold=True)
 
 
 def _of_session(settings: Settings, source: tuple[State, str]) -> FirstFolder:

@@ -78,7 +78,9 @@ def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolCo
 
 def _config_files(settings: Settings) -> tuple[Path, ...]:
     folder = settings.folder_config
-    return tuple(file for file in (settings.config_file, folder.path if folder else None) if file is not None)
+    # A set-up is read when a folder is copied: no agent may have rewritten it by then.
+    files = (settings.config_file, folder.path if folder else None, settings.workspace.setup)
+    return tuple(file for file in files if file is not None)
 
 
 def archive(settings: Settings) -> Archive:

@@ -13,6 +13,7 @@ process has left of a merge is taken back before anything else is done.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import posixpath
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +25,7 @@ from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.calls.merge import GUARDED, writable_folders
 from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
+from orchestrator.core.frozen import replace
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
@@ -89,7 +91,9 @@ class MachineHostFolders:
             )
             if fault := await asyncio.to_thread(config.fault, found.portable):
                 return FolderNotCopied(f"this machine makes no copies of folders: {fault}. {SHARE}")
-            return FolderCopied(call_id, await self._copied(state, claim, found))
+            setup, warning = await asyncio.to_thread(config.setup_of, found.top)
+            found = dataclasses.replace(found, portable=replace(found.portable, setup=setup))
+            return FolderCopied(call_id, await self._copied(state, claim, found), warning)
         except (FolderError, UnfitFolder, BrokenPack) as error:
             return FolderNotCopied(f"the folder {cwd} cannot be copied: {error}. {SHARE}")
         except ArchiveUnavailable as error:

@@ -31,7 +31,7 @@ from orchestrator.core.folder_commands import (
 )
 from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import Pack
-from orchestrator.core.settings import PortableFolder
+from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Taken, Unchanged
@@ -39,6 +39,7 @@ from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.tables import WorkspaceSettings
+from orchestrator.tables.workspaces import FOLDER_SETUP
 from orchestrator.workspaces.changes import change_since_birth, changed_folder, told_omissions
 from orchestrator.workspaces.clones import CloneFailed, check_source, clone
 from orchestrator.workspaces.copies import Copy, boot_id, remove_tree
@@ -65,6 +66,10 @@ LOST = frozenset({"lost", "time"})
 ELSEWHERE = frozenset({"no_space", "busy", "lost", "time", "failed"})
 """Kinds of errors that another machine may well not have."""
 SOURCE = "source.git"
+NOT_RUN = (
+    f"the repository's own set-up {FOLDER_SETUP} is not run: a worker has cloned it, and nobody has read it. "
+    "Read it, then begin a session with it: --setup FILE, or `workspace.setup` in the settings"
+)
 T = TypeVar("T")
 
 
@@ -86,6 +91,8 @@ class MachineConfig:
     """Dendro's own folder, which is in no session's."""
     guarded: tuple[Path, ...] = ()
     """Files and folders that no sandboxed command writes."""
+    setup_of: Callable[[Path], tuple[FolderSetup | None, str]] = lambda top: (None, "")
+    """The script that prepares copies of a folder of this machine, and a warning; raises `UnfitFolder`."""
 
     @property
     def root(self) -> Path:
@@ -303,8 +310,8 @@ class MachineFolders:
         pack = await self._patiently(lambda: self._stored(held, taken))
         held.stored = held.standing = taken.snapshot
         forget_unsaved(held.copy)
-        omitted = told_omissions((), taken.omitted)
-        return FolderMade(self._config.machine, SnapshotId(taken.snapshot), True, pack, omitted)
+        omitted, warning = told_omissions((), taken.omitted), await _own_setup(held, portable)
+        return FolderMade(self._config.machine, SnapshotId(taken.snapshot), True, pack, omitted, warning)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Does what needs the store, again while it is away."""
@@ -474,6 +481,14 @@ class MachineFolders:
         mine = (held for held in self._held.values() if held.copy.session == state.facts.session_id)
         keeper = next((held.keeper for held in mine if str(held.stored) == state.workspace.snapshot), None)
         return await instructions_of(state, folder, docs, self._packs, keeper)
+
+
+async def _own_setup(held: Held, portable: PortableFolder) -> str:
+    """The warning about a set-up of the repository's own, which nobody has read; empty without one."""
+    if portable.setup is not None or held.standing is None:
+        return ""
+    found = await held.keeper.read_tree(held.standing, (FOLDER_SETUP,))
+    return NOT_RUN if found else ""
 
 
 async def _ended(keeper: Keeper) -> None:

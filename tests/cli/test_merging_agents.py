@@ -67,7 +67,11 @@ def test_agents_of_a_checkout_work_in_copies_and_their_work_comes_into_it(machin
     agents = [
         {
             "label": "left",
-            "steps": [shell("cat notes.txt; echo left > left.txt; sed -i s/Small/Left/ README.md")],
+            "steps": [
+                shell(
+                    "cat notes.txt; cp /tmp/prepared .; echo left > left.txt; sed -i s/Small/Left/ README.md"
+                )
+            ],
         },
         {"label": "right", "steps": [shell("echo right > right.txt; sed -i s/Small/Right/ README.md")]},
     ]
@@ -85,6 +89,7 @@ def test_agents_of_a_checkout_work_in_copies_and_their_work_comes_into_it(machin
     ]
     with machine.playing(json.dumps({"steps": steps, "agents": agents})) as user:
         user = user.under(DENDRO_APPROVAL_POLICY="never", DENDRO_SANDBOX_MODE="workspace-write")
+        user = user.under(DENDRO_WORKSPACE_SETUP_SCRIPT="echo by the set-up > /tmp/prepared")
         done = user.run("run", "--json", "Have it done.")
         events = [json.loads(line)["msg"] for line in done.stdout.splitlines()]
         session = next(event["session_id"] for event in events if event["type"] == "session_configured")
@@ -98,8 +103,9 @@ def test_agents_of_a_checkout_work_in_copies_and_their_work_comes_into_it(machin
     assert "README.md" in merges[1]["stderr"], "both changed the same line"
     assert (checkout / "left.txt").read_text() == "left\n"
     assert (checkout / "README.md").read_text() == "# Left\n"
+    assert (checkout / "prepared").read_text() == "by the set-up\n"
     assert not (checkout / "right.txt").exists(), "nothing of a refused merge is written"
     assert (checkout / "notes.txt").read_text() == "not committed\n"
-    assert "+2 −1 in 2 files" in drawn
+    assert "+3 −1 in 3 files" in drawn
     assert "+# Left" in diff
     assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -346,6 +346,19 @@ def test_message_of_a_lost_process_stands_behind_the_output_of_an_open_call() ->
     assert kinds == ["function_call", "function_call_output", "message"]
 
 
+def test_process_that_is_lost_beside_a_persons_command_is_told_once_and_the_next_turn_reads_of_both() -> None:
+    session = idle()
+    session.submit(op("run_user_shell_command", command="make"), "x1")
+    session.assessed("user_shell-x1", a_command("bash", "-lc", "make", by_person=True))
+    session.is_taken_over()
+    assert session.state.task is None, "the command is in doubt, and its task is over"
+    session.say("more", "u2")
+    session.begin()
+    told = [message_text(item) for item in session.shown()]
+    assert sum("<process_gone>" in text for text in told) == 1
+    assert sum("<user_shell_command>" in text for text in told) == 1
+
+
 def test_worker_that_leaves_takes_its_processes_along_and_says_so() -> None:
     session = idle()
     seen = ended(session, 1, 137, lost="its worker was shut down")

@@ -89,6 +89,12 @@ def test_first_content_from_elsewhere_is_what_the_session_began_with() -> None:
     assert "'big'" in seen.one("warning")["message"]
 
 
+def test_people_are_warned_of_what_a_cloned_repository_asks_for() -> None:
+    session = Session(facts={"portable": portable_wire(FOLDER)}, rules=RULES)
+    told = FolderMade("m1", SnapshotId("s1"), True, a_pack(1, whole=True), warning="its set-up is not run")
+    assert session.happens(told).one("warning")["message"] == "its set-up is not run"
+
+
 def test_machine_that_cannot_make_the_folder_lets_another_one_try() -> None:
     session = portable()
     session.say("go", "u1")

@@ -104,6 +104,15 @@ def test_entry_of_the_copy_and_the_agents_part_of_it_stand_before_the_birth() ->
     assert {"workspace_given", "child"} <= set(birth), "one commit has both"
 
 
+def test_people_are_warned_of_a_set_up_that_is_not_run_in_the_copy() -> None:
+    tree = host_tree()
+    asked(tree, "c1")
+    seen = tree.root.happens(FolderCopied(CallId("c1"), a_copy(tree.root), "its set-up is not run"))
+    assert seen.one("warning")["message"] == "its set-up is not run"
+    tree.root.assessed("c1", tree.spawn(1, "x", workspace="own"))
+    assert tree.root.told("c1")["agent_id"] == 1
+
+
 def test_agents_of_one_response_share_a_copy() -> None:
     tree = host_tree()
     asked(tree, "c1", "c2")

@@ -70,6 +70,21 @@ async def test_folder_is_made_then_written_then_recorded_before_the_call_ends(
     assert found.index("workspace_made") < found.index("call")
 
 
+async def test_runner_that_breaks_in_its_folder_lets_go_of_it(
+    harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: object, **__: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(folders, "recorded", breaks)
+    session = await portable(harness)
+    harness.models.will([calls("c1")])
+    await harness.say(session)
+    with pytest.raises(RuntimeError, match="a defect"):
+        await harness.run(session)
+    assert folders.asked[-1] == "release"
+
+
 async def test_interrupted_command_leaves_what_it_did_to_the_folder_recorded(
     harness: Harness, folders: ScriptedFolders
 ) -> None:

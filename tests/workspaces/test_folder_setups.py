@@ -11,10 +11,13 @@ from orchestrator.core.birth import first_entries
 from orchestrator.core.frozen import replace
 from orchestrator.core.settings import FolderSetup
 from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import SettingsError, TrustList
 from orchestrator.wiring.folder_setups import SCRIPT_BYTES
-from orchestrator.wiring.portable import NoWorkspace, first_folder
-from tests.workspaces.test_portable_births import New, born, settings, state_of
+from orchestrator.wiring.portable import NoWorkspace, first_folder, host_folders
+from orchestrator.wiring.worker import tool_config
+from orchestrator.workspaces.host_births import UnfitFolder
+from tests.workspaces.test_portable_births import APP, New, born, settings, state_of
 
 __all__ = ["settings"]
 EMPTY = WorkspaceSource(empty=True)
@@ -123,3 +126,35 @@ async def test_session_that_begins_with_anothers_folder_keeps_its_setup(
     source = state_of(await born(settings('workspace.setup_script="npm ci"'), EMPTY))
     first = first_folder(settings(), WorkspaceSource(session="s1"), (source, "s1"))
     assert first.portable.setup == FolderSetup("npm ci", origin="workspace.setup_script")
+
+
+async def test_repository_that_a_worker_clones_has_the_set_up_of_the_settings(settings: New) -> None:
+    first = first_folder(settings('workspace.setup_script="npm ci"'), WorkspaceSource(git=APP))
+    assert first.portable.setup == FolderSetup("npm ci", origin="workspace.setup_script")
+
+
+def test_copy_of_a_machines_folder_has_the_set_up_of_the_settings_or_its_own_if_that_is_trusted(
+    settings: New, tmp_path: Path
+) -> None:
+    folder = tmp_path / "work"
+    file = own(folder)
+    chosen, support = settings('workspace.setup_script="npm ci"'), SandboxSupport(None, 0, ())
+    assert host_folders(chosen, support, ())._config.setup_of(folder)[0] is not None
+    found = settings()
+    setup_of = host_folders(found, support, ())._config.setup_of
+    setup, warning = setup_of(folder)
+    assert setup is None
+    assert f"dendro trust {file}" in warning
+    TrustList(found.home).add(file, file.read_bytes(), 1)
+    assert setup_of(folder) == (FolderSetup("make deps\n", origin=".dendro/setup.sh"), "")
+    missing = host_folders(settings('workspace.setup="/nowhere"'), support, ())._config.setup_of
+    with pytest.raises(UnfitFolder, match="name a file"):
+        missing(folder)
+
+
+def test_no_command_rewrites_the_file_that_the_settings_name_as_the_set_up(
+    settings: New, tmp_path: Path
+) -> None:
+    script = tmp_path / "work/install.sh"
+    config = tool_config(settings(f'workspace.setup="{script}"'), "", SandboxSupport(None, 0, ()))
+    assert script in config.read_only

@@ -23,7 +23,7 @@ from orchestrator.core.folder_commands import FolderCopied, FolderMerged, Folder
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.packs import Pack
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import FolderSetup, SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Copied
 from orchestrator.folders.copy import Copy as FolderCopy
@@ -172,6 +172,14 @@ async def test_copy_of_a_checkout_has_its_changes_and_not_what_it_hides(host: Ho
     assert git(folder, "log", "--format=%s") == b"First\n"
     await machine.folders.release(agent.id, claim)
     assert tree_of(host.checkout) == before, "nothing is written to the person's folder"
+
+
+async def test_copy_takes_the_set_up_along_that_its_machine_has_for_the_folder(host: Host) -> None:
+    script = FolderSetup("make deps\n")
+    host.folders._config = replace_config(host, setup_of=lambda top: (script, f"of {top}"))
+    told = await host.folders.copy(host.state, host.claim(), CALL)
+    assert isinstance(told, FolderCopied)
+    assert (told.copied.portable.setup, told.warning) == (script, f"of {host.checkout}")
 
 
 async def test_folder_that_is_no_repository_is_copied_whole(host: Host, tmp_path: Path) -> None:

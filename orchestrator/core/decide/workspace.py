@@ -52,6 +52,8 @@ def folder_made(draft: Draft, command: FolderMade) -> None:
     if command.fetched is not None and command.snapshot is not None:
         draft.add(f.WorkspaceBegun(command.snapshot, (command.fetched,), fitting(command.omitted)))
         _tell_omitted(draft, command.omitted)
+        if command.warning:
+            _warn(draft, command.warning)
     elif command.snapshot != known.standing:
         if known.unsaved is None or command.snapshot != known.snapshot:
             raise ValueError(f"made at {command.snapshot}, and the log says {known.standing}")
