@@ -138,8 +138,6 @@ class FleetIndex(Reader):
                 return True
             case "AGENT":
                 return False
-            case "UNKNOWN":
-                raise UnknownSession(session)
             case code:
                 raise unexpected("enlist", code)
 

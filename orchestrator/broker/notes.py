@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.broker.connection import call
-from orchestrator.broker.errors import BrokerError, UnknownSession
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.ids import SessionId
@@ -51,7 +51,5 @@ class Notes(Reader):
                 return other
             case "FULL":
                 raise TooManyNotes(f"session {session} has {reply[1]} notes, the most that are kept")
-            case "UNKNOWN":
-                raise UnknownSession(session)
             case code:
                 raise unexpected("note", code)

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import orjson
 
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.protocol.wire import JsonMapping
 
 MOST_PROCESSES = 16
 """Processes of a session that live at once, and ended ones whose last output is kept."""
@@ -76,9 +75,6 @@ class Processes:
 
     def without(self, number: int) -> Processes:
         return replace(self, living=tuple(one for one in self.living if one.number != number))
-
-    def wire(self) -> JsonObject:
-        return asdict(self)
 
     @classmethod
     def of(cls, wire: JsonMapping) -> Processes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import fakeredis
 import pytest
 
-from orchestrator.broker.connection import Connection
+from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.retries import RetryingConnection
@@ -22,11 +23,22 @@ class Starting(Connection):
         super().__init__(client, client)
         self.error, self.asked = error, 0
 
-    async def command(self, *args: Any) -> Any:
+    def _refuse_at_first(self) -> None:
         self.asked += 1
         if self.asked < 3:
             raise self.error
+
+    async def command(self, *args: Any) -> Any:
+        self._refuse_at_first()
         return await super().command(*args)
+
+    async def together(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        self._refuse_at_first()
+        return await super().together(rows)
+
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
+        self._refuse_at_first()
+        return await super().run_all(calls)
 
 
 async def test_command_is_sent_again_until_the_server_answers() -> None:
@@ -34,6 +46,17 @@ async def test_command_is_sent_again_until_the_server_answers() -> None:
     connection = RetryingConnection(starting, 20.0)
     assert await connection.command("SET", "key", "value") is True
     assert (await connection.command("GET", "key"), starting.asked) == (b"value", 4)
+    await connection.aclose()
+
+
+async def test_whatever_is_sent_waits_for_the_server() -> None:
+    starting = Starting(Unavailable("nobody listens"))
+    connection = RetryingConnection(starting, 20.0)
+    assert await connection.together([("SET", "key", "value"), ("GET", "key")]) == [True, b"value"]
+    starting.asked = 0
+    (due,) = await connection.run_all([call("timers_due", ["timers"], count=1)])
+    assert due[1] == []
+    assert starting.asked >= 3, "it was refused twice"
     await connection.aclose()
 
 

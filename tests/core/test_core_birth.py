@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import orjson
 
-from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.birth import MOST_NAMED, Birth, first_entries
 from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.evolve import fold
+from orchestrator.core.facts import WorkspaceBegun
 from orchestrator.core.history import Item, for_model, message_text, user_message
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol.codec import parse_rollout_line
+from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.wire import written
 from tests.core.driver import FACTS, NOON_MS, SETTINGS, Session
@@ -68,3 +70,12 @@ def test_first_lines_are_lines_of_the_protocol() -> None:
 def test_compaction_request_ends_with_the_prompt() -> None:
     shown: list[Item] = [written(user_message("one"))]
     assert compaction_input(shown) == [*shown, written(user_message(SUMMARY_PROMPT))]
+
+
+def test_person_is_told_which_files_a_portable_folder_begins_without() -> None:
+    names = tuple(f"'{number}.bin'" for number in range(MOST_NAMED + 2))
+    told = [entry.payload for entry in born(folder=WorkspaceBegun(SnapshotId("s0"), (), names))]
+    (warning,) = [msg["message"] for msg in told if msg.get("type") == "warning"]
+    assert warning == f"not in the session's folder: {', '.join(names[:MOST_NAMED])} and 2 more"
+    few = [entry.payload for entry in born(folder=WorkspaceBegun(SnapshotId("s0"), (), names[:1]))]
+    assert "not in the session's folder: '0.bin'" in [msg.get("message") for msg in few]

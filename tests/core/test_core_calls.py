@@ -12,6 +12,8 @@ from orchestrator.core.commands import BeginRequest, SearchBegun
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
+from orchestrator.core.turn_items import begun_item
+from orchestrator.protocol.wire import written
 from tests.core.driver import Session, a_command, assistant, function_call
 
 
@@ -212,3 +214,14 @@ def test_search_with_an_action_that_the_protocol_does_not_have_ends_without_one(
     seen = session.item({"type": "web_search_call", "id": "w", "status": "completed", "action": action})
     end = seen.one("web_search_end")
     assert (end["query"], end.get("action")) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("type", "drawn"),
+    [("message", "AgentMessage"), ("reasoning", "Reasoning"), ("web_search_call", "WebSearch")],
+)
+def test_item_that_has_begun_is_drawn_before_its_content_is_there(type: str, drawn: str) -> None:
+    item = begun_item({"type": type}, "i1")
+    assert item is not None
+    assert (written(item)["type"], written(item)["id"]) == (drawn, "i1")
+    assert begun_item({"type": "function_call"}, "i1") is None

@@ -174,3 +174,15 @@ def test_agents_server_is_answered_at_the_root() -> None:
     tree.settle()
     assert AnswerServer("c1-q1", "accept") in child.owes()
     assert child.state.answers[-1].who == "anna@host"
+
+
+def test_time_of_the_second_question_ends_that_one_alone() -> None:
+    session = Session(facts={"approval_timeout_ms": 5_000})
+    calling(session)
+    asks(session)
+    asks(session, 2)
+    session.fires(approval_timer("c1-q2"))
+    assert [asked.id for asked in session.task.open_elicitations] == ["c1-q1"]
+    session.happens(c.ElicitationDropped("c1-q1"))
+    assert session.task.open_elicitations == ()
+    assert replayed(session)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from orchestrator.core.decide.inject import MOST_INJECTED, MOST_INJECTED_BYTES
+from orchestrator.core.decide.user_turn import MOST_STEERED
 from orchestrator.core.history import INJECTED, for_model, message_text
 from tests.core.driver import Session, op
+from tests.core.tree_driver import a_family
 
 
 def message(text: str, role: str = "user") -> Mapping[str, Any]:
@@ -142,3 +144,23 @@ def test_largest_injection_fits_a_commit() -> None:
     said = {"type": "message", "role": "user", "content": [part] * 16}
     assert injects(session, *[said] * MOST_INJECTED) == ["items_injected"]
     assert sum(len(encoded.line) for encoded in session.seen[-1].decision.entries) < 1 << 20
+
+
+def test_messages_that_would_join_a_turn_after_too_many_others_are_refused() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    for left in range(MOST_STEERED, 0, -MOST_INJECTED):
+        assert injects(session, *[message("more")] * min(left, MOST_INJECTED)) == ["items_injected"]
+    assert injects(session, message("one more")) == ["error"]
+    assert f"{MOST_STEERED} inputs wait" in refusal(session)
+
+
+def test_agent_that_was_cancelled_takes_no_messages_of_a_client() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    tree.root.cancels(1)
+    tree.settle()
+    assert injects(child, message("hello")) == ["error"]
+    assert "takes no more input" in refusal(child)

@@ -14,7 +14,7 @@ from orchestrator.core.history import message_text
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import State
-from tests.core.driver import SETTINGS, Seen, Session, a_command, assistant, op, text
+from tests.core.driver import SETTINGS, Seen, Session, a_command, assistant, function_call, op, text
 
 PROPOSED = "Intro\n<proposed_plan>\n- a\n- b\n</proposed_plan>\nOutro"
 
@@ -275,3 +275,12 @@ def test_tags_are_ordinary_text_in_every_other_mode() -> None:
     assert message.types == ["agent_message"]
     assert message.one("agent_message")["message"] == PROPOSED
     assert session.ends().one("task_complete")["last_agent_message"] == PROPOSED
+
+
+def test_search_of_the_model_is_told_as_an_item_and_a_call_is_not() -> None:
+    session = Session(settings={"item_events": "all"})
+    session.say("go", "u1")
+    session.begin()
+    search = {"type": "web_search_call", "action": {"type": "search", "query": "redis"}}
+    assert told_items(session.item(search, "ws1")) == [("item_completed", "WebSearch", "ws1")]
+    assert told_items(session.item(function_call("c1"), "f1")) == []

@@ -450,3 +450,14 @@ def test_call_of_a_lasting_command_with_its_arguments_is_read_again() -> None:
     again = decode(encode(session.state)).task
     assert again is not None
     assert again.call(CallId("w1")) == session.call("w1")
+
+
+def test_agents_process_that_is_lost_while_a_turn_runs_leaves_its_end_presumed() -> None:
+    _, (child,) = a_family()
+    child.begin()
+    child.calls("c1", name="exec_command")
+    child.ends()
+    child.assessed("c1", lasting())
+    child.finishes("c1", "running", keeps=True)
+    child.is_taken_over()
+    assert child.state.tree.evidence == "presumed"

@@ -119,3 +119,9 @@ def test_two_clients_inputs_of_one_id_are_taken_back_one_by_one() -> None:
     session = queued("a", "a", "b")
     session.submit(op("remove_queued", submission_id="a"))
     assert waits(session) == ["a", "b"]
+
+
+def test_order_of_nothing_is_refused_where_nothing_waits() -> None:
+    session = queued()
+    seen = session.submit(op("reorder_queue", submission_ids=[]), "r1")
+    assert seen.one("error")["message"] == "not reordered: no input waits"

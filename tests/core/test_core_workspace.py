@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core import facts as f
 from orchestrator.core.entries import fact
-from orchestrator.core.folder_commands import FolderFailed, FolderMade
+from orchestrator.core.folder_commands import FolderFailed, FolderMade, FolderSettled
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, MakeFolder, OweRequest, RunCall, SaveFolder
 from orchestrator.core.settings import PortableFolder, SessionFacts, portable_wire
@@ -292,3 +292,24 @@ def test_facts_of_a_portable_session_are_read_as_they_were_written() -> None:
     facts = SessionFacts(portable=folder)
     assert SessionFacts.of(facts.wire()) == facts
     assert folder.path(facts.tree_id) == "/w//repo"
+
+
+def test_folder_that_is_as_the_store_has_it_again_is_unsaved_no_more() -> None:
+    session = at_rest_unsaved()
+    session.happens(FolderSettled())
+    assert session.state.workspace.unsaved is None
+    assert decode(encode(session.state)) == session.state == session.replayed()
+    before = session.seq
+    session.happens(FolderSettled())
+    assert session.seq == before, "nothing is to be told a second time"
+
+
+def test_set_up_that_fails_while_its_task_is_stopped_leaves_the_end_to_that() -> None:
+    session = portable()
+    session.say("go", "u1")
+    session.begin()
+    session.calls("c1")
+    session.interrupt()
+    seen = session.happens(FolderFailed("m1", "the pack is broken"))
+    assert "error" not in seen.types
+    assert session.stopped().one("turn_aborted")["reason"] == "interrupted"

@@ -22,9 +22,9 @@ from tests.core.tree_driver import Agent, TreeDriver, a_tree, answers
 PACK = Pack("tree/workspaces/root/1.pack", "0" * 64, 100, whole=True)
 
 
-def portable_tree() -> TreeDriver:
+def portable_tree(**fields: Any) -> TreeDriver:
     folder: Any = portable_wire(PortableFolder("/workspaces", "repo"))
-    tree = TreeDriver(facts={"portable": folder})
+    tree = TreeDriver(facts={"portable": folder}, **fields)
     tree.root.record(fact(f.WorkspaceBegun(SnapshotId("s0"), (PACK,), ("'.env'",))))
     tree.root.say("do it", "u1")
     return tree
@@ -181,3 +181,18 @@ def test_merge_needs_what_a_patch_inside_of_the_folder_needs() -> None:
     assert isinstance(judged("on-request", "read-only"), Ask)
     assert isinstance(judged("never", "read-only"), Refuse)
     assert judged("untrusted", "read-only", merge.key) == Run(sandboxed=False)
+
+
+def test_merge_that_a_person_is_asked_about_is_remembered_for_the_session() -> None:
+    tree = portable_tree(settings={"approval_policy": "untrusted"})
+    finished_child(tree)
+    root = tree.root
+    root.asks("m1", "subagent_merge", a_merge(tree))
+    root.happens(FolderMade("m1", SnapshotId("s0")))
+    (asked,) = [msg for seen in root.seen for msg in seen.all("apply_patch_approval_request")]
+    assert (asked["changes"], asked["changes_left_out"]) == ({}, 2)
+    root.decides("m1", "approved_for_session", kind="patch")
+    work = root.call("m1").work
+    assert isinstance(work, MergeWork)
+    assert (root.call("m1").phase, root.state.approved) == (Phase.RUNNING, frozenset(work.keys))
+    assert work.broken_off(CallId("m1"), "in doubt").success is False

@@ -12,6 +12,7 @@ from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import SubAgentToolCallBegin, SubAgentToolCallEnd
 from orchestrator.protocol.ids import CallId
+from tests.core.driver import op
 from tests.core.tree_driver import Agent, TreeDriver, answers
 
 
@@ -161,3 +162,15 @@ def test_clients_can_read_of_a_helper_that_has_no_label() -> None:
         parsed = event_msg(dict(message))
         assert isinstance(parsed, SubAgentToolCallBegin | SubAgentToolCallEnd)
         assert parsed.invocation.label == ""
+
+
+def test_helper_that_is_cancelled_leaves_its_call_without_an_answer() -> None:
+    tree = a_tree()
+    helper = a_helper(tree)
+    helper.asks_for("c1")
+    helper.runs("c1", "ls")
+    tree.root.submit(op("cancel_agent", agent_id=helper.id), "x1", agents=(tree.target(helper.id),))
+    tree.settle()
+    helper.stopped(c1=1.0)
+    tree.settle()
+    assert tree.root.told("h") == "the helper was stopped"

@@ -434,3 +434,21 @@ def test_nobody_is_told_of_an_agents_message_that_is_left_unread() -> None:
     second.happens(message)
     assert _told_at_the_root(tree) == []
     tree.check()
+
+
+def test_second_watchdog_of_an_agent_whose_target_is_gone_ends_alone() -> None:
+    tree, _ = a_family(2)
+    for target in (1, 2):
+        watch = c.SetWatchdog(tree.target(target), 30_000, "how far?")
+        tree.root.asks(f"w{target}", "subagent_watchdog", watch)
+    timer = tree.root.timers["watchdog:2"]
+    fired = c.TimerFired("watchdog:2", timer.generation)
+    tree.root.happens(c.CommitRefused(fired, "archived_target", tree.agents[2].sid))
+    assert list(tree.root.state.tree.watchdogs) == [1]
+
+
+def test_word_of_a_newer_version_changes_nothing() -> None:
+    _, (child,) = a_family()
+    before = child.state
+    child.happens(c.MailArrived("hologram", {"from": {"agent_id": 0}}, "m9", 9))
+    assert child.state == before

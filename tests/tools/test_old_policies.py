@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core.narrowing import narrowed
+import pytest
+
+from orchestrator.core.narrowing import Widening, narrowed, sandbox_mode
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import SubmissionId
@@ -21,3 +23,9 @@ def test_session_of_an_outer_sandbox_only_reads_where_that_is_gone() -> None:
 
 def test_child_of_such_a_session_gets_no_more_than_it_has() -> None:
     assert narrowed(SETTINGS, "read-only", None).sandbox_policy == {"mode": "read-only"}
+
+
+def test_mode_that_nobody_knows_is_refused_by_its_name() -> None:
+    assert sandbox_mode("Read Only") == "read-only"
+    with pytest.raises(Widening, match="unknown sandbox_mode 'lax': read-only, workspace-write or danger"):
+        sandbox_mode("lax")

@@ -1,0 +1,116 @@
+"""Answers that this version does not know, as scripts of a newer one may give them: each is named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import fakeredis
+import pytest
+
+from orchestrator.broker.admission import ProviderLimits
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Connection, ScriptCall
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.tree_records import LimitChange
+from orchestrator.core.commit_parts import NewEvent
+from orchestrator.core.ids import TreeId
+from tests.broker.actors import POOL, created, session_id, step, working
+
+
+class Newer(Connection):
+    """A server with one script of a newer version."""
+
+    def __init__(self, script: str) -> None:
+        client = fakeredis.FakeAsyncRedis()
+        super().__init__(client, client)
+        self._script = script
+
+    async def run(self, call: ScriptCall) -> list[Any]:
+        reply = await super().run(call)
+        return [b"HOLOGRAM", *reply[1:]] if call.script.name == self._script else reply
+
+    async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
+        return [await self.run(call) for call in calls]
+
+
+LIMITS = ProviderLimits(requests_per_minute=10, tokens_per_minute=1_000)
+Act = Callable[[Broker], Awaitable[Any]]
+
+
+async def _offered(broker: Broker) -> None:
+    await broker.offer_job(POOL, "j", b"look", 1_000)
+    await broker.take_job(POOL, "j", "w1")
+
+
+async def _commits(broker: Broker) -> None:
+    held = await working(broker)
+    await broker.commit(step(held, held.claim, "k"))
+
+
+async def _emits(broker: Broker) -> None:
+    held = await working(broker)
+    await broker.emit(held.claim, [NewEvent(b"shown", held.seq, "")])
+
+
+async def _renews(broker: Broker) -> None:
+    held = await working(broker)
+    await broker.renew([held.claim])
+
+
+async def _releases(broker: Broker) -> None:
+    await broker.release((await working(broker)).claim)
+
+
+async def _seals(broker: Broker) -> None:
+    await broker.seal((await working(broker)).claim, 1, b"{}")
+
+
+async def _raises(broker: Broker) -> None:
+    await broker.raise_limits(TreeId(await created(broker)), LimitChange("c1", {"slots": 1}))
+
+
+ACTS: dict[str, Act] = {
+    "create": created,
+    "submit": working,
+    "claim": working,
+    "commit": _commits,
+    "emit": _emits,
+    "renew": _renews,
+    "release": _releases,
+    "seal": _seals,
+    "raise_limits": _raises,
+    "admit": lambda broker: broker.admit("openai", "t", 10, LIMITS),
+    "settle": lambda broker: broker.settle("openai", 10, 20, LIMITS),
+    "announce": lambda broker: broker.announce(session_id()),
+    "give_up": lambda broker: broker.give_up(session_id()),
+    "offer_job": _offered,
+    "take_job": _offered,
+    "add_to_history": lambda broker: broker.add_to_history("ann", "k", (session_id(), "hi"), b"12345678"),
+    "reserve": lambda broker: _of_tree(broker, lambda tree: broker.reserve(tree, 1)),
+    "revoke": lambda broker: _of_session(broker, broker.revoke),
+    "delete": lambda broker: _of_session(broker, broker.delete_session),
+    "enlist": lambda broker: _of_session(broker, broker.enlist),
+    "note": lambda broker: _of_session(broker, lambda session: broker.note(session, "git", b"x", b"")),
+}
+
+
+async def _of_session(broker: Broker, act: Callable[[Any], Awaitable[Any]]) -> None:
+    await act(await created(broker))
+
+
+async def _of_tree(broker: Broker, act: Callable[[TreeId], Awaitable[Any]]) -> None:
+    await act(TreeId(await created(broker)))
+
+
+@pytest.mark.parametrize("script", ACTS)
+async def test_answer_of_a_newer_script_is_named_and_taken_for_nothing_else(script: str) -> None:
+    broker = Broker(Newer(script), BrokerConfig(lease_s=60.0), time.monotonic)
+    await broker.open()
+    try:
+        with pytest.raises(BrokerError, match=f"script {script} answered HOLOGRAM"):
+            await ACTS[script](broker)
+    finally:
+        await broker.aclose()
