@@ -82,6 +82,9 @@ PATHS: Final[Mapping[str, int]] = dict.fromkeys(
 )
 """The same of texts that name files: no byte of them is 0."""
 
+NAMED: Final = frozenset(("model", "model_provider"))
+"""Texts that are not blank: every request is made under them."""
+
 LISTS: Final[Mapping[str, int]] = {
     "answers": 1_000,
     "content": 16,
@@ -187,6 +190,8 @@ def _check_text(name: str, value: str) -> int:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise _Beyond("not valid Unicode: half of a surrogate pair, or bytes of another encoding") from None
+    if name in NAMED and not value.strip():
+        raise _Beyond("it is blank, and no request can be made under it: name one that the provider has")
     most = PATHS.get(name) or TEXTS.get(name)
     if most is not None and size > most:
         raise _Beyond(f"at most {most:,} bytes, this has {size:,}")
@@ -266,7 +271,7 @@ def rows() -> dict[str, str]:
 def _in_words(name: str, kind: Kind) -> str:
     match kind:
         case "text":
-            return f"{TEXTS[name]:,} bytes"
+            return f"{TEXTS[name]:,} bytes{', not blank' if name in NAMED else ''}"
         case "path":
             return f"{PATHS[name]:,} bytes, none of them 0"
         case "JSON":

@@ -23,6 +23,7 @@ KIB = 1024
 MIB = 1024 * KIB
 ISSUER = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]?)[^\s?#]*$"
 """The address of an OpenID issuer: encrypted, but for one on loopback."""
+NAME_CHARS = 1_000
 _MARK = "setting"
 
 FolderRule = Literal["free", "trusted", "down", "up"] | tuple[object, ...]
@@ -105,3 +106,10 @@ def conflict(keys: str, found: str, allowed: str) -> PydanticCustomError:
 def unfit(allowed: str) -> PydanticCustomError:
     """An error about a value that its field's own check refuses; `allowed` says what would do."""
     return PydanticCustomError("unfit", "{allowed}", {"allowed": allowed})
+
+
+def named(value: str | None) -> str | None:
+    """A name as it was given; raises if it is blank, as nothing is found under it, or very long."""
+    if value is not None and not 0 < len(value.strip()) <= NAME_CHARS:
+        raise unfit(f"a name of 1 to {NAME_CHARS:,} characters; without this setting its default counts")
+    return value

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from orchestrator.tables.base import Secret, Table, conflict, setting, unfit
+from orchestrator.tables.base import Secret, Table, conflict, named, setting, unfit
 from orchestrator.tables.sessions import Effort
 
 
@@ -172,3 +172,5 @@ class ModelSettings(Table):
     provider: str = "openai"
     providers: Mapping[str, ProviderSettings] = {}
     prices: Mapping[str, ModelPrice] = {}
+
+    _named = field_validator("plan_model", "review_model")(named)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import field_validator
 
-from orchestrator.tables.base import KIB, Table, setting, unfit
+from orchestrator.tables.base import KIB, Table, named, setting, unfit
 from orchestrator.tables.commands import SandboxPolicy
 
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
@@ -99,6 +99,8 @@ class SessionDefaults(Table):
         if len(names) > MOST_FALLBACKS or any(not name or "/" in name or "\0" in name for name in names):
             raise unfit(f"at most {MOST_FALLBACKS} names of files, without a folder")
         return names
+
+    _named = field_validator("model", "model_provider")(named)
 
 
 class AgentSettings(Table):

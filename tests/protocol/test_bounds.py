@@ -59,6 +59,13 @@ BEYOND = [
         "a",
         "op.model_provider: at most 1,024 bytes",
     ),
+    ({"type": "override_turn_context", "model": ""}, "a", "op.model: it is blank"),
+    ({"type": "configure_session", "model_provider": " "}, "a", "op.model_provider: it is blank"),
+    (
+        said(overrides={"collaboration_mode": {"mode": "plan", "settings": {"model": "\n"}}}),
+        "a",
+        "op.overrides.collaboration_mode.settings.model: it is blank",
+    ),
     ({"type": "override_turn_context", "cwd": "/" * 4_097}, "a", "op.cwd: at most 4,096 bytes"),
     ({"type": "override_turn_context", "cwd": "/a\0b"}, "a", "op.cwd: a path holds no byte 0"),
     (said("x" * ((4 << 20) + 1)), "a", "op.items[0].text: at most 4,194,304 bytes"),

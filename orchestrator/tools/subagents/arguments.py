@@ -14,9 +14,11 @@ WATCHDOG_MESSAGE = (
     "bring the plan up to date."
 )
 LOGS_BYTES = 64 << 10
+MODEL_CHARS = 200
+"""Characters of a model's name: every task's settings repeat it."""
 
 AgentNumber = Annotated[int, Field(ge=0)]
-ModelName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+ModelName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MODEL_CHARS)]
 
 
 def _collapsed(text: str) -> str:

@@ -170,8 +170,9 @@ async def test_spawn_needs_a_prompt_and_cleans_its_label() -> None:
     assert len(made.spec.label) == 64
 
 
-async def test_empty_model_is_an_error() -> None:
-    assert "model" in await asked("subagent_spawn", prompt="x", model=" ")
+@pytest.mark.parametrize("model", [" ", "m" * 201])
+async def test_name_of_a_model_that_is_empty_or_long_is_an_error(model: str) -> None:
+    assert "model" in await asked("subagent_spawn", prompt="x", model=model)
 
 
 def events(count: int) -> list[LoggedEvent]:

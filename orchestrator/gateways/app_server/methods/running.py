@@ -150,7 +150,7 @@ async def compact_start(door: Door, params: ThreadParams) -> Result:
 class CollaborationSettings(Params):
     """A mode's own settings, in snake case on the wire."""
 
-    model: str | None = None
+    model: str
     reasoning_effort: str | None = Field(None, alias="reasoning_effort")
     developer_instructions: str | None = Field(None, alias="developer_instructions")
 
@@ -184,7 +184,7 @@ class TurnStartParams(Params):
         mode = self.collaboration_mode
         named: dict[str, Any] = {
             "cwd": self.cwd,
-            "model": (mode.settings.model if mode else None) or self.model,
+            "model": mode.settings.model if mode else self.model,
             "effort": self.effort,
             "summary": self.summary,
             "approval_policy": self.approval_policy,
@@ -198,7 +198,7 @@ class TurnStartParams(Params):
 
 def _mode(mode: CollaborationParams) -> dict[str, Any]:
     settings = {
-        "model": mode.settings.model or "",
+        "model": mode.settings.model,
         "reasoning_effort": mode.settings.reasoning_effort,
         "developer_instructions": mode.settings.developer_instructions,
     }
