@@ -32,4 +32,10 @@ DEFECTS = (
         text(task, "_turn_over", "decided = task.result is not None and", "decided = False and"),
         "plans",
     ),
+    Mutant(
+        "planners are told of another sandbox",
+        "a planning session is told the sandbox and the policy of the conversation, and not its own",
+        text(plan_task, "beginning", "*([narrowed] if narrowed else []), ", ""),
+        "plans",
+    ),
 )

@@ -6,6 +6,7 @@ Such a task begins with items of its own, keeps them to itself, and leaves one m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from sim.grammar_terms import CONTEXT, MANNERS, REVIEWED, Item, check, text_of
 
 BESIDE = ("review", "plan")
 """Kinds of such tasks."""
+TOLD = re.compile("<(cwd|approval_policy|sandbox_mode)>(.*?)</")
 PLANNED = "The user ran a planning session for:"
 
 
@@ -48,13 +50,28 @@ class BesideGrammar(CallGrammar):
         self.aside = self.conversation, self.kept
         if fact["task"] == "plan":
             self.conversation = [*self.conversation, *fact["opening"]]
-            check([item["role"] for item in fact["opening"]] == ["developer", "user"], "a plan has no goal")
+            *told, brief, goal = fact["opening"]
+            check(brief["role"] == "developer" and goal["role"] == "user", "a plan has no goal")
+            check(all(text_of(item).startswith(CONTEXT[0]) for item in told), "a plan begins with more")
             return
         self.conversation, self.kept = list(fact["opening"]), []
         environment, brief, asked = self.conversation
         told = text_of(environment)
         check("read-only" in told and "never" in told, f"a reviewer is told {told!r}")
         check(brief.get("role") == "developer" and asked.get("role") == "user", "a reviewer is told nothing")
+
+    def _knows_its_settings(self, task: Mapping[str, Any]) -> None:
+        """The model is told under what it works, as far as this log says what it was told."""
+        if task["kind"] == "compact":
+            return
+        told: dict[str, str] = {}
+        for item in self.conversation:
+            if item.get("role") == "user" and text_of(item).startswith(CONTEXT[0]):
+                told |= dict(TOLD.findall(text_of(item)))
+        settings = task["settings"]
+        now = {**settings, "sandbox_mode": settings["sandbox_policy"]["mode"]}
+        wrong = {name: told[name] for name in told if told[name] != now[name]}
+        check(not wrong, f"a model is told {wrong}, and works under {now}")
 
     def _takes_plan(self, fact: Mapping[str, Any]) -> None:
         """Takes the task that an approved plan is shown to: the next one of a person."""
@@ -163,7 +180,7 @@ class BesideGrammar(CallGrammar):
         """A compaction beside the conversation: its context, the bridge, and what the task is about."""
         if self._task["kind"] == "plan":
             check(message in text_of(items[-3]), "a compaction loses its summary")
-            goal = [text_of(item) for item in self._task["opening"]]
+            goal = [text_of(item) for item in self._task["opening"][-2:]]
             check([text_of(item) for item in items[-2:]] == goal, "a planning session forgets its goal")
             self.conversation, self.kept = items, kept
             self._task["rescue"] = 0

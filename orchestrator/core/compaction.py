@@ -16,7 +16,7 @@ from orchestrator.core.context import (
 )
 from orchestrator.core.history import INHERITED, INJECTED, Item, message_text, user_message
 from orchestrator.core.input_items import SKILL_TAG
-from orchestrator.core.modes import is_of_modes, standing_modes, told_settings
+from orchestrator.core.modes import is_of_modes, standing_modes, task_settings
 from orchestrator.core.processes import Processes
 from orchestrator.core.review import REVIEW_TAG
 from orchestrator.core.state import Branch, State, Task
@@ -70,7 +70,7 @@ def compacted_history(state: State, summary: str) -> tuple[tuple[str, ...], list
     kept = newest_texts(state, shown)
     pictures = [picture for found in shown.values() for picture in found]
     message: list[Item] = [{**history[place], "content": pictures} for place in list(shown)[:1]]
-    context = new_context(history, told_settings(state.task.settings, state.settings), _given(state))
+    context = new_context(history, task_settings(state.task.settings), _given(state))
     context += map(written, standing_modes(state.task.settings))
     return kept, [*context, *message, _bridge(kept, summary + _running(state.processes))]
 

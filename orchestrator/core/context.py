@@ -131,12 +131,17 @@ def _sandbox_lines(policy: JsonMapping) -> list[str]:
     return lines
 
 
-def context_change(before: TurnSettings, changes: JsonMapping) -> Message | None:
-    """The item that tells of new settings; None if none that the model is shown was named anew."""
-    named = {name: changes[name] for name in _SHOWN if changes.get(name) is not None}
-    if all(named[name] == getattr(before, name) for name in named):
+def context_change(before: TurnSettings, now: TurnSettings, named: JsonMapping) -> Message | None:
+    """The item that tells of new settings, with those that were `named`; None if the model knows them all."""
+    if context_told(before, now) is None:
         return None
-    return environment_context(named)
+    return environment_context(
+        {
+            name: getattr(now, name)
+            for name in _SHOWN
+            if named.get(name) is not None or getattr(now, name) != getattr(before, name)
+        }
+    )
 
 
 def context_told(told: TurnSettings, now: TurnSettings) -> Message | None:

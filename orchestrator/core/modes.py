@@ -18,8 +18,6 @@ from orchestrator.protocol.scalars import CollaborationMode, ModeKind, Personali
 PERSONALITY_TAG, MODE_TAG = "<personality>", "<collaboration_mode>"
 MOST_INSTRUCTIONS: Final = 32 << 10
 """Bytes of a mode's developer instructions."""
-MOST_MODEL: Final = 1_024
-"""Bytes of the name of a mode's model."""
 _READ_ONLY: Final = {"mode": "read-only"}
 
 _PERSONALITIES: Mapping[str, str] = {
@@ -58,9 +56,7 @@ def mode_fault(mode: CollaborationMode | None) -> str | None:
     """The reason why a mode cannot be taken; None if it can."""
     if mode is None:
         return None
-    model, instructions = mode.settings.model, mode.settings.developer_instructions or ""
-    if not model.strip() or len(model.encode("utf-8", "replace")) > MOST_MODEL:
-        return f"collaboration_mode.settings.model: name a model, in at most {MOST_MODEL:,} bytes"
+    instructions = mode.settings.developer_instructions or ""
     if (size := len(instructions.encode("utf-8", "replace"))) > MOST_INSTRUCTIONS:
         return (
             "collaboration_mode.settings.developer_instructions: at most "
@@ -102,13 +98,8 @@ def plan_item_id(turn_id: str) -> str:
 
 
 def task_settings(settings: TurnSettings) -> TurnSettings:
-    """The settings of a task that begins: one that only plans writes nothing."""
+    """The settings of a task that begins, as its model is told them: one that only plans writes nothing."""
     return replace(settings, sandbox_policy=_READ_ONLY) if plans(settings) else settings
-
-
-def told_settings(task: TurnSettings, session: TurnSettings) -> TurnSettings:
-    """The settings of a task as its model is told them: plan mode says by itself that nothing is written."""
-    return replace(task, sandbox_policy=session.sandbox_policy) if plans(task) else task
 
 
 def child_settings(settings: TurnSettings) -> TurnSettings:

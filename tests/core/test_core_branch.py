@@ -52,7 +52,10 @@ def test_plan_begins_with_the_conversation_its_instructions_and_its_goal() -> No
         "plan",
     )
     assert entered == ("p1", {"type": "entered_plan_mode", "goal": "Add login"})
-    assert [message_text(item) for item in session.shown()][-4:] == ["hello", "hi", INSTRUCTIONS, "Add login"]
+    said = [message_text(item) for item in session.shown()]
+    assert [*said[-5:-3], *said[-2:]] == ["hello", "hi", INSTRUCTIONS, "Add login"]
+    assert "<sandbox_mode>read-only</sandbox_mode>" in said[-3]
+    assert "<approval_policy>never</approval_policy>" in said[-3]
     assert texts_of(session)[-1] == "hi", "the session's own conversation has nothing of it"
     assert session.owes() == (OweRequest(),)
 

@@ -78,9 +78,9 @@ def test_input_that_is_refused_changes_no_settings() -> None:
     session = running()
     seen = session.say("x", "u2", expected_turn_id="other", overrides={"model": "other"})
     assert refusal(seen)[1] == "other_turn"
-    mode = {"mode": "plan", "settings": {"model": " "}}
+    mode = {"mode": "plan", "settings": {"model": "m", "developer_instructions": "x" * 40_000}}
     (error,) = session.say("x", "u3", overrides={"collaboration_mode": mode}).all("error")
-    assert "name a model" in error["message"]
+    assert "developer_instructions" in error["message"]
     assert session.state.settings.model == "gpt-5"
 
 

@@ -153,12 +153,15 @@ def test_environment_names_writable_roots_and_open_network() -> None:
 
 
 def test_change_tells_every_shown_field_that_was_named_if_one_is_new() -> None:
-    changed = context_change(settings(), {"cwd": "/new", "approval_policy": "on-request", "model": "o3"})
+    def change(**named: str) -> Message | None:
+        return context_change(settings(), settings().changed(named), named)
+
+    changed = change(cwd="/new", approval_policy="on-request", model="o3")
     assert changed is not None
     assert "<approval_policy>on-request</approval_policy>" in text_of(changed)
     assert "sandbox_mode" not in text_of(changed)
-    assert context_change(settings(), {"cwd": "/repo", "model": "o3"}) is None
-    assert context_change(settings(), {}) is None
+    assert change(cwd="/repo", model="o3") is None
+    assert change() is None
 
 
 def test_new_model_forgets_a_window_that_was_set_for_the_old_one() -> None:

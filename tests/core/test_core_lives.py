@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import ExecWork, PatchWork, WriteStdin
 from orchestrator.core.calls.process import Lasting
+from orchestrator.core.context import is_context
 from orchestrator.core.decide import IllegalCommand, request, task_end
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import fold
@@ -69,6 +71,11 @@ ANSWERS: list[dict[str, Any]] = [
     {"error": "no"},
     {"message": ev.ListCustomPromptsResponse(custom_prompts=())},
 ]
+MODES = [
+    {"mode": kind, "settings": {"model": "gpt-5", "reasoning_effort": None, "developer_instructions": None}}
+    for kind in ("plan", "code")
+]
+TOLD = re.compile("<(cwd|approval_policy|sandbox_mode)>(.*?)</")
 BESIDE = [
     op("review", review_request={"prompt": "look"}),
     op("review", review_request={"target": {"type": "uncommittedChanges"}}),
@@ -101,6 +108,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.session = Session()
+        self.first = self.session.state.settings
         self.audit = Audit()
         self.read = 0
         self.replayed = State()
@@ -119,6 +127,7 @@ class Life(RuleBasedStateMachine):
             facts={"on_user_input": "steer" if steer else "replace", "approval_timeout_ms": timeout},
             rules=Rules(stream_max_retries=retries, request_max_retries=1, auto_compact_limit=500),
         )
+        self.first = self.session.state.settings
 
     def happens(self, command: c.Command) -> bool:
         """Decides a command; one that the state refuses leaves everything as it was."""
@@ -181,9 +190,18 @@ class Life(RuleBasedStateMachine):
         fields = {"text": "words"} if type == "add_to_history" else {}
         self.submits(f"l{self.looked}", op(type, **fields))
 
-    @rule(cwd=st.sampled_from(["/repo", "/new"]))
-    def person_overrides_the_settings(self, cwd: str) -> None:
-        self.submits("o2", op("override_turn_context", cwd=cwd))
+    @rule(
+        changes=st.fixed_dictionaries(
+            {},
+            optional={
+                "cwd": st.sampled_from(["/repo", "/new"]),
+                "approval_policy": POLICIES,
+                "collaboration_mode": st.sampled_from(MODES),
+            },
+        )
+    )
+    def person_overrides_the_settings(self, changes: dict[str, Any]) -> None:
+        self.submits("o2", op("override_turn_context", **changes))
 
     @rule()
     def person_shuts_the_session_down(self) -> None:
@@ -283,6 +301,16 @@ class Life(RuleBasedStateMachine):
         check_calls(self.session)
 
     @invariant()
+    def model_is_told_under_what_it_works(self) -> None:
+        task = self.session.state.task
+        if task is None or task.kind in ("compact", "shell"):
+            return
+        told = _told(self.first)
+        for item in filter(is_context, self.session.shown()):
+            told |= dict(TOLD.findall(message_text(item)))
+        assert told == _told(task.settings)
+
+    @invariant()
     def no_input_is_lost_or_taken_twice(self) -> None:
         state = self.session.state
         queued = [waiting.turn for waiting in state.queue if waiting.turn.items]
@@ -295,6 +323,15 @@ class Life(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         assert digest(self.session.replayed()) == self.session.digest
+
+
+def _told(settings: TurnSettings) -> dict[str, str]:
+    policy = settings.sandbox_policy
+    return {
+        "cwd": settings.cwd,
+        "approval_policy": settings.approval_policy,
+        "sandbox_mode": policy["mode"],
+    }
 
 
 def _running(state: State) -> set[str]:

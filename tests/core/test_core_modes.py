@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from orchestrator.core.state import State
 from tests.core.driver import SETTINGS, Seen, Session, a_command, assistant, function_call, op, text
 
 PROPOSED = "Intro\n<proposed_plan>\n- a\n- b\n</proposed_plan>\nOutro"
+
+
+SANDBOXES = re.compile("<sandbox_mode>(.*?)</sandbox_mode>")
 
 
 def mode(kind: str, **settings: Any) -> dict[str, Any]:
@@ -116,6 +120,22 @@ def test_a_task_that_only_plans_writes_nothing_and_the_settings_stay() -> None:
     ]
 
 
+def test_model_is_told_by_its_environment_that_a_task_which_plans_only_reads() -> None:
+    session = Session()
+    session.submit(
+        op("override_turn_context", collaboration_mode=mode("plan", developer_instructions="Sing."))
+    )
+    session.say("one")
+    assert SANDBOXES.findall(" ".join(session.texts())) == ["read-only"]
+    session.submit(op("override_turn_context", sandbox_policy={"mode": "danger-full-access"}))
+    session.answers("ok")
+    session.say("two")
+    session.answers("ok")
+    assert SANDBOXES.findall(" ".join(session.texts())) == ["read-only"], "nothing else held meanwhile"
+    session.submit(op("override_turn_context", collaboration_mode=mode("code")))
+    assert SANDBOXES.findall(" ".join(session.texts()))[-1] == "danger-full-access"
+
+
 def test_a_mode_that_is_set_while_a_task_runs_is_the_next_task_s() -> None:
     session = Session()
     session.say("first")
@@ -145,15 +165,12 @@ def test_instructions_of_a_mode_stand_in_the_place_of_its_own_words() -> None:
 
 
 @pytest.mark.parametrize("type", ["override_turn_context", "configure_session"])
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [({"model": " "}, "model"), ({"developer_instructions": "é" * 20_000}, "developer_instructions")],
-)
-def test_a_mode_that_cannot_be_taken_changes_nothing(type: str, settings: Any, named: str) -> None:
+def test_a_mode_that_cannot_be_taken_changes_nothing(type: str) -> None:
     session = Session()
     before = session.digest
-    seen = session.submit(op(type, collaboration_mode=mode("plan", **settings)))
-    assert f"collaboration_mode.settings.{named}:" in seen.one("error")["message"]
+    long = mode("plan", developer_instructions="é" * 20_000)
+    seen = session.submit(op(type, collaboration_mode=long))
+    assert "collaboration_mode.settings.developer_instructions:" in seen.one("error")["message"]
     assert session.digest == before
 
 

@@ -122,6 +122,15 @@ def test_fork_has_the_parents_conversation_and_its_own_role() -> None:
     assert (told["payload"]["role"], told["initial_message_count"]) == ("parent", said)
 
 
+def test_fork_that_may_do_less_than_the_conversation_says_is_told_so() -> None:
+    tree = a_tree()
+    same, less = tree.root.forks("look"), tree.root.forks("look", sandbox_mode="read-only")
+    tree.settle()
+    narrowed = "<sandbox_mode>read-only</sandbox_mode>"
+    assert [narrowed in " ".join(child.texts()) for child in (same, less)] == [False, True]
+    assert less.state.settings.sandbox_policy == {"mode": "read-only"}
+
+
 def test_fork_without_a_prompt_waits_ready_and_holds_no_slot() -> None:
     tree = a_tree()
     tree.root.forks()

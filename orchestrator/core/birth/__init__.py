@@ -11,6 +11,7 @@ from orchestrator.core.birth.session_fork import ForkedFrom, inherited_entries
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.lines import MetaLine, given
+from orchestrator.core.modes import task_settings
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import UNSET, JsonObject
@@ -61,7 +62,9 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
     if source is not None:
         opening = inherited_entries(source, settings, birth.user_instructions)
     else:
-        opening = tuple(map(e.item, initial_context(settings, birth.user_instructions, birth.shell)))
+        opening = tuple(
+            map(e.item, initial_context(task_settings(settings), birth.user_instructions, birth.shell))
+        )
     return (
         e.line(meta),
         e.fact(f.Configured(settings, facts)),

@@ -17,7 +17,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.lines import given
-from orchestrator.core.modes import told_settings
+from orchestrator.core.modes import task_settings
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol.items import InputText, Message
@@ -53,7 +53,7 @@ def inherited_entries(
         entries.append(e.fact(f.FoldersTold(state.told_folders)))
     if user_instructions and user_instructions != given(state.meta.instructions):
         entries.append(e.item(instructions_item(user_instructions, replacing=True)))
-    changed = context_told(told_settings(state.in_force, state.settings), settings)
+    changed = context_told(task_settings(state.in_force), task_settings(settings))
     if changed is not None:
         entries.append(e.item(changed))
     if not state.facts.is_root:

@@ -22,7 +22,7 @@ from orchestrator.core.calls import HelperWork
 from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn
 from orchestrator.core.commit_parts import SLOTS, SPAWNED, Debit, NewSubmission, TreeNote, new_session
 from orchestrator.core.compaction import newest_texts, stored_texts
-from orchestrator.core.context import standing_instructions
+from orchestrator.core.context import context_told, standing_instructions
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.child_folder import (
     began_with,
@@ -42,7 +42,7 @@ from orchestrator.core.entries.stored import encode_json
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.lines import given
-from orchestrator.core.modes import back_to_code, child_settings
+from orchestrator.core.modes import back_to_code, child_settings, task_settings
 from orchestrator.core.narrowing import helper_settings, narrowed
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
 from orchestrator.core.tree import AgentRecord, AgentStatus, Child, TreeChanges, TreeView
@@ -158,7 +158,8 @@ def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) ->
     texts = tuple(stored_texts(newest_texts(draft.state)))
     forked = f.Forked(parent, content, texts, tuple(standing_instructions(draft.state.history)))
     mode = (back_to_code(),) if draft.task.settings.collaboration_mode is not None else ()
-    said = map(e.item, (dict(call.item), told, *mode))
+    narrowed = context_told(task_settings(draft.task.settings), created.settings)
+    said = map(e.item, (dict(call.item), told, *([narrowed] if narrowed else []), *mode))
     entries = (e.fact(forked), *said)
     return replace(created, inherited=entries, inherited_items=items)
 

@@ -28,7 +28,7 @@ from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.message_payloads import Payload
-from orchestrator.core.modes import told_settings
+from orchestrator.core.modes import task_settings
 from orchestrator.core.phases import check
 from orchestrator.core.state import State, Task
 from orchestrator.core.task_kinds import Outcome
@@ -191,8 +191,8 @@ class Draft:
 
     def end_task(self, outcome: Outcome, message: str | None = None) -> None:
         branch = self.task.branch
-        own = branch.settings if branch else told_settings(self.task.settings, self.state.settings)
-        told = context_told(own, self.state.settings)
+        own = branch.settings if branch else self.task.settings
+        told = context_told(task_settings(own), task_settings(self.state.settings))
         for secret in self.task.secrets:
             self.drop_secret(secret.name)
         self.add(f.TaskEnded(outcome))

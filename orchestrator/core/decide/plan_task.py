@@ -9,10 +9,12 @@ from typing import Final
 
 from orchestrator.core import facts as f
 from orchestrator.core.calls import PlanWork
+from orchestrator.core.context import context_told
 from orchestrator.core.decide.branch_parts import Beginning, Exit
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text, user_message
+from orchestrator.core.modes import task_settings
 from orchestrator.core.narrowing import helper_settings
 from orchestrator.core.plans import plan_text, session_told
 from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
@@ -56,9 +58,12 @@ def fault(goal: str) -> str | None:
 
 def beginning(session: TurnSettings, goal: str, rules: Rules) -> Beginning:
     """The beginning of a planning session under the session's settings."""
-    opening = Message(role="developer", content=(InputText(text=INSTRUCTIONS),)), user_message(goal)
+    settings = _settings(session, rules)
+    narrowed = context_told(task_settings(session), settings)
+    instructions = Message(role="developer", content=(InputText(text=INSTRUCTIONS),))
+    opening = (*([narrowed] if narrowed else []), instructions, user_message(goal))
     event = ev.EnteredPlanMode(goal=goal)
-    return Beginning("plan", _settings(session, rules), tuple(map(written, opening)), event)
+    return Beginning("plan", settings, tuple(map(written, opening)), event)
 
 
 def _settings(session: TurnSettings, rules: Rules) -> TurnSettings:

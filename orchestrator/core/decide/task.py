@@ -28,7 +28,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.input_items import input_messages, user_message_event
-from orchestrator.core.modes import mode_kind, not_told, task_settings, told_settings, with_mode
+from orchestrator.core.modes import mode_kind, not_told, task_settings, with_mode
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, Task
@@ -237,7 +237,7 @@ def _put_back(draft: Draft, response_id: ResponseId, past: State) -> None:
     draft.add(f.Rewound(response_id, 1, content, tuple(texts), tuple(instructions)))
     if past.told_folders != draft.state.told_folders:
         draft.add(f.FoldersTold(past.told_folders))
-    changed = context_told(told_settings(past.in_force, past.settings), draft.state.settings)
+    changed = context_told(task_settings(past.in_force), task_settings(draft.state.settings))
     if changed is not None:
         draft.add(e.item(changed))
 
@@ -251,7 +251,7 @@ def cut_back(draft: Draft, response_id: ResponseId, length: int) -> None:
         # Which folders the rest tells of is not known: they are looked at again when a task comes to them.
         draft.add(f.FoldersTold(()))
     if lost:
-        draft.add(e.item(environment_context(draft.state.settings.wire())))
+        draft.add(e.item(environment_context(task_settings(draft.state.settings).wire())))
 
 
 def bookmarked(state: State, response_id: str) -> int | None:
@@ -297,8 +297,11 @@ def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
 def change_settings(draft: Draft, changes: SettingsChanges) -> None:
     """New defaults from here on; the model is told of what it is shown, but not while a task has its own."""
     changes = _located(changes, draft.state.settings.cwd)
-    shown = context_change(draft.state.settings, changes) if draft.state.task is None else None
+    before = task_settings(draft.state.settings)
     draft.add(f.SettingsChanged(changes))
+    if draft.state.task is not None:
+        return
+    shown = context_change(before, task_settings(draft.state.settings), changes)
     if shown is not None:
         draft.add(e.item(shown))
 
