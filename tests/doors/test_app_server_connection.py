@@ -13,6 +13,7 @@ from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.outbox import BURST_BYTES, Outbox
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.wires.authentication import Revoked, TokenWatch
 from orchestrator.gateways.wires.wire import CloseCode
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
 from tests.doors.ports import ports
@@ -203,3 +204,22 @@ async def test_a_client_that_does_not_read_is_dropped_at_the_limit_and_told_why(
         connection.door.notify("warning", {"message": "x" * 800})
     await serving
     assert wire.closed is CloseCode.TOO_SLOW
+
+
+async def test_connection_whose_token_ends_is_closed_by_its_watch_with_the_reason() -> None:
+    in_force = frozenset({"t"})
+
+    async def look() -> frozenset[str]:
+        return in_force
+
+    watch, wire = TokenWatch(look), MemoryWire(Principal("ben", token="t"))
+    async with served(ports(), lambda session, change: ()) as server:
+        connection = server.connection(wire)
+        serving = asyncio.create_task(watch.serve(wire.principal, connection.serve()))
+        await Peer(wire, connection.door).greet()
+        in_force = frozenset()
+        await watch.look()
+        with pytest.raises(Revoked):
+            await serving
+    # A close of its own would hide the code 1008 that is to come.
+    assert wire.closed is None

@@ -47,25 +47,30 @@ class Connection:
         self._first = True
 
     async def serve(self) -> None:
-        """Runs until the client has left, or does not read what it is sent."""
+        """Runs until the client has left, or does not read what it is sent.
+
+        The wire of one that is cancelled stays open: its end has a reason that is not known here.
+        """
         sending = asyncio.create_task(self._send())
         receiving = asyncio.create_task(self._receive())
         overflowing = asyncio.create_task(self._outbox.overflowed.wait())
-        code, reason = CloseCode.DONE, ""
+        code, reason, ended = CloseCode.DONE, "", False
         try:
             await asyncio.wait({sending, receiving, overflowing}, return_when=asyncio.FIRST_COMPLETED)
             if overflowing.done():
                 code, reason = CloseCode.TOO_SLOW, "too much waits to be read; come back with thread/resume"
             elif receiving.done() and not sending.done():
                 await self._finish(sending)
+            ended = True
         finally:
             self.door.leave()
             tasks = (sending, receiving, overflowing, *self._waiting)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(WireClosed):
-                await self._wire.close(code, reason)
+            if ended:
+                with suppress(WireClosed):
+                    await self._wire.close(code, reason)
 
     async def _send(self) -> None:
         with suppress(WireClosed):
