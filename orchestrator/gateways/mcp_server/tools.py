@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import mcp.types as sdk
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from orchestrator.protocol.bounds import JSON_BYTES, TEXT_BYTES, deeper_than
 
@@ -31,10 +31,21 @@ class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _said(prompt: str) -> str:
+    if not prompt.strip():
+        raise ValueError("it is empty: say what the agent is to do")
+    return prompt
+
+
+Prompt = Annotated[
+    str, AfterValidator(_said), Field(max_length=MOST_PROMPT, json_schema_extra={"minLength": 1})
+]
+
+
 class RunArguments(_Arguments):
     """Begins a new session, does what the prompt says, and answers when its turn is over."""
 
-    prompt: str = Field(description="What the agent is to do.", min_length=1, max_length=MOST_PROMPT)
+    prompt: Prompt = Field(description="What the agent is to do.")
     cwd: str | None = Field(
         None, description="Folder to work in: the server's own, or one below it.", max_length=4096
     )
@@ -72,7 +83,7 @@ class ReplyArguments(_Arguments):
     """Gives a session its next prompt, and answers when that turn is over. It waits behind a running one."""
 
     thread_id: str = Field(description="The `threadId` that `run` or `threads` told.", max_length=100)
-    prompt: str = Field(description="What the agent is to do next.", min_length=1, max_length=MOST_PROMPT)
+    prompt: Prompt = Field(description="What the agent is to do next.")
 
 
 class ThreadsArguments(_Arguments):
@@ -148,7 +159,8 @@ def parsed(name: str, arguments: Mapping[str, Any] | None) -> Arguments:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"]))[:100]
         known = ", ".join(model.model_fields)
-        raise BadArguments(f"{where}: {first['msg']}; {name} takes {known}") from None
+        why = first["msg"].removeprefix("Value error, ")
+        raise BadArguments(f"{where}: {why}; {name} takes {known}") from None
 
 
 @dataclass(frozen=True, slots=True)
