@@ -26,6 +26,8 @@ from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import (
+    client_call_text,
+    client_result_text,
     command_text,
     finding_text,
     lifecycle_text,
@@ -129,7 +131,12 @@ class Live:
             case "mcp_tool_call_begin":
                 self.line(one_line(f"⚙ {mcp_call_text(message)}"), "bold cyan")
             case "mcp_tool_call_end":
-                self._tool_ended(message)
+                good, text = mcp_result_text(message)
+                self._tool_ended(good, text, f" {_seconds(message['duration']):.1f}s")
+            case "dynamic_tool_call_request":
+                self.line(one_line(f"⚙ {client_call_text(message)}"), "bold cyan")
+            case "dynamic_tool_call_response":
+                self._tool_ended(bool(message["success"]), client_result_text(message))
             case "plan_update":
                 self._plan(message)
             case "entered_plan_mode":
@@ -208,14 +215,13 @@ class Live:
         code, took = message["exit_code"], _seconds(message["duration"])
         self.line(f"{'✓' if code == 0 else f'✗ exit {code}'} {took:.1f}s", "green" if code == 0 else "red")
 
-    def _tool_ended(self, message: Mapping[str, Any]) -> None:
-        good, text = mcp_result_text(message)
+    def _tool_ended(self, good: bool, text: str, took: str = "") -> None:
         output = _Output()
         for line in (*output.feed("whole", text.encode("utf-8", "replace")), *output.close()):
             self.line(f"  {line}", "dim")
         if output.hidden_lines:
             self.line(f"  … {output.hidden_lines} more lines", "dim")
-        self.line(f"{'✓' if good else '✗'} {_seconds(message['duration']):.1f}s", "green" if good else "red")
+        self.line(f"{'✓' if good else '✗'}{took}", "green" if good else "red")
 
     # ── patches and plans ─────────────────────────────────────────────────────────────────────
 

@@ -100,6 +100,21 @@ def mcp_result_text(message: Mapping[str, Any]) -> tuple[bool, str]:
     return not result.get("isError"), "\n".join(texts)
 
 
+def client_call_text(message: Mapping[str, Any]) -> str:
+    """A call of a tool that a client brings, with its arguments."""
+    space = f"{message['namespace']}: " if message.get("namespace") else ""
+    arguments = orjson.dumps(message["arguments"]).decode() if message.get("arguments") else ""
+    return f"{space}{message['tool']} {arguments}".rstrip()
+
+
+def client_result_text(message: Mapping[str, Any]) -> str:
+    """The outcome of such a call: its texts, and a note for its images."""
+    parts = message.get("content_items") or ()
+    images = sum(part["type"] == "input_image" for part in parts)
+    noted = () if not images else ("[1 image]" if images == 1 else f"[{images} images]",)
+    return "\n".join(filter(None, (message["output"], *noted)))
+
+
 def prefix_text(request: Mapping[str, Any]) -> str:
     """The prefix of commands that an approval may allow from now on; empty if it may allow none."""
     return shlex.join(request.get("proposed_execpolicy_amendment") or ())

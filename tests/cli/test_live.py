@@ -47,6 +47,15 @@ def chunk(data: bytes) -> dict[str, Any]:
     return {"type": "exec_command_output_delta", "call_id": "c", "stream": "stdout", "chunk": encoded}
 
 
+def test_call_of_a_clients_tool_is_shown_with_its_outcome_and_a_note_for_its_images() -> None:
+    asked = {"type": "dynamic_tool_call_request", "callId": "c", "tool": "look", "arguments": {"id": 1}}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoA"}
+    end = {"type": "dynamic_tool_call_response", "call_id": "c", "success": True, "output": "found"}
+    shown = seen({**asked, "namespace": "shop"}, {**end, "content_items": [image, image]})
+    assert shown == ['⚙ shop: look {"id":1}', "  found", "  [2 images]", "✓"]
+    assert seen({**asked, "arguments": {}}, {**end, "success": False}) == ["⚙ look", "  found", "✗"]
+
+
 def test_text_streams_once_on_a_terminal() -> None:
     whole = {"type": "agent_message", "message": "Hello you"}
     assert seen(delta("Hello "), delta("you"), whole, BEGIN, streaming=True) == ["Hello you", "$ ls"]
