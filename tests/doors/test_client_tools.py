@@ -10,8 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.core.calls.ask import MOST_ANSWER_BYTES
-from orchestrator.core.calls.client_tool import MOST_IMAGES
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.principals import Principal, Scope
@@ -171,32 +169,9 @@ async def test_tool_that_is_deferred_is_offered_once_the_model_has_searched_for_
         ({"error": {"code": 1, "message": "no such thing"}}, "no such thing"),
         ({"error": "nonsense"}, "its client answered with an error"),
         ({"result": {"success": False, "contentItems": []}}, "the tool failed"),
-        ({"result": {"contentItems": []}}, "its client's answer cannot be used: success"),
-        ({"result": {"success": True, "contentItems": [{"type": "inputImage"}]}}, "imageUrl: Field required"),
         (image("data:image/png;base64,aGk="), "contentItems[0].imageUrl: it is no PNG"),
-        (image("file:///etc/passwd"), "an image is a URL `https://"),
-        (image(*[PNG] * (MOST_IMAGES + 1)), "at most 16 images are taken, these are 17"),
-        (image(f"{PNG}{'A' * (8 << 20)}"), "at most 7,340,032 are taken"),
-        (
-            {"result": {"success": True, "contentItems": [{"type": "inputAudio", "audioUrl": "data:"}]}},
-            "type must be one of inputImage, inputText",
-        ),
-        (
-            {
-                "result": {
-                    "success": True,
-                    "contentItems": [*[{"type": "inputText", "text": "x"}] * 1_001, IMAGE],
-                }
-            },
-            "at most 1,000 elements",
-        ),
-        ({"result": {"success": True, "contentItems": "text"}}, "cannot be used"),
-        ({"result": {"success": True, "output": "x" * (MOST_ANSWER_BYTES + 1)}}, "at most 131,072"),
     ],
-    ids=[
-        *("error", "no-error", "failed", "half", "image-without-url", "no-image", "file", "images", "huge"),
-        *("sound", "parts", "text", "large"),
-    ],
+    ids=["error", "no-error", "failed", "no-image"],
 )
 async def test_call_whose_client_fails_or_makes_no_sense_has_failed_and_the_turn_goes_on(
     answer: dict[str, Any], told: str, tmp_path: Path, redis: RedisServer
