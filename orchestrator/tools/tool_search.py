@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Final
 
 import orjson
@@ -25,6 +28,12 @@ from orchestrator.tools.specs import function, integer, string
 MOST_FOUND: Final = 8
 """Tools of one search, if the model names no other number."""
 MOST_QUERY_BYTES: Final = 1_024
+MOST_WORDS: Final = 32
+"""Words of a query that count."""
+MOST_LETTERS: Final = 32
+"""Letters of a word that count."""
+MOST_SEARCHES: Final = 64
+"""Searches of a conversation that count, the newest of them: each request looks at all of them."""
 _WORD = re.compile(r"[a-z0-9]+")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _IN_NAME = 3
@@ -59,7 +68,7 @@ def spec(deferred: Sequence[ClientTool]) -> JsonObject:
 def searched(call: Call, deferred: Sequence[ClientTool]) -> Immediate:
     """The output of a search; raises `BadArguments`."""
     given = _arguments(call.item["arguments"])
-    found = search(deferred, given.query, given.limit)
+    found = search(tuple(deferred), given.query, given.limit)
     if not found:
         return Immediate(f"no tool has these words; {len(deferred)} can be searched: use others")
     tools = [{"name": tool.name, "description": tool.description} for tool in found]
@@ -74,11 +83,11 @@ def _arguments(text: str) -> SearchArguments:
 
 
 def loaded(state: State, deferred: Sequence[ClientTool]) -> list[ClientTool]:
-    """The tools that the searches of the conversation have found, in the order of their first discovery."""
+    """The tools that the newest searches of the conversation have found, in the order of their discovery."""
     found: dict[str, ClientTool] = {}
-    for item in state.conversation:
-        if (given := _search_of(item)) is not None:
-            found |= {tool.name: tool for tool in search(deferred, given.query, given.limit)}
+    asked = deque((given for item in state.conversation if (given := _search_of(item))), MOST_SEARCHES)
+    for given in asked:
+        found |= {tool.name: tool for tool in search(tuple(deferred), given.query, given.limit)}
     return list(found.values())
 
 
@@ -92,18 +101,43 @@ def _search_of(item: JsonMapping) -> SearchArguments | None:
         return None
 
 
-def search(tools: Sequence[ClientTool], query: str, limit: int) -> list[ClientTool]:
+@lru_cache(maxsize=4 * MOST_SEARCHES)
+def search(tools: tuple[ClientTool, ...], query: str, limit: int) -> tuple[ClientTool, ...]:
     """The tools that fit a query, the best first: rare words count for more, and those of names for most."""
-    asked = set(_words(query))
-    known = [(set(_words(tool.name)), set(_described(tool))) for tool in tools]
+    asked = dict.fromkeys(_words(query)[:MOST_WORDS])
     scores = [0.0] * len(tools)
     for word in asked:
-        hits = [_IN_NAME * _has(name, word) + _has(more, word) for name, more in known]
+        hits = [_IN_NAME * name.has(word) + more.has(word) for name, more in map(_known, tools)]
         number = sum(map(bool, hits))
         rarity = math.log(1 + len(tools) / number) if number else 0.0
         scores = [score + rarity * hit for score, hit in zip(scores, hits, strict=True)]
     best = sorted(range(len(tools)), key=lambda place: -scores[place])
-    return [tools[place] for place in best[:limit] if scores[place] > 0]
+    return tuple(tools[place] for place in best[:limit] if scores[place] > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """Words, and the beginnings of them that may be taken for another form."""
+
+    words: frozenset[str]
+    beginnings: frozenset[str]
+
+    @classmethod
+    def of(cls, words: Iterable[str]) -> _Vocabulary:
+        known = frozenset(words)
+        return cls(known, frozenset(part for word in known for part in _beginnings(word)))
+
+    def has(self, asked: str) -> float:
+        """1 for a word itself, half of that for another form of it."""
+        if asked in self.words:
+            return 1.0
+        return 0.5 * (asked in self.beginnings or not self.words.isdisjoint(_beginnings(asked)))
+
+
+@lru_cache(maxsize=4 * MOST_TOOLS)
+def _known(tool: ClientTool) -> tuple[_Vocabulary, _Vocabulary]:
+    """The words of a tool's name, and those of its description and of its arguments' names."""
+    return _Vocabulary.of(_words(tool.name)), _Vocabulary.of(_described(tool))
 
 
 def _described(tool: ClientTool) -> Iterator[str]:
@@ -114,13 +148,8 @@ def _described(tool: ClientTool) -> Iterator[str]:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(_HUMP.sub(" ", text).lower())
+    return [word[:MOST_LETTERS] for word in _WORD.findall(_HUMP.sub(" ", text).lower())]
 
 
-def _has(words: set[str], asked: str) -> float:
-    """1 for a word itself, half of that for another form of it."""
-    return 1.0 if asked in words else 0.5 * any(_alike(word, asked) for word in words)
-
-
-def _alike(one: str, other: str) -> bool:
-    return min(len(one), len(other)) >= _STEM and (one.startswith(other) or other.startswith(one))
+def _beginnings(word: str) -> Iterator[str]:
+    return (word[:end] for end in range(_STEM, len(word)))

@@ -13,8 +13,9 @@ from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
+from orchestrator.tools import tool_search
 from orchestrator.tools.client_tools import offered
-from orchestrator.tools.tool_search import MOST_FOUND, search
+from orchestrator.tools.tool_search import MOST_FOUND, MOST_WORDS, search
 from orchestrator.tools.toolbox import Toolbox
 from tests.core.driver import Session, function_call, op, text
 
@@ -79,11 +80,25 @@ def _json(value: Any) -> str:
     ],
 )
 def test_search_goes_by_names_descriptions_and_arguments(query: str, found: list[str]) -> None:
-    assert [tool.name for tool in search(TOOLS, query, MOST_FOUND)] == found
+    assert [tool.name for tool in search(tuple(TOOLS), query, MOST_FOUND)] == found
 
 
 def test_search_finds_no_more_than_it_was_asked_for() -> None:
-    assert len(search(TOOLS, "event send", 1)) == 1
+    assert len(search(tuple(TOOLS), "event send", 1)) == 1
+
+
+def test_words_beyond_the_bound_of_a_query_do_not_count() -> None:
+    filler = [f"w{n}" for n in range(MOST_WORDS)]
+    assert search(tuple(TOOLS), " ".join([*filler, "letter"]), MOST_FOUND) == ()
+    assert len(search(tuple(TOOLS), " ".join([*filler[1:], "letter"]), MOST_FOUND)) == 1
+
+
+def test_newest_searches_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_search, "MOST_SEARCHES", 1)
+    session = working()
+    for call_id, query in (("s1", "letter"), ("s2", "calendar")):
+        searches(session, call_id, {"query": query})
+    assert names(session.state) == [SEARCH, "cal__createEvent"]
 
 
 async def test_model_reads_the_names_it_may_call() -> None:
