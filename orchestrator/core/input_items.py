@@ -12,9 +12,9 @@ from orchestrator.core.history import Item
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import InputItem, TextElement, TextInput
-from orchestrator.protocol.items import ContentItem, InputImage, InputText, Message
+from orchestrator.protocol.items import ContentItem, InputImage, InputText, Message, user_texts
 from orchestrator.protocol.scalars import UserMessageKind
-from orchestrator.protocol.wire import JsonValue
+from orchestrator.protocol.wire import JsonObject, JsonValue, written
 
 SKILL_TAG = "<skill>"
 _LONG = "[a long text]"
@@ -69,12 +69,25 @@ def _border(text: bytes, at: int) -> bool:
 # ── what the model and people are shown ───────────────────────────────────────────────────────
 
 
-def input_messages(items: Sequence[Item]) -> tuple[Message, ...]:
+def input_messages(items: Sequence[Item]) -> tuple[JsonObject, ...]:
     """The person's message, and behind it one for each skill and each MCP server that it names."""
+    if (texts := _plain(items)) is not None:
+        return (user_texts(texts),)
     said = Message(role="user", content=tuple(map(_content, items)))
     skills = [_skill(item) for item in items if item["type"] == "skill" and "content" in item]
     servers = [_server(item) for item in items if item["type"] == "mention" and item.get("tools")]
-    return (said, *skills, *servers)
+    return tuple(map(written, (said, *skills, *servers)))
+
+
+def _plain(items: Sequence[Item]) -> list[str] | None:
+    """The texts of input that is nothing but texts, as nearly all is; None for any other."""
+    texts: list[str] = []
+    for item in items:
+        text = item.get("text")
+        if item["type"] != "text" or type(text) is not str or item.get("text_elements"):
+            return None
+        texts.append(text)
+    return texts
 
 
 def _content(item: Item) -> ContentItem:
@@ -112,12 +125,14 @@ def _server(item: Item) -> Message:
     return Message(role="developer", content=(InputText(text=text),))
 
 
-def user_message_event(items: Sequence[Item], client_id: str | None = None) -> ev.UserMessage:
+def user_message_event(items: Sequence[Item], client_id: str | None = None) -> JsonObject:
     """The event that tells clients what the person said; `client_id` is the sender's name for it."""
+    if (plain := _plain(items)) is not None:
+        return ev.user_message("\n".join(plain), client_id)
     images = tuple(item["image_url"] for item in items if item["type"] == "image" and "path" not in item)
     paths = tuple(item["path"] for item in items if item["type"] == "image" and "path" in item)
     texts = [text for item in items if (text := _text(item)) is not None]
-    return ev.UserMessage(
+    told = ev.UserMessage(
         message=_joined(texts),
         kind=UserMessageKind.PLAIN,
         images=images or None,
@@ -125,6 +140,7 @@ def user_message_event(items: Sequence[Item], client_id: str | None = None) -> e
         text_elements=_elements(items) or None,
         client_id=client_id,
     )
+    return written(told)
 
 
 def _joined(texts: Sequence[JsonValue]) -> JsonValue:

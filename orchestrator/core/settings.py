@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from typing import Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
@@ -70,8 +71,11 @@ class TurnSettings:
         )
 
     def wire(self) -> JsonObject:
-        named = {name: getattr(self, name) for name in _TURN_SETTINGS}
-        return {name: value for name, value in named.items() if value is not None or name not in NEW_SETTINGS}
+        named: JsonObject = dict(zip(_TURN_SETTINGS, _values_of(self), strict=True))
+        for name in NEW_SETTINGS:
+            if named[name] is None:
+                del named[name]
+        return named
 
     def changed(self, changes: JsonMapping) -> TurnSettings:
         """With the fields named in `changes` set; a new model forgets a window set for the old one."""
@@ -91,6 +95,7 @@ class TurnSettings:
 
 
 _TURN_SETTINGS = tuple(spec.name for spec in fields(TurnSettings))
+_values_of = attrgetter(*_TURN_SETTINGS)
 NEW_SETTINGS: Mapping[str, None] = dict.fromkeys(("personality", "collaboration_mode", "item_events"))
 """Settings that logs and snapshots state only where they are set: those of earlier versions have none."""
 

@@ -66,7 +66,8 @@ def digest(state: State) -> str:
 def _stored(state: State) -> State:
     """The state with JSON in the place of what has a form of its own in a snapshot."""
     return replace(
-        _emptied(state, _STATE_EMPTY),
+        state,
+        **_empty_texts(state, _STATE_EMPTY),
         meta={**encode_line(state.meta), **write_extras(state.extras)},
         extras=NO_EXTRAS,
         facts=_stated(_emptied(state.facts, FACTS_EMPTY), USUAL_FACTS),
@@ -109,7 +110,11 @@ _TASK_EMPTY = ("client", "stopping", "ending", "response_id", "failure")
 
 
 def _emptied(record: R, names: tuple[str, ...]) -> R:
-    return replace(record, **{name: "" for name in names if getattr(record, name) is None})
+    return replace(record, **_empty_texts(record, names))
+
+
+def _empty_texts(record: object, names: tuple[str, ...]) -> dict[str, str]:
+    return {name: "" for name in names if getattr(record, name) is None}
 
 
 @record

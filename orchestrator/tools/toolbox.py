@@ -109,7 +109,7 @@ class Toolbox:
 
     def specs(self, state: State) -> Sequence[Mapping[str, JsonValue]]:
         """The tools that the model is offered."""
-        offers = (tool.offered(state) for tool in self._tools if _serves(tool, state))
+        offers = [tool.offered(state) for tool in self._tools if _serves(tool, state)]
         offered = [offer for offer in offers if offer is not None]
         offered += client_tools.offered(state, self._by_name.keys())
         # Last, so that a new server leaves the beginning of every request as it was.

@@ -73,8 +73,9 @@ def test_marked_part_stays_the_same_text_in_the_whole(parts: list[tuple[str, int
         wanted += [words[min(first, last) : max(first, last)]] if start < end else []
     assert fault(op("user_input", items=items)) is None  # type: ignore[arg-type]
     told = user_message_event(items)
-    whole = str(told.message).encode()
-    spans = [(part.byte_range.start, part.byte_range.end) for part in told.text_elements or ()]
+    whole = told["message"].encode()
+    ranges = [part["byte_range"] for part in told.get("text_elements", ())]
+    spans = [(place["start"], place["end"]) for place in ranges]
     assert [whole[start:end].decode() for start, end in spans] == wanted
 
 

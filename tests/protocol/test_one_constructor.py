@@ -10,20 +10,30 @@ from pathlib import Path
 import pytest
 
 import orchestrator
+from orchestrator.core.input_items import input_messages, user_message_event
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.protocol.events import (
     EVENTS,
+    AgentMessage,
     AgentMessageDelta,
     AgentReasoningDelta,
     AgentReasoningRawContentDelta,
+    MessagePhase,
+    TaskComplete,
+    TaskStarted,
     TokenCount,
+    UserMessage,
+    agent_message,
+    task_complete,
+    task_started,
     text_delta,
     token_count,
 )
 from orchestrator.protocol.ids import ResponseId
-from orchestrator.protocol.items import ResponseItem
+from orchestrator.protocol.items import InputText, Message, ResponseItem
+from orchestrator.protocol.scalars import ModeKind, UserMessageKind
 from orchestrator.protocol.usage import RateLimitSnapshot, RateLimitWindow, TokenUsageInfo
-from orchestrator.protocol.wire import tags
+from orchestrator.protocol.wire import JsonObject, tags
 from orchestrator.protocol.wire import written as payload
 
 ROOT = Path(orchestrator.__file__).parent
@@ -113,6 +123,42 @@ def test_token_count_is_what_its_model_is_written_as(
     assert dumps(token_count(None, known, response_id)) == dumps(
         payload(TokenCount(rate_limits=limits, response_id=response_id))
     )
+
+
+@pytest.mark.parametrize("window", [None, 272_000])
+@pytest.mark.parametrize("mode", ModeKind)
+def test_begin_of_a_task_is_what_its_model_is_written_as(window: int | None, mode: ModeKind) -> None:
+    model = TaskStarted(model_context_window=window, collaboration_mode_kind=mode)
+    assert dumps(task_started(window, mode)) == dumps(payload(model))
+
+
+@pytest.mark.parametrize("said", [None, "", "done"])
+@pytest.mark.parametrize("response_id", [None, ResponseId("r")])
+def test_end_of_a_task_is_what_its_model_is_written_as(
+    said: str | None, response_id: ResponseId | None
+) -> None:
+    model = TaskComplete(last_agent_message=said, response_id=response_id)
+    assert dumps(task_complete(said, response_id)) == dumps(payload(model))
+
+
+@pytest.mark.parametrize("phase", [None, "commentary", "final_answer"])
+def test_message_of_the_agent_is_what_its_model_is_written_as(phase: MessagePhase | None) -> None:
+    assert dumps(agent_message("done", phase)) == dumps(payload(AgentMessage(message="done", phase=phase)))
+
+
+@pytest.mark.parametrize("client_id", [None, "c"])
+def test_input_of_texts_is_what_its_models_are_written_as(client_id: str | None) -> None:
+    plain: list[JsonObject] = [{"type": "text", "text": "one"}, {"type": "text", "text": ""}]
+    event = UserMessage(message="one\n", kind=UserMessageKind.PLAIN, client_id=client_id)
+    assert dumps(user_message_event(plain, client_id)) == dumps(payload(event))
+    parts = (InputText(text="one"), InputText(text=""))
+    assert dumps(*input_messages(plain)) == dumps(payload(Message(role="user", content=parts)))
+    # The long way, which an image makes input take.
+    image: JsonObject = {"type": "image", "image_url": "data:,"}
+    (message,) = input_messages([*plain, image])
+    assert message["content"][:-1] == input_messages(plain)[0]["content"]
+    told = user_message_event([*plain, image], client_id)
+    assert told == {**user_message_event(plain, client_id), "images": ["data:,"]}
 
 
 def test_no_payload_with_a_type_is_spelled_out_beside_its_model() -> None:

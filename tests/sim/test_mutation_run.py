@@ -18,7 +18,7 @@ PINNED = (
     ("lua", "if not s.tree then", "if not (not s.tree) then", "claim"),
     (
         "core",
-        "draft.event(ev.TaskComplete(last_agent_message=left.message, response_id=bookmark))",
+        "draft.event(ev.task_complete(left.message, bookmark))",
         "pass",
         "",
     ),

@@ -143,7 +143,7 @@ def _unique_call_id(draft: Draft, call_id: str) -> str:
     return unique
 
 
-def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> list[EventModel]:
+def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> list[EventModel | JsonObject]:
     match item.get("type"):
         case "message" if item.get("role") == "assistant":
             return _message_events(draft, message_text(item), _phase(item))
@@ -167,20 +167,20 @@ def _phase(item: JsonMapping) -> ev.MessagePhase | None:
     return next((phase for phase in get_args(ev.MessagePhase) if phase == said), None)
 
 
-def _message_events(draft: Draft, text: str, phase: ev.MessagePhase | None) -> list[EventModel]:
+def _message_events(draft: Draft, text: str, phase: ev.MessagePhase | None) -> list[EventModel | JsonObject]:
     """A message of the agent; in plan mode its plan is an item of its own, cut out of the message."""
     shown = draft.task.branch is None
     if not plans(draft.task.settings):
-        return [ev.AgentMessage(message=text, phase=phase)] if shown else []
+        return [ev.agent_message(text, phase)] if shown else []
     found = proposal(text)
-    events: list[EventModel] = []
+    events: list[EventModel | JsonObject] = []
     if found.plan is not None:
         turn_id = draft.task.id
         item = PlanItem(id=plan_item_id(turn_id), text=found.plan)
         thread_id = draft.state.facts.session_id
         events.append(ev.ItemCompleted(thread_id=thread_id, turn_id=turn_id, item=item))
     if found.said and shown:
-        events.append(ev.AgentMessage(message=found.said, phase=phase))
+        events.append(ev.agent_message(found.said, phase))
     return events
 
 

@@ -203,9 +203,7 @@ def _task_begins(draft: Draft, begun: f.TaskBegun) -> None:
         begun,
         e.event(
             begun.id,
-            ev.TaskStarted(
-                model_context_window=settings.context_window, collaboration_mode_kind=mode_kind(settings)
-            ),
+            ev.task_started(settings.context_window, mode_kind(settings)),
         ),
     )
     took_task(draft)
@@ -361,6 +359,6 @@ def complete(draft: Draft, last_message: str | None) -> None:
     left = leave(draft, last_message)
     # Only of a user's turn could the conversation go on from its answer.
     bookmark = draft.task.response_id if draft.task.kind == "user" else None
-    draft.event(ev.TaskComplete(last_agent_message=left.message, response_id=bookmark))
+    draft.event(ev.task_complete(left.message, bookmark))
     draft.end_task("completed", left.message)
     keep(draft, left)

@@ -24,7 +24,6 @@ from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.scalars import Delivered, Delivery, Refusal
-from orchestrator.protocol.wire import written
 
 MOST_STEERED: Final = 100
 """Inputs that may wait in the state for the task's next request."""
@@ -119,7 +118,7 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     bring_settings(draft, turn)
     _accepted(draft, command, turn, Delivered.STEERED)
     for message in input_messages(turn.items):
-        draft.add(f.Steered(command.id, written(message)))
+        draft.add(f.Steered(command.id, message))
     draft.event(user_message_event(turn.items, turn.client_id))
     publish_input(draft, turn.items)
 

@@ -52,6 +52,8 @@ from orchestrator.protocol.events.task import (
     UndoCompleted,
     UndoStarted,
     WarningEvent,
+    task_complete,
+    task_started,
     token_count,
 )
 from orchestrator.protocol.events.text import (
@@ -71,7 +73,9 @@ from orchestrator.protocol.events.text import (
     ReasoningContentDelta,
     ReasoningRawContentDelta,
     UserMessage,
+    agent_message,
     text_delta,
+    user_message,
 )
 from orchestrator.protocol.events.tools import (
     DynamicToolCallRequest,
@@ -301,6 +305,10 @@ __all__ = [
     "WarningEvent",
     "WebSearchBegin",
     "WebSearchEnd",
+    "agent_message",
+    "task_complete",
+    "task_started",
     "text_delta",
     "token_count",
+    "user_message",
 ]

@@ -137,6 +137,20 @@ def token_count(
 _TOKEN_COUNT = tag_of(TokenCount)
 
 
+def task_started(window: int | None, mode: ModeKind) -> JsonObject:
+    """The payload of a `TaskStarted` of these parts, unchecked, as `token_count` is."""
+    return {"type": _TASK_STARTED, "model_context_window": window, "collaboration_mode_kind": str(mode)}
+
+
+def task_complete(last_agent_message: str | None, response_id: ResponseId | None = None) -> JsonObject:
+    """The payload of a `TaskComplete` of these parts, unchecked."""
+    told: JsonObject = {"type": _TASK_COMPLETE, "last_agent_message": last_agent_message}
+    return told if response_id is None else {**told, "response_id": response_id}
+
+
+_TASK_STARTED, _TASK_COMPLETE = tag_of(TaskStarted), tag_of(TaskComplete)
+
+
 class ContextCompacted(EventModel):
     """The history was replaced by a summary."""
 

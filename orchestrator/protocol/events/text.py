@@ -137,6 +137,22 @@ def text_delta(model: type[StreamedText], delta: str, **place: str | int) -> Jso
     return {"type": _STREAMED[model], **place, "delta": delta}
 
 
+def agent_message(message: str, phase: MessagePhase | None = None) -> JsonObject:
+    """The payload of an `AgentMessage` of these parts, unchecked: a turn ends with one, as a rule."""
+    told: JsonObject = {"type": _AGENT_MESSAGE, "message": message}
+    return told if phase is None else {**told, "phase": phase}
+
+
+def user_message(message: str, client_id: str | None) -> JsonObject:
+    """The payload of the `UserMessage` of a text alone, unchecked: a turn begins with one, as a rule."""
+    told: JsonObject = {"type": _USER_MESSAGE, "message": message, "kind": _PLAIN}
+    return told if client_id is None else {**told, "client_id": client_id}
+
+
+_AGENT_MESSAGE, _USER_MESSAGE = tag_of(AgentMessage), tag_of(UserMessage)
+_PLAIN = UserMessageKind.PLAIN.value
+
+
 class ItemStarted(ItemEventModel):
     """An item of the turn began."""
 
