@@ -171,6 +171,12 @@ def test_call_is_left_out_with_its_output() -> None:
     assert _shown(items, 2) == ["go", "done" * 10]
 
 
+def test_output_is_left_out_with_its_call() -> None:
+    output = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
+    items = [_said("go"), function_call("c1", arguments="x" * 400), output, assistant("done" * 10)]
+    assert _shown(items, 2) == ["go", "done" * 10]
+
+
 def test_conversation_of_one_message_is_shown_at_every_attempt() -> None:
     assert [_shown([_said("all")], attempt) for attempt in (1, 2, 3)] == [["all"]] * 3
     assert _shown([], 3) == []

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from orchestrator.core import commands as c
+from orchestrator.core.calls import PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.compaction import newest_texts
 from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
 from orchestrator.core.folder_commands import FolderMade
+from orchestrator.core.folder_use import may_write
 from orchestrator.core.outstanding import MakeFolder, OweRequest, SaveFolder
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import SnapshotId
@@ -181,3 +187,10 @@ def test_compaction_does_not_keep_the_news_of_the_folder_as_words_of_a_person() 
     session.say("go", "u1")
     assert "another machine" in session.texts()[0]
     assert newest_texts(session.state) == ("go",)
+
+
+@pytest.mark.parametrize(
+    "work", [QuestionWork(()), UserInputWork(()), PlanWork({}), None], ids=lambda work: type(work).__name__
+)
+def test_call_that_waits_for_a_person_changes_no_folder(work: Any) -> None:
+    assert not may_write(work, Session().state.settings)

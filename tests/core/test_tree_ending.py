@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId
+from orchestrator.core.timers import REAP_TIMER
 from tests.core.driver import a_command, function_call
 from tests.core.tree_driver import a_family, answers, statuses
 
@@ -228,3 +229,27 @@ def test_agent_that_was_shut_down_reports_once_however_many_of_its_children_end(
     tree.settle()
     assert child.state.closed
     assert (child.state.tree.turns, child.standing) == (turns, "ready")
+
+
+def test_root_is_never_cancelled_and_hears_nothing_of_children_that_it_has_not() -> None:
+    tree, _ = a_family()
+    before = tree.root.state
+    tree.root.happens(c.MailArrived("cancel", {"reason": "no more"}, "m1", 1))
+    tree.root.happens(c.MailArrived("status", {"from": {"agent_id": 9}, "status": "idle"}, "m2", 2))
+    assert tree.root.state == before
+
+
+def test_look_after_cancelled_agents_ends_when_none_is_left() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    tree.root.cancels(1)
+    assert REAP_TIMER in tree.root.timers
+    generation = tree.root.timers[REAP_TIMER].generation
+    tree.root.happens(c.TimerFired(REAP_TIMER, generation))
+    assert REAP_TIMER in tree.root.timers, "one has not ended"
+    tree.settle()
+    child.stopped(c1=1.0)
+    tree.settle()
+    tree.root.happens(c.TimerFired(REAP_TIMER, generation))
+    assert REAP_TIMER not in tree.root.timers
