@@ -60,6 +60,7 @@ OF_ATTEMPTS = frozenset(
 """Events that count or tell of attempts: a lost worker's request is sent again."""
 OF_LIVES = frozenset({"duration", "started_at", "log_id", "history_log_id", "who", "client"})
 """Fields that are others in every life."""
+WITHIN_S = 60.0
 DOUBT = "in doubt"
 GONE = "<process_gone>"
 _BOX = Toolbox((*AGENT_TOOLS, AskUserQuestionTool(), RequestUserInputTool(), ApprovePlanTool()))
@@ -179,7 +180,7 @@ class Life:
     async def _person(self) -> None:
         """Gives one op after the other, and answers what is asked, until nothing runs any more."""
         left, given, began = list(self.flow.ops), "", 0
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(WITHIN_S):
             events = cast(Any, self.harness.client.follow(self.trees.root))
             async with aclosing(events):
                 given = await self._next(left)
