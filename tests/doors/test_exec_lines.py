@@ -106,6 +106,23 @@ def test_tools_of_dendro_are_shown_as_those_of_a_server() -> None:
     }
 
 
+def test_images_of_a_clients_tool_are_blocks_of_an_answer_of_a_server() -> None:
+    parts = (
+        {"type": "input_text", "text": "seen"},
+        {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoA"},
+        {"type": "input_image", "image_url": "https://example.org/a.png"},
+    )
+    call = r.DynamicToolCall(
+        ITEM, "look", None, None, r.ItemStatus.COMPLETED, output="seen", success=True, parts=parts
+    )
+    [told] = lines(r.ItemCompleted(TURN, call))
+    assert told["item"]["result"]["content"] == [
+        {"type": "text", "text": "seen"},
+        {"type": "image", "data": "iVBORw0KGgoA", "mimeType": "image/png"},
+        {"type": "resource_link", "uri": "https://example.org/a.png", "name": "image"},
+    ]
+
+
 def test_failed_turn_tells_why_and_an_interrupted_one_that_it_was() -> None:
     fault = r.Fault("no money")
     told = lines(r.TurnError(TURN, fault, will_retry=False), ended(r.TurnStatus.FAILED, fault))

@@ -66,6 +66,9 @@ ITEMS: tuple[r.ThreadItem, ...] = (
     ),
     r.McpToolCall(ID, "s", "t", None, r.ItemStatus.FAILED, None, "no", 5),
     *(r.DynamicToolCall(ID, "t", None, "dendro", status, "out", True) for status in r.ItemStatus),
+    r.DynamicToolCall(
+        ID, "t", output="", parts=({"type": "input_image", "image_url": "https://example.org/a.png"},)
+    ),
     *(
         r.CollabToolCall(ID, tool, "s", ("c",), "p", "m", "low", {"c": r.CollabState(state, "x")}, status)
         for tool in r.CollabTool
