@@ -126,7 +126,7 @@ class MachineConfig:
         if free.f_bavail * free.f_frsize < least:
             return (
                 f"the disk of {root} has less than {least:,} bytes free (`workspace.min_free`): "
-                "make room on this machine"
+                "make room there"
             )
         return ""
 

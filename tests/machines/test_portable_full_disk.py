@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.machines.conftest import IN_TURN, WHOLE, Fleet
-from tests.machines.test_portable import QUICK, begun, portable, scripted, shell, until
+from tests.machines.test_portable import begun, portable, scripted, shell, until
 
 __all__ = ["portable"]
 
@@ -30,11 +30,11 @@ def full(portable: Fleet) -> Fleet:
 
 def test_machine_without_room_leaves_the_session_to_another_one(full: Fleet, tmp_path: Path) -> None:
     with scripted(tmp_path, full, *STEPS) as fleet, ExitStack() as stack:
-        stack.enter_context(fleet.one.worker(*QUICK, "workspace.leave_s=60"))
+        stack.enter_context(fleet.one.worker("workspace.leave_s=60"))
         with begun(fleet.two, "Work.") as following:
             warned = until(following, "warning", "could not make the folder")
             assert "No space left" in warned["message"]
-            stack.enter_context(fleet.two.worker(*QUICK, "workspace.leave_s=60"))
+            stack.enter_context(fleet.two.worker("workspace.leave_s=60"))
             ended = until(following, "exec_command_end")
             until(following, "task_complete")
         assert ended["stdout"] == "two\n2000000\n"
@@ -42,7 +42,7 @@ def test_machine_without_room_leaves_the_session_to_another_one(full: Fleet, tmp
 
 def test_task_fails_by_name_where_no_machine_has_room(full: Fleet, tmp_path: Path) -> None:
     with scripted(tmp_path, full, *STEPS) as fleet, ExitStack() as stack:
-        stack.enter_context(fleet.one.worker(*QUICK, "workspace.leave_s=0.2"))
+        stack.enter_context(fleet.one.worker("workspace.leave_s=0.2"))
         with begun(fleet.two, "Work.") as following:
             for _ in range(2):
                 until(following, "warning", "could not make the folder")

@@ -490,6 +490,6 @@ async def test_machine_with_too_little_room_leaves_the_session_to_others(machine
     assert isinstance(failed, FolderFailed)
     assert failed.elsewhere
     assert "workspace.min_free" in failed.reason
-    assert "make room on this machine" in await first.folders.unfit()
+    assert "make room there" in await first.folders.unfit()
     assert not first.root.exists(), "to look makes nothing"
     assert await machine("m2").folders.unfit() == ""
