@@ -163,7 +163,7 @@ def _spares_patches(real: Any) -> Any:
 
 
 def _wakes_first() -> None:
-    lua("submit", "wake_if_parked(session, pool, KEYS[5], box.quarantined)", "")()
+    lua("submit", "wake_if_parked(session, pool, KEYS[5], box, held)", "")()
 
     def make(real: Any) -> Any:
         async def submit(self: Broker, given: Any) -> Any:
@@ -270,7 +270,7 @@ DEFECTS = (
     Mutant(
         "submission wakes nobody",
         "`submit` does not make a parked session due",
-        lua("submit", "wake_if_parked(session, pool, KEYS[5], box.quarantined)", ""),
+        lua("submit", "wake_if_parked(session, pool, KEYS[5], box, held)", ""),
     ),
     Mutant(
         "wake-up before the write",
@@ -329,7 +329,7 @@ DEFECTS = (
     Mutant(
         "timer wakes nobody",
         "`fire` does not make a parked session due",
-        lua("fire", "wake_if_parked(session, pool, KEYS[5], box.quarantined)", ""),
+        lua("fire", "wake_if_parked(session, pool, KEYS[5], box, held)", ""),
     ),
     Mutant(
         "timers without generation",

@@ -23,6 +23,17 @@ local function misfit(key, wanted)
   end
 end
 
+-- What `look` reads and answers, its first answer a refusal or nothing. A key of another type is an error of the read,
+-- which `misfits` then names: so only keys that are written and never read have to be asked for their type.
+local function answered(misfits, read, ...)
+  if read then return ... end
+  return misfits() or error((...), 0)
+end
+
+local function looked(look, misfits)
+  return answered(misfits, pcall(look))
+end
+
 -- True if the stream holds anything after entry n: XADD of n+1 would then fail half-way.
 local function ahead(key, n)
   return #redis.call('XRANGE', key, '(' .. text(n) .. '-0', '+', 'COUNT', 1) > 0

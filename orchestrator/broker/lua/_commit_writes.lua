@@ -48,10 +48,9 @@ local function write_mail(now)
     local box = target.box
     if target.mailed then
       save_box(box)
-      wake_if_parked(target.session, target.pool, KEYS[6], box.quarantined)
-      if is_held(target.session, target.pool) then
-        pokes[#pokes + 1], pokes[#pokes + 2] = target.session, box.owner
-      end
+      local held = is_held(target.session, target.pool)
+      wake_if_parked(target.session, target.pool, KEYS[6], box, held)
+      if held then pokes[#pokes + 1], pokes[#pokes + 2] = target.session, box.owner end
     end
   end
   for i = 0, #targets do

@@ -26,7 +26,7 @@ local function is_held(session, pool)
 end
 
 -- For a session that was given something. In due or held: somebody will look. Quarantined: nobody may.
-local function wake_if_parked(session, pool, agents, quarantined)
-  if quarantined == '1' or is_held(session, pool) or redis.call('ZSCORE', pool.due, session) then return end
+local function wake_if_parked(session, pool, agents, box, held)
+  if box.quarantined == '1' or held or redis.call('ZSCORE', pool.due, session) then return end
   make_due(session, pool, agents)
 end

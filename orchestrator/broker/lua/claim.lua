@@ -23,13 +23,28 @@
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool
 
+local function misfit_read()
+  return misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
+    or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
+end
 
-local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
-  or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
+-- Everything that is written is read before. `queued` is nothing where nothing waits.
+local function look()
+  local f = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq',
+    'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit', 'copy_on', 'unsaved',
+    'failed_on', 'left_ms', 'abandoned')
+  local s = {
+    tree = f[1], pool = f[2], epoch = f[3], claim = f[4], agent_id = f[5], seq = f[6], head = f[7], cursor = f[8], sq = f[9],
+    snapshot_seq = f[10], tries = f[11], min_core = f[12], quarantined = f[13], archived = f[14], eq = f[15], owner = f[16],
+    revoked = f[17], commit = f[18], copy_on = f[19], unsaved = f[20], failed_on = f[21], left_ms = f[22], abandoned = f[23],
+  }
+  local queued = redis.call('XREAD', 'COUNT', page, 'STREAMS', KEYS[2], KEYS[3], text(num(s.cursor)) .. '-0', BEHIND_ALL)
+  return nil, s, redis.call('ZSCORE', KEYS[4], session), redis.call('ZSCORE', KEYS[5], session),
+    redis.call('GET', KEYS[6]), queued and queued[1]
+end
+
+local bad, s, order, expiry, clock, queued = looked(look, misfit_read)
 if bad then return bad end
-local s = fields_of(KEYS[1], {'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq', 'snapshot_seq',
-  'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit', 'copy_on', 'unsaved', 'failed_on',
-  'left_ms', 'abandoned'})
 if not s.tree then
   -- Its hash is gone, so nobody can ever hold it: it must not be offered for ever.
   redis.call('ZREM', KEYS[4], session)
@@ -75,10 +90,8 @@ local function left_for()
 end
 
 local function answer(epoch, tries)
-  local cursor = num(s.cursor)
-  local queued = redis.call('XRANGE', KEYS[2], '(' .. text(cursor) .. '-0', '+', 'COUNT', page)
-  return {'OK', epoch, s.tree, num(s.agent_id), num(s.seq), s.head, cursor, num(s.sq), num(s.snapshot_seq), tries, now,
-    num(s.eq), queued, next_claimable(), s.commit or '', s.abandoned or ''}
+  return {'OK', epoch, s.tree, num(s.agent_id), num(s.seq), s.head, num(s.cursor), num(s.sq), num(s.snapshot_seq), tries, now,
+    num(s.eq), queued and queued[2] or {}, next_claimable(), s.commit or '', s.abandoned or ''}
 end
 
 if s.claim == claim and s.owner == worker then return answer(num(s.epoch), num(s.tries)) end
@@ -86,8 +99,6 @@ if whom == 'next' then
   local first = next_claimable()
   if first ~= session then return {'NONE', first} end
 end
-local order = redis.call('ZSCORE', KEYS[4], session)
-local expiry = redis.call('ZSCORE', KEYS[5], session)
 local idle = not order and not expiry
 if expiry and tonumber(expiry) > certain then return {'NONE'} end
 if idle and (whom ~= 'parked' or s.archived == '1') then return {'NONE'} end
@@ -125,6 +136,6 @@ if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
 redis.call('ZADD', KEYS[5], text(now + lease_ms), session)
 if order then
   redis.call('ZREM', KEYS[4], session)
-  if tonumber(order) > num(redis.call('GET', KEYS[6])) then redis.call('SET', KEYS[6], order) end
+  if tonumber(order) > num(clock) then redis.call('SET', KEYS[6], order) end
 end
 return answer(epoch, tries)

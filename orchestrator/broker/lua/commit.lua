@@ -58,8 +58,7 @@ end
 place_others()
 local bad = misfit_to_write()
 if bad then return bad end
-local read, refused, own, known, outcome, drawn, budget, now = pcall(judged)
-if not read then return misfit_read() or error(refused, 0) end
+local refused, own, known, outcome, drawn, budget, now = looked(judged, misfit_read)
 if refused then return refused end
 
 write_session(own, known, outcome, now)

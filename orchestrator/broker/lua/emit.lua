@@ -8,16 +8,23 @@
 --
 -- KEYS  1 session hash   2 eq stream
 
-
-local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream')
-if bad then return bad end
-local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'eq', 'sq', 'seq'})
-if s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch then return {'FENCED', num(s.epoch)} end
-local n = num(s.eq)
-if ahead(KEYS[2], n) then return ahead_reply(KEYS[2], n) end
-for _, e in ipairs(events) do
-  if tonumber(e.seq) ~= num(s.seq) then return {'OK', n, num(s.sq), now_ms()} end
+local function misfit_read()
+  return misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream')
 end
+
+local function judged()
+  local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'eq', 'sq', 'seq'})
+  if s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch then return {'FENCED', num(s.epoch)} end
+  local n = num(s.eq)
+  if ahead(KEYS[2], n) then return ahead_reply(KEYS[2], n) end
+  for _, e in ipairs(events) do
+    if tonumber(e.seq) ~= num(s.seq) then return {'OK', n, num(s.sq), now_ms()} end
+  end
+  return nil, s, n
+end
+
+local refused, s, n = looked(judged, misfit_read)
+if refused then return refused end
 
 local now = now_ms()
 redis.call('HSET', KEYS[1], 'eq', text(n + #events))

@@ -40,5 +40,6 @@ else
   redis.call('ZREM', KEYS[1], member)
   redis.call('HDEL', KEYS[2], id)
 end
-wake_if_parked(session, pool, KEYS[5], box.quarantined)
-return {'OK', n, tonumber(generation), is_held(session, pool) and box.owner or '', now}
+local held = is_held(session, pool)
+wake_if_parked(session, pool, KEYS[5], box, held)
+return {'OK', n, tonumber(generation), held and box.owner or '', now}

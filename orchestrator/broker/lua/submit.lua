@@ -18,28 +18,40 @@
 local pool = fixed_pool(pool_name, 6)
 local id = client .. '|' .. submission
 
-local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'hash')
-  or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
+local bad = misfit(KEYS[5], 'hash') or misfit(pool.due, 'zset') or misfit(pool.clock, 'string')
   or KEYS[10] and misfit(KEYS[10], 'hash')
 if bad then return bad end
-local box = read_box(KEYS[1], KEYS[2])
-if not box then return {'UNKNOWN'} end
-if box.pool ~= pool_name or box.tree ~= tree then return {'MOVED', box.tree, box.pool} end
-local now = now_ms()
-local holder = is_held(session, pool) and box.owner or ''
 
-local first = redis.call('HGET', KEYS[3], id)
-if first then
-  local n, known = string.match(first, '^(%d+):(.*)$')
-  if known ~= digest then return {'CONFLICT'} end
-  return {'DUP', tonumber(n), holder, box.quarantined, now}
+local function misfit_read()
+  return misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'hash') or misfit(KEYS[4], 'zset')
+    or misfit(pool.leases, 'zset') or misfit(pool.ready, 'stream')
 end
-if box.archived then return {'ARCHIVED'} end
-if not has_room(box, #payload, max_entries, max_bytes) then
-  return {'FULL', redis.call('XLEN', KEYS[2]), box.total - box.done}
+
+-- The answer of a request that adds nothing, or nothing and what it is added to.
+local function judged()
+  local box = read_box(KEYS[1], KEYS[2])
+  if not box then return {'UNKNOWN'} end
+  if box.pool ~= pool_name or box.tree ~= tree then return {'MOVED', box.tree, box.pool} end
+  local now = now_ms()
+  local held = is_held(session, pool)
+
+  local first = redis.call('HGET', KEYS[3], id)
+  if first then
+    local n, known = string.match(first, '^(%d+):(.*)$')
+    if known ~= digest then return {'CONFLICT'} end
+    return {'DUP', tonumber(n), held and box.owner or '', box.quarantined, now}
+  end
+  if box.archived then return {'ARCHIVED'} end
+  if not has_room(box, #payload, max_entries, max_bytes) then
+    return {'FULL', redis.call('XLEN', KEYS[2]), box.total - box.done}
+  end
+  if KEYS[10] and #redis.call('HKEYS', KEYS[10]) >= most then return {'SECRETS', most} end
+  local torn = any_ahead({KEYS[2], pool.ready}, {box.n, BEHIND_ALL})
+  return torn, box, held, redis.call('ZCARD', KEYS[4]), now
 end
-if ahead(KEYS[2], box.n) then return ahead_reply(KEYS[2], box.n) end
-if KEYS[10] and #redis.call('HKEYS', KEYS[10]) >= most then return {'SECRETS', most} end
+
+local refused, box, held, remembered, now = looked(judged, misfit_read)
+if refused then return refused end
 
 if KEYS[10] then
   redis.call('HSET', KEYS[10], name, value)
@@ -50,12 +62,12 @@ save_box(box)
 redis.call('HSET', KEYS[3], id, text(n) .. ':' .. digest)
 redis.call('ZADD', KEYS[4], text(now), id)
 -- Both bounds must be passed before an id is forgotten: a burst must not shorten the day.
-local surplus = redis.call('ZCARD', KEYS[4]) - keep
+local surplus = remembered + 1 - keep
 if surplus > 0 then
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', text(now - keep_ms), 'LIMIT', 0, math.min(surplus, 16))) do
     redis.call('HDEL', KEYS[3], old)
     redis.call('ZREM', KEYS[4], old)
   end
 end
-wake_if_parked(session, pool, KEYS[5], box.quarantined)
-return {'OK', n, holder, box.quarantined, now}
+wake_if_parked(session, pool, KEYS[5], box, held)
+return {'OK', n, held and box.owner or '', box.quarantined, now}
