@@ -8,7 +8,7 @@ lost with the queue or with this process is found again by the next look: turns 
     every minute    what should be sealed or archived is queued; sessions without a worker are logged
     every 10 min    the chains of a few sessions are verified, in turn, and packs of theirs that no entry
                     names are removed
-    every hour      trees past their retention are deleted
+    every hour      trees past their retention are deleted, and halves of imports that died a day ago
 
 arq cannot use a cluster, so its queue may have a server of its own (`upkeep.url`).
 """
@@ -48,7 +48,7 @@ from orchestrator.workspaces.packs import Packs
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs, collect_unborn
 from workers.upkeep_reaping import Opening, end_cancelled
-from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
+from workers.upkeep_retention import delete_tree, end_imports, expired_trees, finish_deletions
 from workers.upkeep_sealing import Mover, archive_session, due_to_archive, due_to_seal, seal_session
 
 log = logging.getLogger("dendro.upkeep")
@@ -179,9 +179,10 @@ async def retain(ctx: Context) -> None:
     """Deletes trees past their retention, after what a process that died has left half deleted."""
     upkeep = _upkeep(ctx)
     await finish_deletions(upkeep.storage)
+    heads, now_ms = await upkeep.heads(), upkeep.storage.broker.now_ms()
+    await end_imports(upkeep.storage, heads, now_ms)
     if upkeep.retention_ms is None:
         return
-    heads, now_ms = await upkeep.heads(), upkeep.storage.broker.now_ms()
     for members in expired_trees(heads, now_ms, upkeep.retention_ms):
         await delete_tree(upkeep.storage, members)
 

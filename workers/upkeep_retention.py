@@ -1,4 +1,4 @@
-"""Retention: a tree is deleted as a whole, some days after its root was closed.
+"""Retention: a tree is deleted as a whole, some days after its root was closed; half an import, after one.
 
 A note in the archive leads the next process to what a dead one left behind there. It is obeyed only if Redis
 no longer knows the tree.
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
-from orchestrator.broker.errors import SessionHeld
+from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.deletion import delete_everywhere
+from orchestrator.rollouts.full_log import head_of
+from orchestrator.rollouts.import_store import IMPORTING
 from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import ended_ms
 
 log = logging.getLogger("dendro.upkeep")
+IMPORT_MS = 86_400_000
+"""No import takes that long: its process has died."""
 
 
 def expired_trees(
@@ -54,6 +59,25 @@ async def delete_tree(storage: Storage, members: Sequence[SessionHead], *, owed:
         return False
     log.info("tree %s: deleted, %s", tree, counted(len(members), "session"))
     return True
+
+
+async def end_imports(storage: Storage, heads: Iterable[SessionHead], now_ms: int) -> int:
+    """Deletes sessions whose import was begun a day ago and is not finished; answers how many.
+
+    Nobody can use them. An import that lives all the same has its claim taken, and fails.
+    """
+    ended = 0
+    for old in heads:
+        if old.status != IMPORTING or now_ms - old.created_ms < IMPORT_MS:
+            continue
+        with suppress(UnknownSession):
+            await storage.broker.revoke(old.session)
+            # Looked at again behind that: its last commit may have made it whole.
+            head = await head_of(storage.broker, old.session)
+            if head.status == IMPORTING and await delete_tree(storage, (head,), owed=True):
+                log.warning("session %s: its import was not finished; import the file again", old.session)
+                ended += 1
+    return ended
 
 
 async def finish_deletions(storage: Storage) -> None:

@@ -46,6 +46,8 @@ PIECE_ENTRIES = 200
 PIECE_BYTES = 512 << 10
 """Below what one commit may carry (256 entries, 1 MB): Redis serves nobody else meanwhile."""
 BAR = 1 << 30
+IMPORTING = "importing"
+"""The status of a session that is not whole yet. One that stays so is deleted by upkeep."""
 ATTEMPTS = 3
 """How often the texts of a step are stored, if Redis loses them before it."""
 ASKS = (
@@ -100,7 +102,7 @@ async def store(
         entries=first.entries,
         events=first.events,
         meta=ending.meta,
-        status=ending.status if whole else "importing",
+        status=ending.status if whole else IMPORTING,
     )
     named = tuple(contents) if whole else _texts_of(cuts[0], contents)
     new = NewTree(born, announced=bool(plan.packs), texts=named, min_core=0 if whole else BAR)

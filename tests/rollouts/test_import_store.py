@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any
 
 import orjson
 import pytest
 
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import CommitRequest, Fenced, NewTree, Submit
 from orchestrator.core import entries as e
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import CORE_VERSION, digest
 from orchestrator.rollouts.errors import RolloutError
-from orchestrator.rollouts.import_store import store
+from orchestrator.rollouts.import_store import IMPORTING, store
 from orchestrator.rollouts.replay import fold_session
 from tests.rollouts.deployments import NOW_MS, Kept, asking, output, plan_of, said
+from workers.upkeep_retention import IMPORT_MS, end_imports
 
 
 @pytest.fixture
@@ -183,6 +186,39 @@ async def test_worker_is_not_given_a_session_that_is_not_whole(
     session = await kept.has(*(said(str(n)) for n in range(300)))
     assert claims == [None]
     assert await kept.broker.claim_session(session, "w1", "c2") is not None, "it is whole, and owes an answer"
+
+
+async def test_half_an_import_whose_process_died_is_deleted_by_upkeep_after_a_day(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, begun, goes_on = kept.broker.commit, asyncio.Event(), asyncio.Event()
+
+    async def stands_still(request: CommitRequest) -> Any:
+        begun.set()
+        await goes_on.wait()
+        return await commit(request)
+
+    monkeypatch.setattr(kept.broker, "commit", stands_still)
+    importing = asyncio.create_task(kept.has(*(said(str(n)) for n in range(300))))
+    await begun.wait()
+    [half] = await kept.broker.sessions(10)
+    assert half.status == IMPORTING
+    # It was spoken to, as nothing forbids.
+    await kept.broker.submit(Submit(half.session, "somebody", "s1", b"hello"))
+    ends_ms = half.created_ms + IMPORT_MS
+    assert await end_imports(kept.stored, [half], ends_ms - 1) == 0
+    # Its lease has not run out: nothing is deleted beside a holder that may live.
+    assert await end_imports(kept.stored, [half], ends_ms) == 0
+    keys = kept.broker.keys
+    leases = keys.leases(keys.shard_of(half.session), half.pool)
+    await kept.broker.command("ZADD", leases, "XX", 1, half.session)
+    assert await end_imports(kept.stored, [half], ends_ms) == 1
+    assert await kept.broker.head(half.session) is None
+    assert await end_imports(kept.stored, [half], ends_ms) == 0
+    goes_on.set()
+    with pytest.raises((RolloutError, UnknownSession)):
+        await importing
+    assert await kept.broker.head(half.session) is None
 
 
 async def test_texts_that_redis_loses_during_an_import_are_stored_again(
