@@ -1,7 +1,7 @@
 """Births of sessions whose first folder is in the store before they are: clients that may die on the way.
 
-The product announces, packs and creates; simulated are what is packed, and the client's end. A client that
-died may come back and send the same request again, a day later, too.
+The product announces, creates, and copies packs of another session's folder; simulated are what is packed of
+a folder, and the client. A client that died may come back and send the same request again, a day later, too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ import orjson
 from orchestrator.broker.errors import BirthGivenUp, OutOfMemory, Unavailable
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
+from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.wiring import portable
 from orchestrator.wiring.first_folder import FirstFolder
+from orchestrator.workspaces.packs import Packs
 from sim.double import EPOCH_S
 from sim.fixture import Fixture
 from sim.machines import POOL
@@ -38,6 +41,8 @@ TRIES = 4
 """A client that was refused, or heard nothing, makes so many sessions at most."""
 DIES, SLEEPS, COMES_BACK = 0.12, 0.12, 0.5
 """How likely a client dies at a step, lets a day pass before it, and comes back when it died."""
+COPIES = 0.3
+"""How likely a session begins with the folder of another one, where there is one."""
 DIES_WITHIN_S = (0.0, 0.001, 0.003, 0.05)
 
 
@@ -63,9 +68,10 @@ class Founder(Person):
     async def founds(self) -> str | None:
         """Makes a session, again as another one where it must; None if it did not come to that."""
         for _ in range(TRIES):
-            begun = self._begun()
+            source = self._whose()
+            begun = self._begun(source)
             try:
-                return await self._makes(begun)
+                return await self._makes(begun, source)
             except BirthGivenUp:
                 self._site.trace.note(self.name, "begins again", begun.facts.session_id[-4:])
             except (portable.NoWorkspace, Unavailable, OutOfMemory) as error:
@@ -76,10 +82,10 @@ class Founder(Person):
                     return None
         return None
 
-    async def _makes(self, begun: Birth) -> str:
+    async def _makes(self, begun: Birth, source: State | None) -> str:
         session = begun.facts.session_id
         self._policies[session] = begun.settings.approval_policy, FREE
-        birth = await self._step(lambda: self._stored(begun))
+        birth = await self._step(lambda: self._stored(begun, source))
         try:
             await self._step(lambda: self._client.create(birth))
         except Died:
@@ -90,6 +96,8 @@ class Founder(Person):
             await self._client.create(birth)
         self._diary.created[session] = self._site.loop.time()
         self._site.trace.note(self.name, "founded", session)
+        if source is not None:
+            self._site.watch.reach.saw("birth_copied")
         return session
 
     async def _step(self, step: Callable[[], Awaitable[Any]]) -> Any:
@@ -111,22 +119,36 @@ class Founder(Person):
             self._site.trace.note(self.name, "sleeps")
             await asyncio.sleep(DAY_S * self._rng.uniform(0.9, 1.2))
 
-    def _begun(self) -> Birth:
+    def _whose(self) -> State | None:
+        """The session whose folder the next one begins with; None: it packs a folder of its own."""
+        if self._whims.random() >= COPIES:
+            return None
+        states = (seen.state for _, seen in sorted(self._site.watch.sessions.items()))
+        known = [state for state in states if state.workspace.snapshot and state.workspace.unsaved is None]
+        return self._whims.choice(known) if known else None
+
+    def _begun(self, source: State | None) -> Birth:
         """The session as the client means it, before its folder is packed."""
         site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
         shard = self._rng.randrange(site.config.shards)
         session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
         site.trace.note(self.name, "makes", session)
         given = SessionFacts(session, TreeId(session), ROOT, POOL, **self._facts)
+        if source is not None:
+            given = replace(given, portable=source.facts.portable)
         return Birth(given, TurnSettings("/sim", "never", {"mode": FREE}, "gpt-5"), "0", now_ms)
 
-    async def _stored(self, begun: Birth) -> Birth:
+    async def _stored(self, begun: Birth, source: State | None) -> Birth:
         """The session with its first snapshot: announced, packed and stored as the product does it."""
         rules = begun.facts.portable
         assert isinstance(rules, PortableFolder)
-        return await portable.with_folder(
-            cast(Any, self), cast(Any, self), begun, FirstFolder(rules, top=Path("/sim"))
-        )
+        told = (source, "another") if source is not None else None
+        first = FirstFolder(rules, top=Path("/sim") if told is None else None, source=told)
+        return await portable.with_folder(cast(Any, self), cast(Any, self), begun, first)
+
+    def pack_store(self) -> Packs:
+        """The store, for the copies of another session's packs."""
+        return Packs(self._site.objects.opened())
 
     async def announce(self, session: SessionId) -> None:
         while True:
@@ -163,5 +185,6 @@ async def _packed(client: Any, birth: Birth, top: Path) -> f.WorkspaceBegun:
 @contextmanager
 def packing() -> Iterator[None]:
     """While a simulation runs, first folders are packed by its clients and not by the product's keeper."""
-    with patch.object(portable, "_packed", _packed):
+    store = patch.object(portable, "pack_store", lambda client: client.pack_store())
+    with patch.object(portable, "_packed", _packed), store:
         yield

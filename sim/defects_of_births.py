@@ -41,6 +41,18 @@ DEFECTS = (
         "births",
     ),
     Mutant(
+        "nobody announces copies",
+        "a client copies the packs of another session's folder for one that Redis has never heard of",
+        text(
+            portable,
+            "with_folder",
+            """.workspace.snapshot is not None:
+            await broker.announce(SessionId(birth.facts.session_id))""",
+            ".workspace.snapshot is not None:",
+        ),
+        "births",
+    ),
+    Mutant(
         "births are announced behind their packs",
         "a client stores the packs of a session, and announces it then",
         text(

@@ -8,6 +8,7 @@ was removed one by one. It may be away for a while. Knows names and bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
@@ -53,6 +54,16 @@ class SimObjects:
 
     def get(self, name: str) -> bytes | None:
         return self._content.get(name)
+
+    def put_file(self, name: str, file: Path) -> None:
+        self.put(name, file.read_bytes())
+
+    def get_file(self, name: str, target: Any, most: int) -> int | None:
+        """Writes an object to a file; its size, or None if there is none."""
+        content = self._content.get(name)
+        if content is not None:
+            target.write(content)
+        return None if content is None else len(content)
 
     def exists(self, name: str) -> bool:
         return name in self._content
