@@ -7,6 +7,7 @@ from orchestrator.core.decide import inject, queue, task, user_turn
 from sim.mutant import Mutant, lua, swapped, text
 
 _USED = "if outcome.moves then index_move(KEYS[15], known, session, now) end"
+_KEPT = "  if outcome.moves then set[#set + 1], set[#set + 2] = 'recency', text(now) end\n"
 
 DEFECTS = (
     Mutant(
@@ -78,5 +79,20 @@ DEFECTS = (
         "used sessions stay behind",
         "a session that is used does not go to the front of its list",
         lua("_commit_writes", _USED, ""),
+    ),
+    Mutant(
+        "places are not kept",
+        "a session moves to the front of its list, and its hash does not say where it is",
+        lua("_commit_writes", _KEPT, ""),
+    ),
+    Mutant(
+        "depths are not kept",
+        "a step that takes from its own inbox does not write how deep it is now",
+        lua("_commit_writes", "if targets[0].counted then", "if false then"),
+    ),
+    Mutant(
+        "claims show no queue",
+        "a worker that claims a session is not shown what waits for it",
+        lua("claim", "queued and queued[2] or {}", "{}"),
     ),
 )
