@@ -392,10 +392,12 @@ def provider(settings: Settings) -> ProviderSettings:
 
 def request(settings: Settings) -> httpx.Request:
     """A request as it goes to the wire, in the form in which its parts are easily asked for."""
-    sent = ModelClient(provider(settings))._request(prompt())
-    return httpx.Request(
-        sent.method.decode(), bytes(sent.url).decode(), headers=sent.headers, extensions=sent.extensions
-    )
+    client = ModelClient(provider(settings))
+    return httpx.Request("POST", str(client._url), headers=client._headers)
+
+
+def connect_timeout_s(settings: Settings) -> float:
+    return Connections(provider(settings))._connect_s
 
 
 def retries(settings: Settings) -> tuple[int, int]:
@@ -408,9 +410,9 @@ def limits(settings: Settings) -> ProviderLimits:
     return asking.limits if asking else ProviderLimits()
 
 
-def proxied(settings: Settings) -> bytes | None:
+def proxied(settings: Settings) -> str | None:
     """The proxy that a connection of the provider's goes through."""
-    proxy = Connections(provider(settings))._maker._proxy
+    proxy = Connections(provider(settings))._proxy
     return proxy.url.host if proxy else None
 
 

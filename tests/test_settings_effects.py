@@ -278,8 +278,8 @@ EFFECTS: Mapping[str, Effect] = {
         "1048576", lambda s: "more than 1,048,576 bytes" in at_work.failure(s, LARGE), True,
         (*PROVIDER, f"{X}.stream_idle_timeout_ms=500"),
     ),
-    f"{X}.connect_timeout_s": Effect("3", lambda s: request(s).extensions["timeout"]["connect"], 3, PROVIDER),
-    f"{X}.proxy": Effect('"http://127.0.0.1:1"', at_work.proxied, b"127.0.0.1", PROVIDER),
+    f"{X}.connect_timeout_s": Effect("3", at_work.connect_timeout_s, 3, PROVIDER),
+    f"{X}.proxy": Effect('"http://127.0.0.1:1"', at_work.proxied, "127.0.0.1", PROVIDER),
     f"{X}.ca_file": Effect(
         '"/none.pem"', refuses_authorities, "model provider x: the authorities in /none.pem",
         (f'{X}.base_url="https://x/v1"', PROVIDER[1]),

@@ -4,36 +4,28 @@
      └ _exchange     one attempt: the request sent, its answer judged, its stream read
         └ _events    one accepted stream: bytes to SSE to `ModelEvent`, by the reader of its format
 
-httpcore is used below its pool: one streamed response needs no cookies, redirects or auth
-flows, and every layer costs CPU on each chunk. This module does
-not know what the items of a prompt mean, and keeps nothing between two requests but open
-connections. What differs between the Responses API and chat completions is in `formats`.
+One streamed response needs no cookies, redirects or auth flows, and every layer costs CPU on
+each chunk: the body is read from aiohttp's buffer as it came. This module does not know what
+the items of a prompt mean, and keeps nothing between two requests but open connections. What
+differs between the Responses API and chat completions is in `formats`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
-import httpcore
-import httpx
+import aiohttp
 import orjson
 
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.model.connections import (
-    BROKEN,
-    MAX_CONNECTIONS,
-    UNREACHED,
-    Connections,
-    Exchange,
-    url_of,
-)
+from orchestrator.model.connections import BROKEN, MAX_CONNECTIONS, UNREACHED, Connections, url_of
 from orchestrator.model.errors import (
     CUT,
     CodexErrorInfo,
@@ -65,8 +57,6 @@ _TAIL_S = 0.2
 
 _LAST_FIGURES_S = 5.0
 """The wait for the usage behind the last word of a response."""
-
-_Chunks = AsyncGenerator[bytes, None]
 
 
 @dataclass(slots=True)
@@ -111,12 +101,8 @@ class ModelClient:
         self.provider = provider
         self._ports = ports or ClientPorts()
         self._format = format_of(provider)
-        url = httpx.URL(request_url(provider, self._format.path))
-        self._url = url_of(url)
+        self._url = url_of(request_url(provider, self._format.path))
         self._headers = self._fixed_headers()
-        # A provider's table may name another host, in letters of any size.
-        named = any(name.lower() == "host" for name in self._headers)
-        self._host = {} if named else {"Host": url.netloc.decode("ascii")}
         self._connections = Connections(provider, max_connections)
 
     async def __aenter__(self) -> Self:
@@ -143,11 +129,11 @@ class ModelClient:
         Raises a `ModelError`, and no foreign error, when there is no `Completed` to come. Closing
         the generator, or cancelling the task that waits for it, closes the HTTP stream at once.
         """
-        request = self._request(prompt)
+        content = self._content(prompt)
         try:
             while True:
                 try:
-                    async with aclosing(self._exchange(request, prompt)) as events:
+                    async with aclosing(self._exchange(content, prompt)) as events:
                         async for event in events:
                             yield event
                     return
@@ -158,25 +144,23 @@ class ModelClient:
             error.censor(partial(redacted, self.provider))
             raise
 
-    async def _exchange(self, request: httpcore.Request, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:
+    async def _exchange(self, content: bytes, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:
         reader = self._format.reader(prompt, self.provider)
-        async with self._connections.lend() as exchange:
-            response = await self._send(exchange, request)
-            try:
-                if response.status != 200:
-                    raise await self._judged(response)
-                if snapshot := rate_limit_snapshot(_headers_of(response)):
-                    yield RateLimits(snapshot)
-                async with aclosing(self._events(response, reader)) as events:
-                    async for event in events:
-                        yield event
-            finally:
-                await response.aclose()
+        response = await self._send(session_headers(prompt.session_id) | self._headers, content)
+        try:
+            if response.status != 200:
+                raise await self._judged(response)
+            if snapshot := rate_limit_snapshot(response.headers):
+                yield RateLimits(snapshot)
+            async with aclosing(self._events(response.content, reader)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._connections.release(response)
 
     async def _events(
-        self, response: httpcore.Response, reader: ResponseReader
+        self, body: aiohttp.StreamReader, reader: ResponseReader
     ) -> AsyncGenerator[ModelEvent, None]:
-        chunks = _chunks_of(response)
         parser = SseParser()
         clock = asyncio.get_running_loop().time
         idle_s, read = self.provider.stream_idle_timeout_s, reader.read
@@ -187,7 +171,7 @@ class ModelClient:
                 if reader.finished:
                     latest = latest or clock() + _LAST_FIGURES_S
                     deadline = min(deadline, latest)
-                chunk = await self._next_chunk(chunks, deadline, reader)
+                chunk = await self._next_chunk(body, deadline, reader)
                 if chunk is None:
                     for event in reader.end():
                         yield event
@@ -208,70 +192,57 @@ class ModelClient:
             raise self._cut(str(error)) from error
         finally:
             if completed:
-                await _read_to_end(chunks)
-            await chunks.aclose()
+                await _read_to_end(body)
 
-    async def _next_chunk(self, chunks: _Chunks, deadline: float, reader: ResponseReader) -> bytes | None:
+    async def _next_chunk(
+        self, body: aiohttp.StreamReader, deadline: float, reader: ResponseReader
+    ) -> bytes | None:
         """The next bytes; None where a stream ends, in whatever way, whose response was over."""
+        reason = "the stream ended early"
         try:
             async with asyncio.timeout_at(deadline):
-                return await anext(chunks)
-        except (StopAsyncIteration, *BROKEN) as error:
-            if reader.finished:
-                return None
-            raise self._cut(self._ending(error)) from error
+                if chunk := await body.readany():
+                    return chunk
+        except TimeoutError:
+            reason = f"no event within {self.provider.stream_idle_timeout_s:g} s"
+        except BROKEN as error:
+            reason = _reason(error)
+        if reader.finished:
+            return None
+        raise self._cut(reason)
 
-    def _ending(self, error: Exception) -> str:
-        match error:
-            case StopAsyncIteration():
-                return "the stream ended early"
-            case TimeoutError():
-                return f"no event within {self.provider.stream_idle_timeout_s:g} s"
-            case _:
-                return _reason(error)
-
-    async def _send(self, exchange: Exchange, request: httpcore.Request) -> httpcore.Response:
+    async def _send(self, headers: dict[str, str], content: bytes) -> aiohttp.ClientResponse:
         name, idle_s = self.provider.id, self.provider.stream_idle_timeout_s
         try:
             async with asyncio.timeout(idle_s):
-                return await exchange.send(request)
-        except TimeoutError as error:
-            # Not passed over in silence: the user would stare at nothing for minutes, several times.
-            raise self._cut(f"no answer within {idle_s:g} s") from error
+                return await self._connections.post(self._url, headers, content)
         except BROKEN as error:
+            unreached = isinstance(error, UNREACHED)
+            if isinstance(error, TimeoutError) and not unreached:
+                # Not passed over in silence: the user would stare at nothing for minutes, several times.
+                raise self._cut(f"no answer within {idle_s:g} s") from error
             raise _PassingFault(
                 f"model provider {name} cannot be reached at {place_of(self.provider)}: {_reason(error)}; "
                 "check the network, and the base_url and proxy of the provider",
                 {"http_connection_failed": {"http_status_code": None}},
                 # A connection that broke behind the request's last byte may have brought it there.
-                served=not isinstance(error, UNREACHED),
+                served=not unreached,
             ) from error
 
-    async def _judged(self, response: httpcore.Response) -> ModelError | _PassingFault:
+    async def _judged(self, response: aiohttp.ClientResponse) -> ModelError | _PassingFault:
         """The error that an answer other than 200 amounts to; reads its body, up to a limit."""
         name, status = self.provider.id, response.status
-        fault = ProviderFault.of_body(await self._error_body(response))
+        fault = ProviderFault.of_body(await _error_body(response.content))
         fault = ProviderFault(fault.code, redacted(self.provider, str(fault)))
         if fatal := fatal_by_status(name, status, fault):
             return fatal.unserved()
-        wait_s = retry_after_s(_headers_of(response))
+        wait_s = retry_after_s(response.headers)
         message = f"model provider {name} answered {status}: {fault}"
         if status in (429, 503) and wait_s is not None and wait_s > HELD_WAIT_S:
             return RateLimited(message, wait_s).unserved()
         return _PassingFault(
             message, {"response_too_many_failed_attempts": {"http_status_code": status}}, wait_s
         )
-
-    async def _error_body(self, response: httpcore.Response) -> bytes:
-        body = bytearray()
-        # A body that breaks off or never ends is no reason to lose the status that came before it.
-        with suppress(*BROKEN):
-            async with asyncio.timeout(HELD_WAIT_S):
-                async for chunk in _chunks_of(response):
-                    body += chunk
-                    if len(body) >= MAX_ERROR_BODY:
-                        break
-        return bytes(body[:MAX_ERROR_BODY])
 
     async def _pass_over(self, fault: _PassingFault, budget: HttpBudget) -> None:
         """Uses up one retry and sleeps; raises when none is left."""
@@ -286,24 +257,15 @@ class ModelClient:
             delay_s = min(BACKOFF_BASE_S * 2.0**used, MAX_BACKOFF_S) * self._ports.jitter()
         await self._ports.sleep(delay_s)
 
-    def _request(self, prompt: Prompt) -> httpcore.Request:
+    def _content(self, prompt: Prompt) -> bytes:
         try:
-            content = orjson.dumps(self._format.body(prompt, self.provider))
+            return orjson.dumps(self._format.body(prompt, self.provider))
         except TypeError as error:
             raise FatalModelError(
                 FatalKind.INVALID_PROMPT,
                 f"the prompt for model provider {self.provider.id} cannot be written as JSON: {error}",
                 "bad_request",
             ).unserved() from error
-        headers = self._host | {"Content-Length": str(len(content))}
-        headers |= session_headers(prompt.session_id) | self._headers
-        return httpcore.Request(
-            "POST",
-            self._url,
-            headers=[(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()],
-            content=content,
-            extensions={"timeout": {"connect": self.provider.connect_timeout_s}},
-        )
 
     def _fixed_headers(self) -> dict[str, str]:
         # Compressed, a stream would arrive in the compressor's blocks instead of as it is written.
@@ -331,22 +293,29 @@ class ModelClient:
         )
 
 
-async def _read_to_end(chunks: _Chunks) -> None:
+async def _error_body(body: aiohttp.StreamReader) -> bytes:
+    """The beginning of an error's body."""
+    begun = bytearray()
+    # A body that breaks off or never ends is no reason to lose the status that came before it.
+    with suppress(*BROKEN):
+        async with asyncio.timeout(HELD_WAIT_S):
+            while len(begun) < MAX_ERROR_BODY and (chunk := await body.readany()):
+                begun += chunk
+    return bytes(begun[:MAX_ERROR_BODY])
+
+
+async def _read_to_end(body: aiohttp.StreamReader) -> None:
     with suppress(*BROKEN):
         async with asyncio.timeout(_TAIL_S):
-            async for _ in chunks:
+            while await body.readany():
                 pass
 
 
-def _chunks_of(response: httpcore.Response) -> _Chunks:
-    """The body as it comes; the response's own iterator would be one layer more for each piece."""
-    return cast(_Chunks, aiter(cast(AsyncIterable[bytes], response.stream)))
-
-
-def _headers_of(response: httpcore.Response) -> dict[str, str]:
-    """The answer's headers by their names in small letters."""
-    return {name.lower().decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
-
-
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    match error:
+        case aiohttp.ClientPayloadError():
+            return "the answer broke off"
+        case aiohttp.ClientResponseError():
+            return f"{error.status} {error.message}"
+        case _:
+            return str(error) or type(error).__name__

@@ -1,178 +1,116 @@
-"""Open connections to one provider, in lanes of one.
+"""Open connections to one provider, by aiohttp: its pool, its sockets, its TLS and its proxies.
 
-A pool looks at every connection whenever a request begins or ends, and asks the kernel about each idle one;
-with hundreds of sessions on one pool that alone is most of a turn's CPU. So there is no pool here: a lane is
-a connection, and a request takes the lane that came free last. httpcore is used below its pool, and httpx not
-at all, for both cost CPU with each request. This module knows connections, not the traffic on them.
+A pool that looks at every connection whenever a request begins or ends costs most of a turn's CPU with
+hundreds of sessions; aiohttp's looks at the one that it hands out. This module knows connections, not the
+traffic on them.
 """
 
 from __future__ import annotations
 
-import asyncio
+import io
 import ssl
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-import httpcore
+import aiohttp
 import httpx
+from yarl import URL
 
 from orchestrator.model.provider import InvalidProvider
-from orchestrator.model.sockets import LoopSockets
 from orchestrator.tables import ProviderSettings
 
 MAX_CONNECTIONS = 1024
 """Sockets open to one provider at once; a streaming session holds one."""
 _KEEPALIVE_S = 30.0
 """Below what servers commonly keep an idle connection for: who closes first must be us."""
-BROKEN = (
-    httpcore.NetworkError,
-    httpcore.ProtocolError,
-    httpcore.TimeoutException,
-    httpcore.ProxyError,
-    httpcore.UnsupportedProtocol,
-    OSError,
-)
-"""The errors of a connection, whatever broke it."""
-UNREACHED = (httpcore.ConnectError, httpcore.ConnectTimeout)
+_MAX_HEADER = 64 << 10
+"""Bytes of one header of an answer; proxies and providers send long ones."""
+_ONE_PIECE = 1 << 20
+"""Bytes of a body that is handed to the socket at once; of a longer one it gets pieces."""
+_OWN_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that aiohttp would add: a request has those of its provider's table and format, and no others."""
+
+BROKEN = (aiohttp.ClientError, OSError)
+"""The errors of a connection, whatever broke it; time-outs are among them."""
+UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
 """Those of a connection that never stood: no byte of the request has left."""
-
-
-class Lane:
-    """A place for one connection; a new one is made in it when the last can be used no more."""
-
-    __slots__ = ("_connection", "_maker", "busy", "free_since", "turn")
-
-    def __init__(self, maker: httpcore.AsyncConnectionPool) -> None:
-        self._maker = maker
-        self._connection: httpcore.AsyncConnectionInterface | None = None
-        self.turn = asyncio.Lock()
-        """Held by the exchange that the connection is used for."""
-        self.busy = 0
-        self.free_since = 0.0
-
-    async def connection(self, origin: httpcore.Origin) -> httpcore.AsyncConnectionInterface:
-        """The connection, if it still stands, or a new one to the same place."""
-        last = self._connection
-        if last is not None and (last.is_closed() or last.has_expired()):
-            await self.aclose()
-        if self._connection is None:
-            self._connection = self._maker.create_connection(origin)
-        return self._connection
-
-    async def settle(self) -> None:
-        """Closes a connection on which an exchange was broken off."""
-        if self._connection is not None and not self._connection.is_idle():
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        last, self._connection = self._connection, None
-        if last is not None:
-            await last.aclose()
-
-
-class Exchange:
-    """A request over a lane, and its response until it is closed."""
-
-    __slots__ = ("_begun", "lane")
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self._begun = False
-
-    async def send(self, request: httpcore.Request) -> httpcore.Response:
-        """Sends the request, as soon as the exchanges before it are over; raises one of `BROKEN`."""
-        await self.lane.turn.acquire()
-        self._begun = True
-        connection = await self.lane.connection(request.url.origin)
-        return await connection.handle_async_request(request)
-
-    async def end(self) -> None:
-        if self._begun:
-            try:
-                await self.lane.settle()
-            finally:
-                self.lane.turn.release()
 
 
 class Connections:
     """The sockets of one provider; bound to one event loop."""
 
     def __init__(self, provider: ProviderSettings, most: int = MAX_CONNECTIONS) -> None:
-        self._max_lanes = max(1, most)
-        verified, proxy = verification(provider), _proxy_of(provider)
-        self._maker = httpcore.AsyncConnectionPool(
-            # A proxy that is reached by TLS belongs to whom the authorities are of, as a rule.
-            ssl_context=verified,
-            proxy=None if proxy is None else _spoken_to(proxy, verified),
-            keepalive_expiry=_KEEPALIVE_S,
-            # TLS inside of TLS is not every loop's; through a proxy httpcore's own sockets serve.
-            network_backend=LoopSockets() if proxy is None else None,
+        self._most = max(1, most)
+        self._connect_s = provider.connect_timeout_s
+        self._verified = verification(provider)
+        self._proxy = httpx.Proxy(provider.proxy) if provider.proxy else None
+        self._tunnelled = urlsplit(provider.base_url).scheme == "https"
+        self._session: aiohttp.ClientSession | None = None
+        self._answers: set[aiohttp.ClientResponse] = set()
+        """Those that are still read."""
+
+    async def post(self, url: URL, headers: Mapping[str, str], content: bytes) -> aiohttp.ClientResponse:
+        """Sends a request, as soon as a connection is free, and returns the head of its answer.
+
+        Raises one of `BROKEN`. The caller says when it has read enough of the answer: `release`.
+        """
+        answer = await self._opened().post(
+            url,
+            data=content if len(content) <= _ONE_PIECE else io.BytesIO(content),
+            headers=headers if self._tunnelled else {**headers, **self._to_proxy()},
+            # Without its user, for errors repeat it.
+            proxy=None if self._proxy is None else url_of(str(self._proxy.url)),
+            proxy_headers=self._to_proxy() if self._tunnelled else None,
+            allow_redirects=False,
         )
-        self._lanes: list[Lane] = []
-        self._free: deque[Lane] = deque()
-        """The one that came free last is at the end."""
+        self._answers.add(answer)
+        return answer
 
-    @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Exchange]:
-        """Lends a lane for one exchange, from sending the request to closing its response."""
-        lane = self._best()
-        lane.busy += 1
-        exchange = Exchange(lane)
-        try:
-            yield exchange
-        finally:
-            lane.busy -= 1
-            await exchange.end()
-            await self._let_go(lane)
+    def release(self, answer: aiohttp.ClientResponse) -> None:
+        """Gives the answer's connection back, or closes it if the body was not read to its end."""
+        self._answers.discard(answer)
+        answer.release()
 
-    def _best(self) -> Lane:
-        if self._free:
-            return self._free.pop()
-        if len(self._lanes) < self._max_lanes:
-            self._lanes.append(Lane(self._maker))
-            return self._lanes[-1]
-        # The exchange waits there until the connection is free.
-        return min(self._lanes, key=_busy)
-
-    async def _let_go(self, lane: Lane) -> None:
-        """Keeps a lane for the next request, and closes the one that none has wanted for too long."""
-        if lane.busy:
-            return
-        lane.free_since = asyncio.get_running_loop().time()
-        self._free.append(lane)
-        if lane.free_since - self._free[0].free_since > _KEEPALIVE_S:
-            unused = self._free.popleft()
-            self._lanes.remove(unused)
-            await unused.aclose()
+    def _to_proxy(self) -> dict[str, str]:
+        """The proxy's headers: of the tunnel if there is one, else beside the request's own."""
+        if self._proxy is None or self._proxy.auth is None:
+            return {}
+        return {"Proxy-Authorization": aiohttp.encode_basic_auth(*self._proxy.auth)}
 
     async def aclose(self) -> None:
-        """Closes all of them, those in use too."""
-        for lane in self._lanes:
-            await lane.aclose()
+        """Closes all of them; an answer that is still read breaks off."""
+        for answer in self._answers:
+            # By itself, for the session would leave its reader waiting.
+            answer.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        # Made by the first request: aiohttp binds it to the loop that runs.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=self._most, keepalive_timeout=_KEEPALIVE_S, ssl=self._verified
+                ),
+                # What a silence is and when it is over, the client says.
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=_OWN_HEADERS,
+                auto_decompress=False,
+                max_line_size=_MAX_HEADER,
+                max_field_size=_MAX_HEADER,
+            )
+        return self._session
 
 
-def _busy(lane: Lane) -> int:
-    return lane.busy
-
-
-def url_of(url: httpx.URL) -> httpcore.URL:
-    """A URL as a request names it."""
-    return httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-
-
-def _proxy_of(provider: ProviderSettings) -> httpx.Proxy | None:
-    return httpx.Proxy(provider.proxy) if provider.proxy else None
-
-
-def _spoken_to(proxy: httpx.Proxy, verified: ssl.SSLContext) -> httpcore.Proxy:
-    secured = verified if proxy.url.scheme == "https" else None
-    return httpcore.Proxy(url_of(proxy.url), proxy.raw_auth, proxy.headers.raw, secured)
+def url_of(url: str) -> URL:
+    """A URL that aiohttp sends as it stands; a host beyond ASCII in punycode."""
+    return URL(str(httpx.URL(url)), encoded=True)
 
 
 def verification(provider: ProviderSettings) -> ssl.SSLContext:
-    """The TLS context shared by all lanes: reading the authorities takes tens of milliseconds.
+    """The TLS context of all connections: reading the authorities takes tens of milliseconds.
 
     Raises `InvalidProvider` if the authorities cannot be read.
     """

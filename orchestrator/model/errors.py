@@ -5,7 +5,7 @@
     ├── RetryableModelError   worth another stream, from the caller's budget, after `delay_s` or a backoff
     └── RateLimited           the provider named a wait too long to hold a worker: park until then
 
-Foreign errors (httpcore, the SSE parser, JSON) are mapped to these at the edge and never leave the
+Foreign errors (aiohttp, the SSE parser, JSON) are mapped to these at the edge and never leave the
 package. Messages are one line, name the provider, and never contain a key.
 """
 
