@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 
 from orchestrator.stub import Scenario, StubConfig, running
+from orchestrator.stub.journal import RequestJournal
 from tests.acceptance.allowances import Message
 from tests.acceptance.comparator import has_come
 from tests.acceptance.placeholders import Bindings
@@ -202,6 +203,8 @@ class Scene:
     setup: Setup
     base_url: str
     held: Held
+    asked: RequestJournal
+    """Requests to the model, as they come."""
 
     @contextlib.asynccontextmanager
     async def proto(self, *arguments: str, preloaded: bool = True) -> AsyncIterator[Proto]:
@@ -232,7 +235,7 @@ async def scene(
     try:
         scenario = Scenario.parse(model if isinstance(model, dict) else [*model])
         async with running(StubConfig(scenario)) as stub:
-            found = Scene(setup, stub.base_url, Held())
+            found = Scene(setup, stub.base_url, Held(), stub.journal)
             yield found
             found.held.requests += [asked(body, wire) for body in await _requests(stub.base_url)]
         found.held.rollout += list(_rollout(found.held))
@@ -270,20 +273,33 @@ def _rollout(held: Held) -> Iterator[Message]:
         yield from (json.loads(line) for line in path.read_text().splitlines())
 
 
-async def hold(proto: Proto, lines: Sequence[Message], bindings: Bindings) -> int:
-    """Plays one process's part: `sq` and `raw` lines are sent in their turn, `eof` ends the input."""
+async def hold(
+    proto: Proto, lines: Sequence[Message], bindings: Bindings, asked: RequestJournal | None = None
+) -> int:
+    """Plays one process's part: `sq` and `raw` lines are sent in their turn, `eof` ends the input.
+
+    `asked` in a line waits until the model has had so many requests, which `asked` counts.
+    """
     expected: list[Message] = []
     for line in lines:
         if "eq" in line:
             expected.append(line["eq"])
             continue
         await proto.until(expected)
-        if "eof" in line:
+        if "asked" in line:
+            await _has_been(asked, line["asked"])
+        elif "eof" in line:
             proto.hang_up()
         else:
             await proto.say(_bytes(line, bindings))
     await proto.until(expected)
     return await proto.left()
+
+
+async def _has_been(asked: RequestJournal | None, times: int) -> None:
+    assert asked is not None, "this conversation is not told of requests"
+    async with asyncio.timeout(PATIENCE_S):
+        await asked.until(lambda journal: journal.received >= times)
 
 
 def _bytes(line: Message, bindings: Bindings) -> bytes:

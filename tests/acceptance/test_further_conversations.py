@@ -2,7 +2,8 @@
 
 A file holds `about`, `source` (where the expectation comes from: Codex, or a decision of this
 project's, as in `docs/protocol/sources.md`), `config`, `model` (the scripted answers), `processes` (each
-with its `arguments`, its `lines` as recorded ones, and the `exit` code), and where they matter `requests`,
+with its `arguments`, its `lines` as recorded ones, where `asked` waits until the model has had so many
+requests, and the `exit` code), and where they matter `requests`,
 `rollout`, `before` (files of the folder that holds `workspace`, `outside` and `home/data`, as texts, or as
 base64 behind `base64:`) and `files` (contents of the workspace; null is a file that must not be there).
 Fields and events left out are free, as in the recordings. `@PYTHON@` and `@TESTS@` in `config` are the
@@ -40,7 +41,7 @@ async def test_client_is_served_as_the_protocol_says(wire: str, name: str, tmp_p
         for number, process in enumerate(told["processes"]):
             arguments = [bindings.fill(argument) for argument in process.get("arguments", [])]
             async with place.proto(*arguments) as proto:
-                exit_code = await hold(proto, process["lines"], bindings)
+                exit_code = await hold(proto, process["lines"], bindings, place.asked)
             events = [line["eq"] for line in process["lines"] if "eq" in line]
             found += compare_events(events, proto.events, bindings)
             if exit_code != process.get("exit", 0):

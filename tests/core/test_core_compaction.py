@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.context import initial_context
+from orchestrator.core.context import TURN_ABORTED_MARKER, initial_context
 from orchestrator.core.entries import COMPACTED, Entry, item
+from orchestrator.core.outstanding import StopAll
 from orchestrator.core.settings import Rules, TurnSettings
 from tests.core.driver import SETTINGS, Session, assistant, op, text
 from tests.core.tree_driver import TreeDriver
@@ -215,6 +216,27 @@ def test_retried_compaction_forgets_the_half_summary() -> None:
     summarises(session, "whole")
     assert session.texts()[-1].endswith("whole")
     assert "half a summ" not in session.texts()[-1]
+
+
+@pytest.mark.parametrize("manual", [True, False])
+def test_interrupted_compaction_keeps_the_history_and_the_next_one_sums_it_up(manual: bool) -> None:
+    session = talked() if manual else nearly_full()
+    if manual:
+        session.compact("k1")
+    before = session.texts()
+    session.begin()
+    session.item(assistant("half a summ"))
+    assert session.interrupt().types == []
+    assert session.owes() == (StopAll("interrupted"),)
+    assert session.stopped().types == ["turn_aborted"]
+    assert session.texts() == [*before, TURN_ABORTED_MARKER]
+    assert [msg["phase"] for _, msg in session.events if msg["type"] == TOLD] == ["begun"]
+    assert not [entry for seen in session.seen for entry in seen.entries if entry.type == COMPACTED]
+    assert session.replayed() == session.state
+    session.compact("k2")
+    summarises(session, "whole")
+    assert session.texts()[-1].endswith("whole")
+    assert "half a summ" not in "".join(session.texts())
 
 
 def test_input_during_a_manual_compaction_replaces_it_and_loses_nothing() -> None:
