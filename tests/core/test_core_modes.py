@@ -164,6 +164,16 @@ def test_instructions_of_a_mode_stand_in_the_place_of_its_own_words() -> None:
     assert told(session, "collaboration_mode") == ["<collaboration_mode>\nSing.\n</collaboration_mode>"]
 
 
+def test_model_in_plan_mode_is_told_where_and_how_its_plan_stands() -> None:
+    session = Session()
+    turn(session, collaboration_mode=mode("plan"))
+    (words,) = told(session, "collaboration_mode")
+    assert "its first line is <proposed_plan> and its last line </proposed_plan>" in words.lower()
+    assert "each tag exactly so and alone on its line" in words
+    assert "in the final message only, never in messages before it and never in reasoning" in words
+    assert "at most one block in a turn" in words
+
+
 @pytest.mark.parametrize("type", ["override_turn_context", "configure_session"])
 def test_a_mode_that_cannot_be_taken_changes_nothing(type: str) -> None:
     session = Session()
@@ -233,6 +243,15 @@ def test_a_plan_is_an_item_of_its_own_and_cut_out_of_the_message() -> None:
     assert message.one("agent_message")["message"] == "Intro\nOutro"
     assert end.one("task_complete")["last_agent_message"] == "Intro\nOutro"
     assert session.texts()[-1] == PROPOSED, "the model keeps its plan"
+
+
+def test_reasoning_about_a_plan_is_told_with_its_tags_and_is_no_item() -> None:
+    session = Session()
+    turn(session, collaboration_mode=mode("plan"))
+    session.begin()
+    seen = session.item({"type": "reasoning", "summary": [{"type": "summary_text", "text": PROPOSED}]})
+    assert seen.types == ["agent_reasoning"]
+    assert seen.one("agent_reasoning")["text"] == PROPOSED
 
 
 def test_a_message_that_is_a_plan_alone_says_nothing_beside_it() -> None:

@@ -113,6 +113,20 @@ def test_every_line_is_a_rollout_line_that_the_protocol_can_read(name: str) -> N
         assert not isinstance(parse_rollout_line(whole).item, UnknownRolloutItem)
 
 
+@pytest.mark.parametrize("name", sorted(LIVES))
+def test_every_task_has_one_final_event_and_nothing_of_it_comes_later(name: str) -> None:
+    session = LIVES[name]()
+    told: dict[str, list[str]] = {}
+    for id, message in session.events:
+        told.setdefault(id, []).append(message["type"])
+    running = session.state.task.id if session.state.task else None
+    for id, kinds in told.items():
+        finals = [kind for kind in kinds if kind in {"task_complete", "turn_aborted"}]
+        expected = int("task_started" in kinds and id != running)
+        assert len(finals) == expected, (id, kinds)
+        assert finals in ([], kinds[-1:]), (id, kinds)
+
+
 def test_lives_show_every_event_that_the_core_can_emit() -> None:
     emitted = {kind for live in LIVES.values() for kind in live().types}
     assert emitted == {

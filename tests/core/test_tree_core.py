@@ -40,6 +40,22 @@ def test_lifecycle_is_told_in_order_with_the_inbox_between() -> None:
     }
 
 
+def test_first_bold_words_of_an_agents_reasoning_are_its_header_for_good() -> None:
+    tree, (child,) = a_family()
+    child.begin()
+    tree.log.clear()
+    for words in ("no heading", "**Reading  the\ntests** at first", "**Another**"):
+        child.item({"type": "reasoning", "summary": [{"type": "summary_text", "text": words}]})
+    told = [fact.message for fact in tree.log if fact.message["type"] == "subagent_lifecycle"]
+    assert [(msg["event"], msg["reasoning_header"]) for msg in told] == [
+        ("reasoning_header", "Reading the tests")
+    ]
+    assert told[0]["subagent"]["reasoning_header"] == "Reading the tests"
+    tree.root.begin()
+    tree.root.item({"type": "reasoning", "summary": [{"type": "summary_text", "text": "**Root**"}]})
+    assert len(tree.log) == 1, "a root has no parent to tell"
+
+
 def test_child_gets_the_settings_of_its_parents_turn() -> None:
     tree = TreeDriver()
     turn = {

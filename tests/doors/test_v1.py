@@ -97,6 +97,26 @@ async def test_two_listeners_of_a_connection_hear_each_event_once_until_the_last
     assert refused == (Code.REFUSED, f"subscription not found: {first}")
 
 
+async def test_conversations_of_a_connection_run_side_by_side_and_each_has_its_own_events(
+    harness: Harness, peer: Peer
+) -> None:
+    slow, quick, gate = await begun(peer), await begun(peer), Gate()
+    for conversation in (slow, quick):
+        await listens(peer, conversation)
+    harness.models.will([TextDelta("Hel"), gate, message("slow")], [message("quick")])
+    await says(peer, slow)
+    await peer.until("codex/event/agent_message_delta")
+    await says(peer, quick)
+    await peer.until("codex/event/task_complete")
+    gate.open()
+    await peer.until("codex/event/task_complete")
+    ended = [one["params"] for one in peer.heard if one.get("method") == "codex/event/task_complete"]
+    assert [(one["conversationId"], one["msg"]["last_agent_message"]) for one in ended] == [
+        (quick, "quick"),
+        (slow, "slow"),
+    ]
+
+
 async def test_malformed_answer_denies_and_an_error_leaves_the_question_to_others(
     harness: Harness, server: AppServer, peer: Peer
 ) -> None:

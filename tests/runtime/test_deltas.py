@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core.settings import Rules
 from orchestrator.model.events import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.protocol import ops
-from orchestrator.protocol.scalars import ItemEvents
+from orchestrator.protocol.scalars import CollaborationMode, ItemEvents
 from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
@@ -83,6 +83,30 @@ async def test_text_of_an_item_that_no_provider_has_begun_is_shown_under_the_ite
     (delta,) = (msg for msg in told if msg["type"] == "agent_message_content_delta")
     done = [msg["item"]["id"] for msg in told if msg["type"] == "item_completed"]
     assert delta["item_id"] == done[-1] == f"{task}-1-1"
+
+
+async def test_plan_is_what_the_whole_message_says_and_not_what_its_pieces_said(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will(
+        [
+            TextDelta("See\n<proposed_plan>\n- early\n"),
+            message("Here\n<proposed_plan>\n- late\n</proposed_plan>"),
+            ends(),
+        ]
+    )
+    given = {"model": "gpt-5", "reasoning_effort": None, "developer_instructions": None}
+    mode = CollaborationMode.model_validate({"mode": "plan", "settings": given})
+    await harness.submit(session, ops.OverrideTurnContext(collaboration_mode=mode))
+    await harness.say(session)
+    await harness.run(session)
+    told = [event.msg for event in await harness.until(session, "task_complete")]
+    assert "".join(msg["delta"] for msg in told if msg["type"] == "plan_delta") == "- early\n"
+    assert [msg["item"]["text"] for msg in told if msg["type"] == "item_completed"] == ["- late"]
+    assert [msg["message"] for msg in told if msg["type"] == "agent_message"] == ["Here"]
+    (kept,) = await harness.logged_events(session, "item_completed")
+    assert kept["item"]["text"] == "- late"
+    assert not await harness.logged_events(session, "plan_delta")
+    assert not await harness.logged_events(session, "item_started")
 
 
 async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(harness: Harness) -> None:
