@@ -79,6 +79,9 @@ class ItemStream:
             return
         match event:
             case TextDelta(text) if self._plans:
+                if not self._open:
+                    # An item that begins behind its first piece would forget the tag that it is in.
+                    self._begins("")
                 self._parts(self._parser.feed(text))
             case TextDelta(text):
                 self._said(text)

@@ -7,7 +7,9 @@ import asyncio
 import orjson
 import pytest
 
+from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
+from orchestrator.model.errors import RetryableModelError
 from orchestrator.model.events import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.scalars import CollaborationMode, ItemEvents
@@ -85,6 +87,15 @@ async def test_text_of_an_item_that_no_provider_has_begun_is_shown_under_the_ite
     assert delta["item_id"] == done[-1] == f"{task}-1-1"
 
 
+async def plans(harness: Harness, session: SessionId) -> None:
+    """Runs a turn in plan mode."""
+    given = {"model": "gpt-5", "reasoning_effort": None, "developer_instructions": None}
+    mode = CollaborationMode.model_validate({"mode": "plan", "settings": given})
+    await harness.submit(session, ops.OverrideTurnContext(collaboration_mode=mode))
+    await harness.say(session)
+    await harness.run(session)
+
+
 async def test_plan_is_what_the_whole_message_says_and_not_what_its_pieces_said(harness: Harness) -> None:
     session = await harness.session()
     harness.models.will(
@@ -94,11 +105,7 @@ async def test_plan_is_what_the_whole_message_says_and_not_what_its_pieces_said(
             ends(),
         ]
     )
-    given = {"model": "gpt-5", "reasoning_effort": None, "developer_instructions": None}
-    mode = CollaborationMode.model_validate({"mode": "plan", "settings": given})
-    await harness.submit(session, ops.OverrideTurnContext(collaboration_mode=mode))
-    await harness.say(session)
-    await harness.run(session)
+    await plans(harness, session)
     told = [event.msg for event in await harness.until(session, "task_complete")]
     assert "".join(msg["delta"] for msg in told if msg["type"] == "plan_delta") == "- early\n"
     assert [msg["item"]["text"] for msg in told if msg["type"] == "item_completed"] == ["- late"]
@@ -107,6 +114,36 @@ async def test_plan_is_what_the_whole_message_says_and_not_what_its_pieces_said(
     assert kept["item"]["text"] == "- late"
     assert not await harness.logged_events(session, "plan_delta")
     assert not await harness.logged_events(session, "item_started")
+
+
+@pytest.mark.parametrize("before", ["", "Intro\n"])
+async def test_plan_of_a_message_that_no_provider_has_begun_is_shown_as_a_plan(
+    harness: Harness, before: str
+) -> None:
+    session = await harness.session()
+    pieces = [*(f"{before}<proposed_plan>\n- a", "\n- b\n", "</proposed_plan>\n"), "Outro"]
+    harness.models.will([*map(TextDelta, pieces), message("".join(pieces)), ends()])
+    await plans(harness, session)
+    told = [event.msg for event in await harness.until(session, "task_complete")]
+    items = [m["type"] for m in told if m["type"] in ("item_started", "item_completed")]
+    assert items == ["item_started", "item_completed"]
+    for kind, text in (("plan_delta", "- a\n- b\n"), ("agent_message_delta", f"{before}Outro")):
+        assert "".join(m["delta"] for m in told if m["type"] == kind) == text
+
+
+async def test_plan_whose_stream_breaks_begins_anew_and_is_completed_once(harness: Harness) -> None:
+    session = await harness.session()
+    whole = "<proposed_plan>\n- a\n</proposed_plan>"
+    harness.models.will(
+        [TextDelta("<proposed_plan>\n- lost\n"), RetryableModelError("cut", delay_s=0.01)],
+        [TextDelta(whole), message(whole), ends()],
+    )
+    await plans(harness, session)
+    told = [event.msg for event in await harness.until(session, "task_complete")]
+    shown = [m["type"] for m in told if m["type"] in ("item_started", "item_completed", "stream_error")]
+    assert shown == ["item_started", "stream_error", "item_started", "item_completed"]
+    (kept,) = await harness.logged_events(session, "item_completed")
+    assert kept["item"]["text"] == "- a"
 
 
 async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(harness: Harness) -> None:
