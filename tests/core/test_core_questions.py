@@ -248,6 +248,16 @@ def test_interrupt_withdraws_the_questions_and_their_timer() -> None:
     assert replies(session, "c1", {"Auth": "A"}).one("error")
 
 
+def test_input_that_steers_joins_the_turn_and_leaves_the_questions_open() -> None:
+    session = asking(facts={"on_user_input": "steer"})
+    seen = session.say("and hurry", "u2")
+    assert seen.events == [("u1", {"type": "user_message", "message": "and hurry", "kind": "plain"})]
+    assert (session.status, list(session.approvals)) == ("awaiting_answer", ["c1"])
+    replies(session, "c1", {"Auth": "A"})
+    session.begin()
+    assert session.texts()[-1] == "and hurry"
+
+
 def test_questions_are_asked_under_the_policy_never_too() -> None:
     assert asking(settings={"approval_policy": "never"}).status == "awaiting_answer"
 

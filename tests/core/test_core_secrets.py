@@ -20,8 +20,10 @@ from orchestrator.core.secrets import (
     set_apart,
     with_secrets,
 )
+from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.protocol.ids import CallId
+from orchestrator.runtime.prompts import build_prompt
 from tests.core.driver import Seen, Session, op, text
 from tests.core.tree_driver import Agent, a_family
 
@@ -176,6 +178,27 @@ def test_model_reads_the_secret_in_the_calls_last_output_only() -> None:
     shown = with_secrets(items, [("c1", RESPONSE)])
     assert shown == [items[0], items[1], output("c1", SECRET)]
     assert items[2] == output("c1", NOT_KEPT), "the conversation itself stays as it is"
+
+
+def test_compaction_is_shown_no_secret_that_requests_of_its_turn_are() -> None:
+    session = asking()
+    puts_in(session, {"token": [SECRET]})
+    read = {}
+    for purpose in ("turn", "compact"):
+        session.rules = Rules(auto_compact_limit=None if purpose == "turn" else 1)
+        session.begin()
+        request = session.task.request
+        assert request is not None
+        read[request.purpose] = str(
+            build_prompt(session.state, request, (), session.text_of, None, [("c1", RESPONSE)])
+        )
+        session.calls("c2")
+        session.ends("r1", {"input_tokens": 100, "total_tokens": 100})
+        if purpose == "turn":
+            session.assessed("c2", c.Immediate("ok"))
+    assert SECRET in read["turn"]
+    assert SECRET not in read["compact"]
+    assert NOT_KEPT in read["compact"]
 
 
 @pytest.mark.parametrize("said", [NOT_KEPT, f'["{NOT_KEPT}"]', f'{{"answers":"{NOT_KEPT}"}}', 7])

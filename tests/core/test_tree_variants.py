@@ -13,7 +13,7 @@ from orchestrator.core.decide.variants import DRAFTED
 from orchestrator.core.plans import variant
 from orchestrator.core.snapshot import decode, encode
 from tests.core.driver import op
-from tests.core.tree_driver import Agent, TreeDriver, answers
+from tests.core.tree_driver import Agent, TreeDriver, a_family, answers
 
 SLANTS = ("Minimal", "Correctness", "DX")
 PLAN = {"explanation": "Why.", "plan": [{"step": "Read", "status": "pending"}]}
@@ -75,6 +75,22 @@ def test_too_few_slots_make_nobody_and_the_model_reads_why() -> None:
     assert "no slot is free" in tree.root.asks("v", "propose_plan_variants", asked(tree))
     assert list(tree.agents) == [0]
     assert not tree.root.task.drafted
+    tree.check()
+
+
+def test_turn_that_a_result_begins_leaves_the_plan_to_the_persons_next_one() -> None:
+    tree, (child,) = a_family()
+    answers(tree.root)
+    tree.root.submit(op("plan", plan_request={"goal": "Add login"}), "p1")
+    tree.root.asks_for("c1", name="approve_plan")
+    tree.root.assessed("c1", PlanWork({"title": "t", "summary": "", "plan": PLAN}))
+    tree.root.submit(op("resolve_plan_approval", id="c1", response={"type": "approved"}))
+    answers(child, "found it")
+    tree.settle()
+    assert (tree.root.task.id, tree.root.task.pinned) == ("auto-1", None)
+    answers(tree.root)
+    tree.root.say("go", "u2")
+    assert tree.root.task.pinned is not None
     tree.check()
 
 

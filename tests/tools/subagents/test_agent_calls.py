@@ -111,6 +111,11 @@ async def test_await_of_nobody_in_particular_is_an_error() -> None:
     assert "agent_ids" in await asked("subagent_await", agent_ids=[])
 
 
+@pytest.mark.parametrize("given", [{}, {"goal": " \n"}])
+async def test_variants_of_no_goal_are_an_error(given: dict[str, Any]) -> None:
+    assert "goal" in await asked("propose_plan_variants", **given)
+
+
 async def test_watchdog_barks_every_half_minute_at_most() -> None:
     assert "at least 30" in await asked("subagent_watchdog", agent_id=1, interval_s=29)
     set_ = await asked("subagent_watchdog", agent_id=1)
