@@ -94,8 +94,8 @@ class FolderRules:
         watch, holder = self._watch, self._watch.claim_of(session)
         if before is None or before.holder != holder or holder in ("", claim):
             return
-        if watch.now_s < watch.late_s and not self._is_trusted(holder):
-            # A claim of the primary that was left. That of the other one stands, and its holder has let go.
+        if watch.now_s < max(watch.late_s, watch.forgot_s + 4.1) and not self._is_trusted(holder):
+            # A claim that Redis, or a primary that was left, gave out; the holder of the other has let go.
             return
         watch.broken("one_writer", f"{session}: claim {claim} replaces the folder of {holder}")
 
