@@ -100,9 +100,11 @@ class FolderRules:
         watch.broken("one_writer", f"{session}: claim {claim} replaces the folder of {holder}")
 
     def _is_trusted(self, claim: str) -> bool:
-        """Whether the claim's own holder trusts it."""
+        """Whether the claim's own holder trusts it, and has not given the copy back."""
         supervisor = self._ledger.supervisors.get(claim)
-        return supervisor is not None and supervisor.trusted_until_s(claim) > self._watch.now_s
+        if supervisor is None or claim in self._folders.let_go:
+            return False
+        return supervisor.trusted_until_s(claim) > self._watch.now_s
 
     def _cleaned(self, session: str, copy: Copy) -> None:
         recorded = self._folders.contents[copy.clean]

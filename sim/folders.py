@@ -87,6 +87,8 @@ class Folders:
     """By host and session."""
     keepers: dict[tuple[str, str], Keeper] = field(default_factory=dict)
     """The last one that had the lock of each copy."""
+    let_go: set[str] = field(default_factory=set)
+    """Claims whose worker has given their copy back."""
     unsaved: dict[tuple[str, str], SnapshotId] = field(default_factory=dict)
     """The snapshot that a host took and the store did not."""
     contents: dict[str | None, Content] = field(default_factory=lambda: {None: ()})
@@ -404,6 +406,7 @@ class SimFolders:
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         self._held.pop(claim.claim_id, None)
+        self._folders.let_go.add(claim.claim_id)
         place = self.machine, str(session)
         if (keeper := self._folders.keepers.get(place)) is not None and keeper.claim == claim.claim_id:
             del self._folders.keepers[place]
