@@ -30,7 +30,7 @@ def fault(op: ops.UserInput | ops.UserTurn) -> str | None:
 
 def items_fault(items: Sequence[InputItem]) -> str | None:
     """The same of the items alone."""
-    return next(_text_faults(items), None) if items else "items: say something"
+    return next(_text_faults(items), None) if items else "items: at least one is needed; nothing was done"
 
 
 def _schema_fault(schema: JsonValue) -> str | None:

@@ -61,8 +61,11 @@ WORDS: Mapping[str, str] = {
     "!COMMAND": "runs COMMAND in the session's folder and sandbox; the agent reads what came of it",
     "//TEXT": "says /TEXT",
 }
-BEGINNING_WORDS = frozenset({"/review"})
+BEGINNING_WORDS = frozenset({"/review", "/plan"})
 """Words that begin a task, and so may begin a session."""
+LATER_WORDS = frozenset({"/stop", "/name"})
+"""Words about a session, which mean nothing before the line that makes one."""
+NO_GOAL = "/plan GOAL: say what is to be planned"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +132,7 @@ class Chat(Conversation):
         elif word == STOP and rest.strip():
             await self._tell(rest.strip(), interrupt=True)
         elif word == STOP:
-            await self.submit(ops.Interrupt())
+            await self._stop_the_turn()
         elif word == "/plan":
             await self._plan(rest.strip())
         elif word == "/name":
@@ -140,6 +143,11 @@ class Chat(Conversation):
             show_words(self.seat.view, word)
         else:
             await self._tell(line.removeprefix("/"), interrupt=False)
+
+    async def _stop_the_turn(self) -> None:
+        if not self._busy:
+            self.seat.view.note("nothing runs that could be stopped")
+        await self.submit(ops.Interrupt())
 
     async def _run_command(self, command: str) -> None:
         """Runs a command of the person's own; the agent is not stopped for it."""
@@ -153,7 +161,7 @@ class Chat(Conversation):
         if self._busy:
             self.seat.view.note(WOULD_STOP)
         elif not goal:
-            self.seat.view.note("/plan GOAL: say what is to be planned")
+            self.seat.view.note(NO_GOAL)
         else:
             await self.submit(ops.Plan(plan_request=PlanRequest(goal=goal)))
 
@@ -255,7 +263,9 @@ def is_word(line: str) -> bool:
 
 def show_words(view: View, word: str) -> None:
     """Says what may be typed."""
-    if word != "/help":
+    if word in LATER_WORDS:
+        view.note(f"{word} is for a session, and your first message makes one:")
+    elif word != "/help":
         view.note(f"{word} means nothing here:")
     for name, meaning in WORDS.items():
         view.note(f"  {name:<14} {meaning}")
@@ -283,7 +293,7 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
         async with opened(settings, view.note, insists=True) as found:
             client = found.client()
             if opening.origin.is_new:
-                first = await _first_line(editor, view)
+                first = await first_line(editor, view)
                 if first is None:
                     return ExitCode.DONE
                 session, cursor, head = await new_session(settings, client), BEGINNING, None
@@ -329,7 +339,7 @@ async def _hold(
         return await chat.run(cursor, worker)
 
 
-async def _first_line(editor: Editor, view: View) -> str | None:
+async def first_line(editor: Editor, view: View) -> str | None:
     """The person's first line; None if they leave. A session is created only after it."""
     leaving = False
     while True:
@@ -344,7 +354,9 @@ async def _first_line(editor: Editor, view: View) -> str | None:
         leaving, line = False, "/quit" if line is None else line.strip()
         if line == "/quit":
             return None
-        if is_word(line) and line.split()[0] not in BEGINNING_WORDS:
+        if line == "/plan":
+            view.note(NO_GOAL)
+        elif is_word(line) and line.split()[0] not in BEGINNING_WORDS:
             show_words(view, line.split()[0])
         elif line.removeprefix("!").removeprefix("/").strip():
             view.note(f"{PROMPT}{line}")

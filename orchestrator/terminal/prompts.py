@@ -39,6 +39,8 @@ ELICITATION_ANSWERS: Mapping[str, ReviewDecision] = {
 """Answers to a question of an MCP server."""
 PREFIX_WORDS: Final = frozenset({"p", "prefix"})
 PLANNED: Final = "Follow this plan? [y]es / [n]o, or what is to be changed: "
+DECISIONS: Mapping[str, str | None] = {"y": None, "yes": None, "ok": None, "okay": None, "n": "", "no": ""}
+"""Lines that decide on a plan, as `plan_op` takes them; others say what is to be changed."""
 CANCEL: Final = "/cancel"
 ANSWERS: Mapping[str, ReviewDecision] = {
     "y": ReviewDecision.APPROVED,
@@ -136,9 +138,11 @@ class Prompt:
         """A decision on a plan; any other words say what is to be changed."""
         if not line:
             return None
-        decisions: Mapping[str, str | None] = {"y": None, "yes": None, "n": "", "no": ""}
+        if len(line) == 1 and line.lower() not in DECISIONS:
+            self.fault = f"{line!r} is no answer to a plan: y, n, or what is to be changed, in words"
+            return None
         try:
-            return plan_op(self.request, decisions.get(line.lower(), line))
+            return plan_op(self.request, DECISIONS.get(line.lower(), line))
         except DoesNotAnswer as error:
             self.fault = str(error)
             return None

@@ -7,7 +7,9 @@ import pty
 import termios
 from pathlib import Path
 
-from orchestrator.terminal.editor import PressedKeys
+from orchestrator.terminal.chat import first_line
+from orchestrator.terminal.editor import Editor, PressedKeys
+from orchestrator.terminal.live import LiveView
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
 
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
@@ -156,3 +158,43 @@ def test_without_a_terminal_a_prompt_is_still_needed(machine: Machine) -> None:
     done = machine.run("run")
     assert (done.returncode, done.stdout) == (2, "")
     assert "give a prompt, or --resume ID" in done.stderr
+
+
+# ── the first line, without a terminal ────────────────────────────────────────────────────────
+
+
+class Lines(Editor):
+    """An editor whose lines are given."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = list(lines)
+
+    async def read(self) -> str | None:
+        return self._lines.pop(0) if self._lines else None
+
+
+class Notes(LiveView):
+    """A view that keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+async def test_first_line_may_begin_a_planning_session_or_a_review() -> None:
+    for line in ("/plan add a login", "/review main"):
+        assert await first_line(Lines(line), Notes()) == line
+
+
+async def test_word_that_cannot_make_a_session_is_told_why() -> None:
+    view = Notes()
+    assert await first_line(Lines("/plan ", "/stop", "/halt", "/name x", "/quit"), view) is None
+    told = [note for note in view.notes if not note.startswith("  ")]
+    assert told == [
+        "/plan GOAL: say what is to be planned",
+        "/stop is for a session, and your first message makes one:",
+        "/halt means nothing here:",
+        "/name is for a session, and your first message makes one:",
+    ]

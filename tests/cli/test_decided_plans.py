@@ -40,12 +40,21 @@ def typed(line: str) -> Any:
         ("y", {"type": "approved"}),
         (" YES ", {"type": "approved"}),
         ("n", {"type": "rejected"}),
+        ("ok", {"type": "approved"}),
+        ("ok, but shorter", {"type": "revised", "feedback": "ok, but shorter"}),
         ("shorter, please", {"type": "revised", "feedback": "shorter, please"}),
         (" ", None),
     ],
 )
 def test_line_decides_on_a_plan_or_says_what_is_to_be_changed(line: str, response: Any) -> None:
     assert typed(line) == response
+
+
+@pytest.mark.parametrize("line", ["a", "q", "2", "?"])
+def test_single_letter_that_decides_nothing_is_no_feedback_on_a_plan(line: str) -> None:
+    prompt = Prompt(REQUEST)
+    assert prompt.take(line) is None
+    assert prompt.fault == f"{line!r} is no answer to a plan: y, n, or what is to be changed, in words"
 
 
 def test_feedback_that_is_too_long_says_so_and_asks_again() -> None:

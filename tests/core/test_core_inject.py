@@ -111,7 +111,7 @@ def test_rollback_of_a_turn_leaves_what_was_added_before_it() -> None:
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
-        ([], "say something"),
+        ([], "at least one is needed"),
         ([message("  ")], "items[0].content: say something"),
         ([message("x")] * (MOST_INJECTED + 1), f"at most {MOST_INJECTED} messages"),
         ([message("x" * (MOST_INJECTED_BYTES + 1))], "bytes of text together"),

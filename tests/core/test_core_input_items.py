@@ -31,7 +31,7 @@ SKILL = {"type": "skill", "name": "pdf", "path": "/s/SKILL.md", "content": "Do i
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"items": []}, "items: say something"),
+        ({"items": []}, "items: at least one is needed; nothing was done"),
         ({"items": [text("a")], "final_output_json_schema": "x"}, "final_output_json_schema: an object"),
         ({"items": [marked("abc", (1, 4))]}, "items[0].text_elements[0].byte_range: 1 to 4 is no part of"),
         ({"items": [marked("abc", (1, 1))]}, "1 to 1 is no part of a text of 3 bytes"),

@@ -97,7 +97,8 @@ def test_feedback_reaches_the_model_and_the_turn_goes_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feedback", "told"), [(" \n", "feedback: what is to be changed?"), ("x" * 40_000, "at most 32,768")]
+    ("feedback", "told"),
+    [(" \n", "feedback: it is blank; say what is to be changed"), ("x" * 40_000, "at most 32,768")],
 )
 def test_revision_that_says_nothing_or_too_much_leaves_the_plan_open(feedback: str, told: str) -> None:
     session = proposed()

@@ -64,7 +64,7 @@ def test_person_says_something_else_in_the_place_of_what_waits() -> None:
     [
         ("x", [text("w")], "no input x waits"),
         ("u1", [text("w")], "no input u1 waits"),
-        ("a", [], "items: say something"),
+        ("a", [], "items: at least one is needed"),
         ("k", [text("w")], "k is a task of its own, and no words"),
     ],
 )

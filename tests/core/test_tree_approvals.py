@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.core import commands as c
 from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.prefixes import prefix_key
+from orchestrator.core.decide.answer import MOST_NAMED
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, sandboxed, text
@@ -44,12 +45,37 @@ def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:
     asking(second)
     pending = below(first, "c1") + below(second, "c1")
     seen = tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=pending)
-    assert "agent 1" in seen.one("error")["message"]
-    assert "agent 2" in seen.one("error")["message"]
+    assert seen.one("error")["message"] == (
+        "several requests are open under 'c1' in the tree: c1 of agent 1, c1 of agent 2; "
+        "answer one by its call id and agent_id"
+    )
     tree.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=2), below=pending)
     tree.settle()
     assert first.call("c1").phase is Phase.AWAITING_APPROVAL
     assert second.call("c1").phase is Phase.DONE
+
+
+def test_answer_that_no_agent_waits_for_names_the_requests_that_are_open() -> None:
+    tree, (child, _) = a_family(2)
+    asking(child)
+    for id, agent_id, where in (("c1", 2, "'c1' of agent 2"), ("c9", None, "'c9'")):
+        answer = op("exec_approval", id=id, decision="approved", agent_id=agent_id)
+        seen = tree.root.submit(answer, below=below(child, "c1"))
+        assert seen.one("error")["message"] == (
+            f"no request is open under {where}: it has ended, or never was; nothing was done; "
+            "open are c1 of agent 1"
+        )
+    assert child.call("c1").phase is Phase.AWAITING_APPROVAL
+
+
+def test_error_about_an_answer_names_so_many_open_requests_and_counts_the_rest() -> None:
+    tree, (child,) = a_family()
+    asking(child)
+    seen = tree.root.submit(
+        op("exec_approval", id="c1", decision="approved"), below=below(child, "c1") * (MOST_NAMED + 3)
+    )
+    assert seen.one("error")["message"].count("c1 of agent 1") == MOST_NAMED
+    assert "c1 of agent 1 and 3 more; answer one" in seen.one("error")["message"]
 
 
 def test_answer_at_the_root_to_a_confined_command_does_not_let_it_run_unconfined() -> None:
@@ -133,4 +159,4 @@ def test_answer_for_another_agent_is_not_held_against_what_the_root_was_asked() 
     asking(tree.root)
     tree.root.submit(op("exec_approval", id="c1", decision="approved"), who="ann")
     seen = tree.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=child.id))
-    assert "request is open under 'c1' in the tree" in seen.one("error")["message"]
+    assert "no request is open under 'c1' of agent 1" in seen.one("error")["message"]

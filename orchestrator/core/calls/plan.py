@@ -43,7 +43,7 @@ class PlanWork:
         if response["type"] == "revised":
             feedback = PlanRevised.model_validate(response).feedback
             if not feedback.strip():
-                raise DoesNotAnswer("feedback: what is to be changed?")
+                raise DoesNotAnswer("feedback: it is blank; say what is to be changed")
             check_texts([("feedback", feedback)])
         if response["type"] != "approved":
             return _settled(response)

@@ -28,6 +28,8 @@ from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision
 from orchestrator.protocol.wire import UNSET, JsonObject, JsonValue, written
 
 GONE = "its texts are not kept any more: answer again"
+MOST_NAMED = 20
+"""Open requests that one error names."""
 
 
 @record
@@ -100,11 +102,11 @@ def _answered_by(draft: Draft, command: Submitted, reply: Reply) -> bool:
         return _carry_out(draft, command, reply, meant[0])
     if meant:
         # Where several are open, the answer was meant for one of them, not for an earlier one.
-        draft.add(e.error(command.id, _unknown(draft, reply.id)))
+        draft.add(e.error(command.id, _several(repr(reply.id), _open_here(draft))))
     elif len(below) == 1:
         return _route(draft, command, below[0], reply)
     elif below:
-        text = f"{_unknown_below(below, reply.id)}; name the agent by agent_id"
+        text = f"{_several(f'{reply.id!r} in the tree', _open_below(below))} and agent_id"
         draft.add(e.error(command.id, text))
     elif (other := _other_op(draft, command, reply)) is not None:
         draft.add(e.error(command.id, other))
@@ -276,7 +278,7 @@ def _hold_against_earlier(draft: Draft, command: Submitted, reply: Reply) -> Non
         earlier, text = (own.decision, own.digest), _too_late(own.call_id, own.decision, own.who)
     else:
         earlier = ("", "")
-        text = _unknown(draft, reply.id) if mine else _unknown_below(command.below, reply.id)
+        text = _none_meant(draft, command, reply)
     if earlier != reply.said:
         draft.add(e.error(command.id, text))
 
@@ -287,14 +289,24 @@ def _too_late(name: str, decision: str, who: str) -> str:
     return f"{name} was already decided: {decision}, by {who or 'a client'}"
 
 
-def _unknown_below(pending: Sequence[PendingBelow], id: str) -> str:
-    return _none_meant(f"{id!r} in the tree", [f"{one.call_id} of agent {one.agent_id}" for one in pending])
+def _none_meant(draft: Draft, command: Submitted, reply: Reply) -> str:
+    where = repr(reply.id) if reply.agent_id is None else f"{reply.id!r} of agent {reply.agent_id}"
+    names = [*(_open_here(draft) if _for_me(draft, reply) else ()), *_open_below(command.below)]
+    told = f"no request is open under {where}: it has ended, or never was; nothing was done"
+    return f"{told}; open are {_listed(names)}" if names else told
 
 
-def _none_meant(where: str, names: Sequence[str]) -> str:
-    if not names:
-        return f"no request is open under {where}: it has ended, or never was; nothing was done"
-    return f"no single request is open under {where}: answer one by its call id; open are {', '.join(names)}"
+def _several(where: str, names: Sequence[str]) -> str:
+    return f"several requests are open under {where}: {_listed(names)}; answer one by its call id"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _open_below(pending: Sequence[PendingBelow]) -> list[str]:
+    return [f"{one.call_id} of agent {one.agent_id}" for one in pending]
 
 
 def _meant(draft: Draft, reply: Reply, seen_seq: int) -> list[Call]:
@@ -330,9 +342,8 @@ def _sandboxed(call: Call) -> bool | None:
     return call.work.sandboxed if isinstance(call.work, RunnableWork) else None
 
 
-def _unknown(draft: Draft, id: str) -> str:
-    asked = [call.call_id for call in _pending(draft)]
-    return _none_meant(repr(id), [*asked, *(one.id for one in _elicitations(draft))])
+def _open_here(draft: Draft) -> list[str]:
+    return [*(call.call_id for call in _pending(draft)), *(one.id for one in _elicitations(draft))]
 
 
 def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:

@@ -8,7 +8,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import Submitted
 from orchestrator.core.decide.draft import Draft
-from orchestrator.core.decide.user_turn import MOST_STEERED
+from orchestrator.core.decide.user_turn import MOST_STEERED, SEND_AGAIN
 from orchestrator.core.history import INJECTED, Item
 from orchestrator.core.state import State
 from orchestrator.protocol import events as ev
@@ -37,7 +37,7 @@ def inject(draft: Draft, command: Submitted, op: ops.InjectItems) -> None:
 def injected_fault(op: ops.InjectItems) -> str | None:
     """The reason why no conversation can take the messages; None if one can."""
     if not op.items:
-        return "items: say something"
+        return "items: at least one is needed; nothing was done"
     if len(op.items) > MOST_INJECTED:
         return (
             f"items: at most {MOST_INJECTED} messages, these are {len(op.items):,}; send the rest by itself"
@@ -71,5 +71,5 @@ def _refusal(state: State, op: ops.InjectItems) -> str | None:
             "send it again when the turn has ended"
         )
     if len(task.steered) + len(op.items) > MOST_STEERED:
-        return f"not taken: {MOST_STEERED} inputs wait for the task's next request"
+        return f"not taken: {MOST_STEERED} inputs wait for the task's next request; {SEND_AGAIN}"
     return None

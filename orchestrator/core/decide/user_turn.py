@@ -31,6 +31,8 @@ MOST_STEERED: Final = 100
 MOST_QUEUED: Final = 100
 """Inputs that may wait in the state for the running task's end."""
 
+SEND_AGAIN: Final = "send it again when they have been read"
+
 MOST_NAMED: Final = 10
 """Apps that one warning names."""
 
@@ -113,7 +115,9 @@ def _steers(draft: Draft, turn: UserTurn) -> bool:
 def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     """Lets input join the running task, from its next request on; settings hold from the next task on."""
     if len(draft.task.steered) >= MOST_STEERED:
-        _error(draft, command, f"not taken: {MOST_STEERED} inputs wait for the task's next request")
+        _error(
+            draft, command, f"not taken: {MOST_STEERED} inputs wait for the task's next request; {SEND_AGAIN}"
+        )
         return
     bring_settings(draft, turn)
     _accepted(draft, command, turn, Delivered.STEERED)
@@ -126,7 +130,7 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
 def _queue(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     """Lets input wait for the session; unless it is to wait, what runs is stopped for it."""
     if not turn.replaces and len(draft.state.queue) >= MOST_QUEUED:
-        _error(draft, command, f"not taken: {MOST_QUEUED} inputs wait for the session")
+        _error(draft, command, f"not taken: {MOST_QUEUED} inputs wait for the session; {SEND_AGAIN}")
         return
     draft.add(f.InputQueued(command.id, turn, command.client or None))
     _accepted(draft, command, turn, Delivered.QUEUED)
