@@ -8,6 +8,7 @@ from orchestrator.core.context import TURN_ABORTED_MARKER, initial_context
 from orchestrator.core.entries import COMPACTED, Entry, item
 from orchestrator.core.outstanding import StopAll
 from orchestrator.core.settings import Rules, TurnSettings
+from orchestrator.runtime.prompts import build_prompt
 from tests.core.driver import SETTINGS, Session, assistant, op, text
 from tests.core.tree_driver import TreeDriver
 
@@ -133,6 +134,22 @@ def test_full_window_compacts_before_the_next_request_and_the_task_goes_on() -> 
     assert seen.types == ["token_count", "context_compaction", "warning"]
     assert session.answers("done").types[-1] == "task_complete"
     assert session.texts()[-1] == "done"
+
+
+def test_request_of_a_compaction_offers_no_tools_and_wants_no_form() -> None:
+    session, schema = talked(), {"type": "object"}
+    session.say("in JSON", "u2", final_output_json_schema=schema)
+    asked = {}
+    for limit in (1, None):
+        session.rules = Rules(auto_compact_limit=limit)
+        session.begin()
+        request = session.task.request
+        assert request is not None
+        asked[request.purpose] = build_prompt(session.state, request, [{"name": "shell"}], session.text_of)
+        session.item(assistant("what was done"))
+        session.ends(usage=FULL)
+    assert (asked["compact"].tools, asked["compact"].output_schema) == ((), None)
+    assert (asked["turn"].tools, asked["turn"].output_schema) == ([{"name": "shell"}], schema)
 
 
 def test_session_is_never_compacted_twice_in_a_row() -> None:

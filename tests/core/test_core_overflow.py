@@ -12,6 +12,7 @@ from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.history import message_text, user_message
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.protocol.wire import written
+from orchestrator.runtime.prompts import build_prompt
 from tests.core.driver import Seen, Session, assistant, function_call
 
 TOO_LONG = {"codex_error_info": "context_window_exceeded"}
@@ -82,6 +83,22 @@ def test_compaction_that_does_not_fit_leaves_out_more_and_more_and_then_fails() 
     session.compact("k2")
     assert summarises(session).types[-1] == "task_complete"
     assert session.state.outcome == "completed"
+
+
+def test_request_of_each_attempt_is_shown_less_of_the_conversation() -> None:
+    session = Session()
+    for n in range(8):
+        session.say(str(n) * 100)
+        session.answers("ok")
+    session.compact("k")
+    shown = []
+    for _ in range(3):
+        session.begin()
+        assert session.task.request is not None
+        prompt = build_prompt(session.state, session.task.request, (), session.text_of)
+        shown.append([message_text(item)[0] for item in prompt.input if item["role"] == "user"][:-1])
+        session.breaks("fatal", "too long", **TOO_LONG)
+    assert shown == [list("01234567"), list("4567"), list("67")]
 
 
 def test_rescue_fails_with_the_third_compaction_and_the_next_task_may_try_again() -> None:

@@ -280,6 +280,7 @@ def test_plan_outlives_a_compaction_of_the_turn_that_it_is_shown_to() -> None:
     session.say("go", "u2")
     session.begin()
     assert purpose(session) == "compact"
+    assert not [text for text in _shown(session) if text.startswith(PLAN_TAG)], "it needs no summary"
     session.item(assistant("sum"))
     session.ends()
     assert pinned(session) == dict(PROPOSAL)
