@@ -12,6 +12,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.model.errors import RetryableModelError
 from orchestrator.model.events import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.protocol import ops
+from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import CollaborationMode, ItemEvents
 from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
@@ -144,6 +145,32 @@ async def test_plan_whose_stream_breaks_begins_anew_and_is_completed_once(harnes
     assert shown == ["item_started", "stream_error", "item_started", "item_completed"]
     (kept,) = await harness.logged_events(session, "item_completed")
     assert kept["item"]["text"] == "- a"
+
+
+async def test_plan_that_comes_whole_begins_before_it_is_completed(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will([message("<proposed_plan>\n- a"), ends()])
+    await plans(harness, session)
+    told = [event.type for event in await harness.until(session, "task_complete")]
+    assert [kind for kind in told if kind.startswith("item_")] == ["item_started", "item_completed"]
+
+
+async def test_end_of_a_message_that_only_looks_like_a_tag_is_shown(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will([TextDelta("Intro\n"), TextDelta("<propo"), message("Intro\n<propo"), ends()])
+    await plans(harness, session)
+    told = [event.msg for event in await harness.until(session, "task_complete")]
+    assert "".join(m["delta"] for m in told if m["type"] == "agent_message_delta") == "Intro\n<propo"
+
+
+async def test_planning_session_shows_no_piece_of_what_its_model_says(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will([TextDelta("I read on."), message("I read on."), ends()])
+    await harness.submit(session, ops.Plan(plan_request=PlanRequest(goal="Add login")))
+    await harness.run(session)
+    told = {event.type for event in await harness.until(session, "task_complete")}
+    assert "entered_plan_mode" in told
+    assert not told & {"agent_message", "agent_message_delta", "agent_message_content_delta"}
 
 
 async def test_deltas_join_the_rollout_where_the_setting_asks_for_it(harness: Harness) -> None:
