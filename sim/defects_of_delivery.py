@@ -91,6 +91,12 @@ DEFECTS = (
         lua("_commit_writes", "if targets[0].counted then", "if false then"),
     ),
     Mutant(
+        "input is consumed unread",
+        "a step consumes an entry that got the number of the lost one that its holder had read",
+        lua("_commit_outcome", "not is_as_read(cursor)", "false"),
+        "births",
+    ),
+    Mutant(
         "claims show no queue",
         "a worker that claims a session is not shown what waits for it",
         lua("claim", "queued and queued[2] or {}", "{}"),

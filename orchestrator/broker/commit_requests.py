@@ -14,7 +14,7 @@ from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, CommitRequest, Place
-from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, queue_number
+from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, mark_of, queue_number
 from orchestrator.broker.tree_records import Spend
 from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.ids import SessionId
@@ -114,6 +114,7 @@ def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape:
         expect_head=request.expect_head,
         expect_commit=request.expect_commit,
         cursor_arg="" if request.cursor is None else queue_number(request.cursor),
+        cursor_mark=mark_of(request.cursor or ""),
         release=request.release,
         taken_regular=request.tree.taken[0],
         taken_interrupts=request.tree.taken[1],

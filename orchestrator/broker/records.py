@@ -101,6 +101,11 @@ class SqEntry:
     generation: int = 0
     interrupt: bool = False
 
+    @property
+    def place(self) -> str:
+        """Its id, and what tells it from an entry that got the same id when Redis had lost this one."""
+        return f"{self.id}@{self.at_ms}:{self.submission}"
+
 
 @record
 class Claimed:
@@ -225,6 +230,7 @@ class CommitRequest:
     entries: tuple[NewEntry, ...] = ()
     events: tuple[NewEvent, ...] = ()
     cursor: str | None = None
+    """The last entry of the queue that this step consumes: its id, or its place, which is compared."""
     timers_set: tuple[Timer, ...] = ()
     timers_clear: tuple[str, ...] = ()
     approvals_open: tuple[Approval, ...] = ()

@@ -34,8 +34,13 @@ def payload_digest(*parts: bytes) -> str:
 
 
 def queue_number(sq_id: str) -> int:
-    """The number in `<n>-0`."""
+    """The number in `<n>-0`, the id of an entry, or the beginning of its place."""
     return int(sq_id.partition("-")[0])
+
+
+def mark_of(place: str) -> str:
+    """The part of a place that tells its entry from another of that number; empty if there is only an id."""
+    return place.partition("@")[2]
 
 
 def holder(claim: Claim) -> dict[str, Argument]:

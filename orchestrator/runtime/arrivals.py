@@ -49,7 +49,7 @@ class Arrivals:
         self.unread = claimed.sq_tip != claimed.cursor
         """Whether the SQ may hold entries that were not read."""
         self.cursor = claimed.cursor
-        """The SQ entry decided last; the log has consumed it once that step is committed."""
+        """The place of the SQ entry decided last; the log has consumed it once that step is committed."""
         self.resting = False
         """Whether the runner waits for news, so that no step is under way."""
         self._context = context
@@ -115,7 +115,7 @@ class Arrivals:
 
     async def _accept(self, entries: tuple[SqEntry, ...]) -> None:
         for entry in entries:
-            self.inbox.append((await self._command(entry), entry.id))
+            self.inbox.append((await self._command(entry), entry.place))
             self._read_to = entry.id
 
     async def _command(self, entry: SqEntry) -> c.Command | Note | Unreadable:
@@ -136,8 +136,8 @@ class Arrivals:
         """Replaces the oldest entry that came with the claim by the note `instead` of its id."""
         first = self._context.claimed.first[:1]
         for entry in first:
-            place = next(at for at, (_, sq_id) in enumerate(self.inbox) if sq_id == entry.id)
-            self.inbox[place] = (instead(entry.submission), entry.id)
+            place = next(at for at, (_, sq_place) in enumerate(self.inbox) if sq_place == entry.place)
+            self.inbox[place] = (instead(entry.submission), entry.place)
 
     async def _with_lookups(self, command: c.Command | Note, entry: SqEntry) -> c.Command | Note:
         """Looks up the agents and requests below that a person's op may be meant for."""
@@ -226,5 +226,5 @@ class Arrivals:
         return self._context.writing.cursor(self._context.claimed.cursor)
 
 
-def _number(sq_id: str) -> int:
-    return int((sq_id or START).partition("-")[0])
+def _number(place: str) -> int:
+    return int((place or START).partition("-")[0])

@@ -21,7 +21,7 @@ from orchestrator.runtime.intake import Unreadable
 
 Arrived = c.Command | Note | Delta | Unreadable
 Arrival = tuple[Arrived, str | None]
-"""Something to decide (or decided already, or only to be shown), and the SQ entry that it came from."""
+"""Something to decide (or decided already, or only to be shown), and the place of its entry in the SQ."""
 
 
 class RefusedTwice(RuntimeError):
@@ -63,16 +63,16 @@ class Bisect:
             inbox.extendleft(reversed(self.arrived))
             self.singly = len(decided)
             return
-        (command, sq_id) = commands[0]
+        (command, sq_place) = commands[0]
         assert not isinstance(command, (Delta, Note, Unreadable))
         if isinstance(command, c.CommitRefused) and answer.reason == "budget_free":
             # Room was made between the two commits: it is tried once more.
-            inbox.appendleft((command.command, sq_id))
+            inbox.appendleft((command.command, sq_place))
             return
         if isinstance(command, c.CommitRefused):
             raise RefusedTwice(f"{command.reason}, then {answer.reason} {answer.detail}")
         refused = c.CommitRefused(command, answer.reason, answer.detail, _budget(answer))
-        instead: Arrival = (refused, sq_id)
+        instead: Arrival = (refused, sq_place)
         kept = [instead if arrival is commands[0] else arrival for arrival in self.arrived]
         inbox.extendleft(reversed(kept if self.arrived else [instead]))
 

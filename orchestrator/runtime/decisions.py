@@ -79,11 +79,11 @@ class Decisions:
 
     def _arrived(self, step: Step) -> None:
         while self._arrivals.inbox and not self._full(step):
-            command, sq_id = self._arrivals.inbox.popleft()
-            self._bisect.arrived.append((command, sq_id))
+            command, sq_place = self._arrivals.inbox.popleft()
+            self._bisect.arrived.append((command, sq_place))
             self._decide(step, command)
-            if sq_id is not None:
-                self._arrivals.cursor = sq_id
+            if sq_place is not None:
+                self._arrivals.cursor = sq_place
 
     def _full(self, step: Step) -> bool:
         return step.weight >= MAX_STEP_ENTRIES or step.size >= MAX_STEP_BYTES or self._bisect.full
@@ -238,16 +238,16 @@ class Decisions:
             self._arrivals.inbox.extendleft(reversed(arrived))
             self._bisect.singly = len(arrived) + len(made)
             return
-        command, sq_id = arrived[0] if arrived else (made[0], None)
+        command, sq_place = arrived[0] if arrived else (made[0], None)
         if isinstance(command, (Delta, Note)) or command is self._instead:
             raise error
         self._instead = instead_of(command, error, self._journal.state)
         if self._instead is None:
             raise error
-        if sq_id is not None and not isinstance(error, CommitTooLarge):
+        if sq_place is not None and not isinstance(error, CommitTooLarge):
             self._try_again_elsewhere(command, error)
         log.error("session %s: %s was given up", self._claim.session, type(command).__name__, exc_info=error)
-        self._arrivals.inbox.appendleft((self._instead, sq_id))
+        self._arrivals.inbox.appendleft((self._instead, sq_place))
 
     def _try_again_elsewhere(self, command: c.Command | Unreadable, error: Exception) -> None:
         """Raises `Undecided` unless enough claims have come no further than the command."""

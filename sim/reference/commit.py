@@ -52,6 +52,7 @@ class Step:
     commit_id: bytes
     base: tuple[bytes, bytes, bytes]
     cursor: bytes
+    mark: bytes
     release: bytes
     taken: tuple[int, int]
     keep: int
@@ -83,13 +84,14 @@ class Step:
 def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
     session, pool_name, tree = given.words(3)
     who, commit_id = (given.word(), given.word(), given.word()), given.word()
-    base, cursor, release = (given.word(), given.word(), given.word()), given.word(), given.word()
+    base, cursor, mark = (given.word(), given.word(), given.word()), given.word(), given.word()
+    release = given.word()
     taken, keep, ttl_ms = (given.number(), given.number()), given.number(), given.number()
     most = (given.number(), given.number())
     pool = Pool.at(pool_name, keys, 6)
     own = Target(session, pool, sight.hash(keys[0]), keys[3], keys[2])
     step = Step(
-        session, tree, who, commit_id, base, cursor, release, taken, keep, ttl_ms, most, [pool], [own]
+        session, tree, who, commit_id, base, cursor, mark, release, taken, keep, ttl_ms, most, [pool], [own]
     )
     step.fields, step.entries, step.events = given.rows(2), given.rows(3), given.rows(4)
     step.timers_clear, step.timers_set = given.rows(1), given.rows(4)
@@ -168,7 +170,7 @@ def commit(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     if refused:
         return refused
     cursor, tip_before = int(step.cursor or own[b"cursor"]), number(own, b"sq")
-    if not number(own, b"cursor") <= cursor <= tip_before:
+    if not number(own, b"cursor") <= cursor <= tip_before or not _as_read(sight, step, cursor):
         return [b"REFUSED", b"cursor", written(tip_before), []]
     return _written(sight, keys, step, Judged(cursor, drawn, budget, settled, to_wake))
 
@@ -293,6 +295,18 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
     accounts = judged.budget.accounts() if judged.budget is not None else []
     told = [number(own, b"eq"), int(released), final, sight.now, pokes, woken, stamp]
     return [b"OK", seq, own[b"head"], tip, *told, accounts]
+
+
+def _as_read(sight: Sight, step: Step, cursor: int) -> bool:
+    """Whether the last entry that the step consumes is still the one that its holder read."""
+    own = step.targets[0]
+    if not step.mark or cursor == number(own.hash_, b"cursor"):
+        return True
+    behind = sight.entries(own.sq, cursor - 1)
+    if not behind or behind[0][0] != b"%d-0" % cursor:
+        return False
+    entry = behind[0][1]
+    return entry[b"t"] + b":" + entry[b"u"] == step.mark
 
 
 # ── the session's own log and events ──────────────────────────────────────────────────────────────

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import CommitTooLarge
-from orchestrator.broker.records import Claimed, CommitRequest, Committed, Fenced, Refused
+from orchestrator.broker.records import START, Claimed, CommitRequest, Committed, Fenced, Refused
 from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
 from orchestrator.core.commit_parts import (
     Approval,
@@ -55,6 +58,27 @@ async def test_log_is_gapless_and_its_chain_verifies(broker: Broker) -> None:
     links = [Link(e.seq, e.epoch, payload_digest(e.salt, e.payload), e.chain) for e in entries]
     assert first_broken(links, GENESIS) is None
     assert (done.seq, done.head) == (3, entries[-1].chain)
+
+
+async def test_commit_consumes_the_entry_that_was_read(broker: Broker) -> None:
+    held = await working(broker)
+    [read] = held.first
+    done = await committed(broker, step(held, held.claim, "k1", cursor=read.place, release="park"))
+    assert done.released
+
+
+@pytest.mark.parametrize("other", [{"submission": "s0"}, {"at_ms": 1}])
+async def test_commit_consumes_no_entry_that_got_the_number_of_the_one_that_was_read(
+    broker: Broker, other: dict[str, Any]
+) -> None:
+    held = await working(broker)
+    # Redis went back to before the entry that was read, and gave its number to another one.
+    lost = replace(held.first[0], **other)
+    refused = await broker.commit(step(held, held.claim, "k1", [b"a"], cursor=lost.place))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "cursor"
+    assert await broker.read_rollout(held.claim.session) == ()
+    assert await broker.read_sq(held.claim.session, START, 10) == held.first
 
 
 async def test_commit_sent_again_is_answered_as_the_first_time(broker: Broker) -> None:

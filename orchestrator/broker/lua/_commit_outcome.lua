@@ -13,6 +13,16 @@ local function done_at(own, cursor)
   return nil, done
 end
 
+-- Whether the entry at the cursor is the one that was read.
+local function is_as_read(cursor)
+  local at = text(cursor) .. '-0'
+  local entry = redis.call('XRANGE', KEYS[4], at, at)[1]
+  if not entry then return false end
+  local f = {}
+  for i = 1, #entry[2], 2 do f[entry[2][i]] = entry[2][i + 1] end
+  return f.t .. ':' .. f.u == cursor_mark
+end
+
 -- Depths of every inbox that the step fills or empties, as text; the boxes have them from here on.
 local function count_inboxes(own)
   own.regular = math.max(0, own.regular - taken_regular)
@@ -73,7 +83,9 @@ local function outcome_of(own, known, now)
     {old_seq, old_eq, own.n, old_tree_seq, BEHIND_ALL, BEHIND_ALL})
   if torn then return torn end
   local cursor = cursor_arg == '' and old_cursor or tonumber(cursor_arg)
-  if cursor < old_cursor or cursor > own.n then return {'REFUSED', 'cursor', text(own.n), {}} end
+  local lost = cursor < old_cursor or cursor > own.n
+  lost = lost or cursor > old_cursor and cursor_mark ~= '' and not is_as_read(cursor)
+  if lost then return {'REFUSED', 'cursor', text(own.n), {}} end
   local refused, done, watchers
   refused, done = done_at(own, cursor)
   if refused then return refused end

@@ -1,6 +1,6 @@
 -- uses: base wake queue birth tree budget index texts
 -- takes: session pool_name tree worker claim epoch commit_id expect_seq expect_head expect_commit
--- takes: cursor_arg release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
+-- takes: cursor_arg cursor_mark release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
 -- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key) texts#
 -- takes: others[pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
@@ -20,6 +20,8 @@
 -- The large texts that the step names were stored before it (`put_blob`). Redis may have lost them since, and the step
 -- may not stand without them: UNSTORED names those that are to be stored again.
 --
+-- cursor_mark is the entry at the cursor as it was read, its time and its submission: Redis may have lost that entry
+-- since, and given its number to another one, which nobody has read. Empty: it is not asked.
 -- expect_commit and cursor_arg may be empty: no commit yet, and a cursor that stays. Most steps concern nobody else
 -- (`others`). In mail and events target 0 is the session itself, the others are numbered from 1.
 --
