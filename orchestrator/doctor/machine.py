@@ -173,7 +173,7 @@ def _check_workspaces(settings: Settings) -> list[Finding]:
     if (finding := _try_to_write(root)) is not None:
         return [Finding(name, "warn", finding, "make it writable, or set workspace.root")]
     if Path(os.path.realpath(root)) != root:
-        detail = f"{root} leads through a symbolic link"
+        detail = f"{root} leads through a symbolic link or `..`"
         return [Finding(name, "warn", detail, f"set workspace.root to {os.path.realpath(root)}")]
     if why := cannot_mount(probe(), settings.sandbox.mechanism):
         return [Finding(name, "warn", why, "without it, portable sessions are left to other workers")]

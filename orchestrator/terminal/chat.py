@@ -146,7 +146,7 @@ class Chat(Conversation):
 
     async def _stop_the_turn(self) -> None:
         if not self._busy:
-            self.seat.view.note("nothing runs that could be stopped")
+            self.seat.view.note(nothing_to_stop(self.open_requests.first, self.seat.name))
         await self.submit(ops.Interrupt())
 
     async def _run_command(self, command: str) -> None:
@@ -254,6 +254,14 @@ class Chat(Conversation):
             others = len(self.open_requests) - 1
             return reminder(request) + (f"   (and {others} more)" if others else "")
         return "the agent works; Ctrl-C interrupts it" if self._busy else IDLE
+
+
+def nothing_to_stop(request: Mapping[str, Any] | None, name: str) -> str:
+    """The note for a `/stop` while session `name` rests; `request` is the one before the person."""
+    agent = 0 if request is None else request.get("agent_id", 0)
+    if not agent:
+        return "nothing runs that could be stopped"
+    return f"the root rests; agent {agent} is stopped by: dendro interrupt {name} {agent}"
 
 
 def is_word(line: str) -> bool:

@@ -118,7 +118,7 @@ class MachineConfig:
         if self.cannot_mount:
             return self.cannot_mount
         if Path(os.path.realpath(root)) != root:
-            return f"`workspace.root` ({root}) leads through a symbolic link: name the folder itself"
+            return f"`workspace.root` ({root}) leads through a symbolic link or `..`: name the folder itself"
         try:
             free = os.statvfs(next(place for place in (root, *root.parents) if place.exists()))
         except OSError as error:

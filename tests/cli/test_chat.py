@@ -7,7 +7,7 @@ import pty
 import termios
 from pathlib import Path
 
-from orchestrator.terminal.chat import first_line
+from orchestrator.terminal.chat import first_line, nothing_to_stop
 from orchestrator.terminal.editor import Editor, PressedKeys
 from orchestrator.terminal.live import LiveView
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
@@ -198,3 +198,8 @@ async def test_word_that_cannot_make_a_session_is_told_why() -> None:
         "/halt means nothing here:",
         "/name is for a session, and your first message makes one:",
     ]
+
+
+def test_stop_of_a_root_that_rests_names_the_agent_that_asks() -> None:
+    assert nothing_to_stop(None, "ab12") == nothing_to_stop({"call_id": "c1"}, "ab12")
+    assert nothing_to_stop({"agent_id": 2}, "ab12").endswith("agent 2 is stopped by: dendro interrupt ab12 2")
