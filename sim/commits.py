@@ -11,7 +11,7 @@ from typing import Any
 from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 
-ID, BASE, FIELDS = 6, 9, 18
+ID, BASE, FIELDS = 6, 9, 19
 """Places among the arguments of `commit`: its id, the id before it, and the first list."""
 DRIFT_S = 0.1
 """By so much two clocks may part while a machine is stopped, and hears nothing of Redis's time."""
@@ -37,7 +37,7 @@ def without_entries(args: Sequence[Any]) -> bool:
 class Commits:
     """The rules of what is committed, and when it says that it was.
 
-    Two answers no campaign came by, `FENCED head` and `REFUSED cursor`: see `docs/simulator.md`.
+    One answer no campaign came by, `FENCED head`: see `docs/simulator.md`.
     """
 
     def __init__(

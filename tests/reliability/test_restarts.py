@@ -43,9 +43,7 @@ async def everybody_runs(harness: CrashHarness) -> None:
     await asyncio.gather(*(person.until("exec_command_begin") for person in harness.people))
 
 
-@pytest.mark.parametrize(
-    ("fsync", "how"), [("everysec", "terminate"), ("always", "kill"), ("everysec", "kill")]
-)
+@pytest.mark.parametrize(("fsync", "how"), [("everysec", "terminate"), ("always", "kill"), ("no", "kill")])
 async def test_a_restart_under_load_loses_nothing_that_was_acknowledged(fsync: str, how: str) -> None:
     async with at_work(5, fsync) as (harness, finish):
         for _ in range(3):
@@ -53,8 +51,8 @@ async def test_a_restart_under_load_loses_nothing_that_was_acknowledged(fsync: s
             await asyncio.to_thread(getattr(harness.redis, how))
             await asyncio.to_thread(harness.redis.start)
         await finish()
-        # A process that dies loses nothing of what it gave to the kernel: under `everysec` only the
-        # death of the machine costs up to a second. So the count of what was lost is 0 here, always.
+        # A process that dies loses nothing of what it gave to the kernel. Under `everysec` it keeps writes
+        # back while the disk is slow to sync, and a kill may cost them; under `no` it never does.
         assert await violations(harness) == []
 
 
