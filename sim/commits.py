@@ -8,11 +8,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+from orchestrator.broker.scripts import load
 from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 
-ID, BASE, FIELDS = 6, 9, 19
-"""Places among the arguments of `commit`: its id, the id before it, and the first list."""
+_NAMES = [taken.name for taken in load("commit").takes.items]
+ID, BASE, FIELDS = map(_NAMES.index, ("commit_id", "expect_commit", "fields"))
+"""Places among the arguments of `commit`: its id, the id before it, and the list behind the single values."""
 DRIFT_S = 0.1
 """By so much two clocks may part while a machine is stopped, and hears nothing of Redis's time."""
 LONG_S = 300.0
