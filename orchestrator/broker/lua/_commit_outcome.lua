@@ -1,26 +1,28 @@
 -- What will be true behind a commit, known before its first write: positions, depths of inboxes, who is told of
 -- what, and whether the session is given back.
 
+-- The fields of the queue's first entry in a range by their names; nothing if there is none.
+local function entry_in(from, to)
+  local entry = redis.call('XRANGE', KEYS[4], from, to, 'COUNT', 1)[1]
+  if not entry then return nil end
+  local f = {}
+  for i = 1, #entry[2], 2 do f[entry[2][i]] = entry[2][i + 1] end
+  return f
+end
+
 -- How many bytes the queue's consumed entries had, once it is read to this cursor; or a refusal.
 local function done_at(own, cursor)
   if cursor == own.n then return nil, own.total end
-  local first = redis.call('XRANGE', KEYS[4], '(' .. text(cursor) .. '-0', '+', 'COUNT', 1)[1]
+  local first = entry_in('(' .. text(cursor) .. '-0', '+')
   if not first then return {'CORRUPT', KEYS[4], 'it lacks entries after ' .. text(cursor)} end
-  local done = own.total
-  for i = 1, #first[2], 2 do
-    if first[2][i] == 'b' then done = num(first[2][i + 1]) end
-  end
-  return nil, done
+  return nil, first.b and num(first.b) or own.total
 end
 
 -- Whether the entry at the cursor is the one that was read.
 local function is_as_read(cursor)
   local at = text(cursor) .. '-0'
-  local entry = redis.call('XRANGE', KEYS[4], at, at)[1]
-  if not entry then return false end
-  local f = {}
-  for i = 1, #entry[2], 2 do f[entry[2][i]] = entry[2][i + 1] end
-  return f.t .. ':' .. f.u == cursor_mark
+  local entry = entry_in(at, at)
+  return entry ~= nil and entry.t .. ':' .. entry.u == cursor_mark
 end
 
 -- Depths of every inbox that the step fills or empties, as text; the boxes have them from here on.
