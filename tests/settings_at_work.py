@@ -413,7 +413,7 @@ def limits(settings: Settings) -> ProviderLimits:
 def proxied(settings: Settings) -> str | None:
     """The proxy that a connection of the provider's goes through."""
     proxy = Connections(provider(settings))._proxy
-    return proxy.url.host if proxy else None
+    return proxy.host if proxy else None
 
 
 def body(settings: Settings) -> dict[str, Any]:

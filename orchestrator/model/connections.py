@@ -43,8 +43,13 @@ class Connections:
         self._most = max(1, most)
         self._connect_s = provider.connect_timeout_s
         self._verified = verification(provider)
-        self._proxy = httpx.Proxy(provider.proxy) if provider.proxy else None
-        self._tunnelled = urlsplit(provider.base_url).scheme == "https"
+        proxy = httpx.Proxy(provider.proxy) if provider.proxy else None
+        # Without its user, for errors repeat it.
+        self._proxy = None if proxy is None else url_of(str(proxy.url))
+        user = {} if proxy is None or proxy.auth is None else _named(*proxy.auth)
+        tunnelled = urlsplit(provider.base_url).scheme == "https"
+        self._to_tunnel, self._beside = (user, {}) if tunnelled else ({}, user)
+        """The headers that a proxy is told: when it opens a tunnel, or beside the request's own."""
         self._session: aiohttp.ClientSession | None = None
         self._answers: set[aiohttp.ClientResponse] = set()
         """Those that are still read."""
@@ -57,10 +62,9 @@ class Connections:
         answer = await self._opened().post(
             url,
             data=content if len(content) <= _ONE_PIECE else io.BytesIO(content),
-            headers=headers if self._tunnelled else {**headers, **self._to_proxy()},
-            # Without its user, for errors repeat it.
-            proxy=None if self._proxy is None else url_of(str(self._proxy.url)),
-            proxy_headers=self._to_proxy() if self._tunnelled else None,
+            headers={**headers, **self._beside} if self._beside else headers,
+            proxy=self._proxy,
+            proxy_headers=self._to_tunnel or None,
             allow_redirects=False,
         )
         self._answers.add(answer)
@@ -70,12 +74,6 @@ class Connections:
         """Gives the answer's connection back, or closes it if the body was not read to its end."""
         self._answers.discard(answer)
         answer.release()
-
-    def _to_proxy(self) -> dict[str, str]:
-        """The proxy's headers: of the tunnel if there is one, else beside the request's own."""
-        if self._proxy is None or self._proxy.auth is None:
-            return {}
-        return {"Proxy-Authorization": aiohttp.encode_basic_auth(*self._proxy.auth)}
 
     async def aclose(self) -> None:
         """Closes all of them; an answer that is still read breaks off."""
@@ -107,6 +105,11 @@ class Connections:
 def url_of(url: str) -> URL:
     """A URL that aiohttp sends as it stands; a host beyond ASCII in punycode."""
     return URL(str(httpx.URL(url)), encoded=True)
+
+
+def _named(user: str, password: str) -> dict[str, str]:
+    """The header that names the user to a proxy."""
+    return {"Proxy-Authorization": aiohttp.encode_basic_auth(user, password)}
 
 
 def verification(provider: ProviderSettings) -> ssl.SSLContext:
