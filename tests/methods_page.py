@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from orchestrator.gateways.app_server.method import Method
+from orchestrator.gateways.app_server.method import Method, Whose
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from tests.doors.schema import FILE
 
@@ -44,11 +44,19 @@ def _served() -> Iterator[str]:
         yield f"| `{name}` | {METHODS[name].scope.word} | {_notes(METHODS[name])} |"
 
 
+NOT_FOR = {
+    Whose.ANYONES: "",
+    Whose.MACHINES: "no namespace's token",
+    Whose.KEYS: "no namespace's token",
+    Whose.SETTINGS: "the machine's user without a token",
+}
+
+
 def _notes(method: Method) -> str:
     if method.experimental:
         return "experimental"
     fields = ", ".join(f"`{name}`" for name in sorted(method.experimental_fields))
-    return f"experimental: {fields}" if fields else ""
+    return f"experimental: {fields}" if fields else NOT_FOR[method.whose]
 
 
 def _refused() -> Iterator[str]:

@@ -41,7 +41,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
-from orchestrator.gateways.bursts import Burst, bursts_of
+from orchestrator.gateways.bursts import Burst, bursts_of, for_tenant
 from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
@@ -258,8 +258,9 @@ class Client:
             try:
                 reader = self._ports.events or self._ports.broker
                 async for item in follow(reader, session, at, newborn=newborn):
-                    for burst in self._bursts(item):
-                        yield await self._whole_burst(session, burst) if burst.refers else burst
+                    for found in self._bursts(item):
+                        burst = await self._whole_burst(session, found) if found.refers else found
+                        yield for_tenant(burst) if self.namespace else burst
                         at = burst.events[-1].cursor or at
                     at = item.cursor if isinstance(item, CaughtUp) else at
             except Unavailable:

@@ -6,10 +6,12 @@ the session already. Past it, a principal needs the scope `approve`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeAlias
+
+from pydantic import BaseModel
 
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import TurnSettings
@@ -23,45 +25,59 @@ from orchestrator.views.thread_settings import settings_of
 
 Permits: TypeAlias = Callable[[SessionId, ops.Op], Awaitable[None]]
 """Raises `NotPermitted` for an operation that its client may not submit to a session."""
-_LOOKS = (
-    ops.GetHistoryEntryRequest,
-    ops.GetPath,
-    ops.ListCustomPrompts,
-    ops.ListMcpTools,
-    ops.ListModels,
-    ops.ListSkills,
-)
-_DECISIONS = (
-    ops.ExecApproval,
-    ops.PatchApproval,
-    ops.ResolveAskUserQuestion,
-    ops.ResolveElicitation,
-    ops.ResolvePlanApproval,
-    ops.RunUserShellCommand,
-    ops.UserInputAnswer,
-)
-"""Decisions of people, and what runs without one."""
+SCOPES: Mapping[type[BaseModel], Scope] = {
+    ops.AddToHistory: Scope.SUBMIT,
+    ops.CancelAgent: Scope.SUBMIT,
+    ops.Compact: Scope.SUBMIT,
+    ops.ConfigureSession: Scope.SUBMIT,
+    ops.DynamicToolResponse: Scope.SUBMIT,
+    ops.ExecApproval: Scope.APPROVE,
+    ops.GetHistoryEntryRequest: Scope.READ,
+    ops.GetPath: Scope.READ,
+    ops.InjectItems: Scope.SUBMIT,
+    ops.Interrupt: Scope.SUBMIT,
+    ops.ListCustomPrompts: Scope.READ,
+    ops.ListMcpTools: Scope.READ,
+    ops.ListModels: Scope.READ,
+    ops.ListSkills: Scope.READ,
+    ops.MessageAgent: Scope.SUBMIT,
+    ops.OverrideTurnContext: Scope.SUBMIT,
+    ops.PatchApproval: Scope.APPROVE,
+    ops.Plan: Scope.SUBMIT,
+    ops.RefreshMcpServers: Scope.SUBMIT,
+    ops.RemoveQueued: Scope.SUBMIT,
+    ops.ReorderQueue: Scope.SUBMIT,
+    ops.ResolveAskUserQuestion: Scope.APPROVE,
+    ops.ResolveElicitation: Scope.APPROVE,
+    ops.ResolvePlanApproval: Scope.APPROVE,
+    ops.Review: Scope.SUBMIT,
+    ops.RunUserShellCommand: Scope.APPROVE,
+    ops.SetThreadName: Scope.SUBMIT,
+    ops.Shutdown: Scope.SUBMIT,
+    ops.ThreadRollback: Scope.SUBMIT,
+    ops.Undo: Scope.SUBMIT,
+    ops.UpdateQueued: Scope.SUBMIT,
+    ops.UserInput: Scope.SUBMIT,
+    ops.UserInputAnswer: Scope.APPROVE,
+    ops.UserTurn: Scope.SUBMIT,
+}
+"""The least scope that may submit an operation, whatever policies it names."""
+OUTSIDE = "a token of a namespace works in the gateway's folder, or below it: leave it out, or name one there"
 _SPARED = ("exclude_tmpdir_env_var", "exclude_slash_tmp")
-
-
-def scope_of(op: ops.Op) -> Scope:
-    """The least scope that may submit an operation, whatever policies it names."""
-    if isinstance(op, _LOOKS):
-        return Scope.READ
-    return Scope.APPROVE if isinstance(op, _DECISIONS) else Scope.SUBMIT
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """An approval policy and a sandbox policy in their wire form."""
+    """An approval policy and a sandbox policy in their wire form, and the folder that they count in."""
 
     approval: str
     sandbox: JsonMapping
+    cwd: str = ""
 
     @classmethod
     def of(cls, settings: TurnSettings) -> Policies:
         """The policies of a turn's settings."""
-        return cls(settings.approval_policy, settings.sandbox_policy)
+        return cls(settings.approval_policy, settings.sandbox_policy, settings.cwd)
 
     def changed(self, op: ops.Op) -> Policies:
         """The policies after an operation."""
@@ -98,6 +114,17 @@ def _named(op: ops.Op) -> tuple[AskForApproval | None, SandboxPolicy | None]:
             return changed.approval_policy, changed.sandbox_policy
         case _:
             return None, None
+
+
+def _folder(op: ops.Op) -> str | None:
+    """The working folder that an operation names."""
+    match op:
+        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession():
+            return op.cwd
+        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
+            return changed.cwd
+        case _:
+            return None
 
 
 def _rank(strictest_first: tuple[str, ...], value: str) -> int:
@@ -143,10 +170,15 @@ class Permissions:
 
         `in_force` reads the session's policies; it is asked only where an operation names others.
         """
-        self.principal.require(scope_of(op), op.type)
-        if self.principal.may(Scope.APPROVE) or _named(op) == (None, None):
+        self.principal.require(SCOPES[type(op)], op.type)
+        cwd = _folder(op) if self.principal.is_tenant else None
+        if cwd is None and (self.principal.may(Scope.APPROVE) or _named(op) == (None, None)):
             return
         now = await in_force()
+        if cwd not in (None, now.cwd) and not _lies_in(
+            PurePosixPath(cwd), [PurePosixPath(one) for one in (self.bound.cwd, now.cwd) if one]
+        ):
+            raise NotPermitted(f"cwd: {OUTSIDE}")
         self.check_policies(now.changed(op), now)
 
 

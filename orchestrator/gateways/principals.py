@@ -58,6 +58,16 @@ class Principal:
     token: str = ""
     """The id of the token that it came with; empty for the machine's user."""
 
+    @property
+    def is_tenant(self) -> bool:
+        """Whether it is of a namespace: such a one learns nothing of the machine."""
+        return self.namespace != HOME_NAMESPACE
+
+    @property
+    def sees_machine(self) -> bool:
+        """Whether files, commands and addresses of the machine are shown to it."""
+        return not self.is_tenant and self.may(Scope.APPROVE)
+
     def may(self, scope: Scope) -> bool:
         """Whether its rights reach so far."""
         return self.scope >= scope

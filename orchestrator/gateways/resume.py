@@ -22,6 +22,7 @@ from orchestrator.core.history import Item, message_text
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import HistoryHead
 from orchestrator.core.tree import ROOT
+from orchestrator.gateways.bursts import without_paths
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import AgentMessage, UserMessage
 from orchestrator.protocol.wire import written
@@ -67,7 +68,8 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
     event = session_configured(
         "", state.facts, state.settings, state.name, messages, history, state.forked_from
     )
-    return Greeting(orjson.dumps({"id": "", "msg": event.payload}) + b"\n", cursor)
+    told = without_paths(dict(event.payload)) if head.labels.namespace else event.payload
+    return Greeting(orjson.dumps({"id": "", "msg": told}) + b"\n", cursor)
 
 
 async def reattached(found: LogSource, head: SessionHead, history: HistoryHead) -> dict[str, Any]:
@@ -106,7 +108,8 @@ async def _events_until(found: LogSource, head: SessionHead, through: int) -> _P
         entry = decode_entry(stored.payload)
         if entry.type == EVENT_MSG and entry.payload["type"] != "session_configured":
             texts = await found.large_texts(head.tree, references(entry.payload))
-            past.messages.append(resolve(dict(entry.payload), texts.get))
+            told = resolve(dict(entry.payload), texts.get)
+            past.messages.append(without_paths(told) if head.labels.namespace else told)
         elif head.agent_id == ROOT and entry.type == DENDRO and states(entry.payload, Forked):
             past.messages += await _events_of_source(found, head, entry.payload)
         past.head = stored.chain.hex()

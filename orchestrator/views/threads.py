@@ -115,7 +115,8 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
         model=meta.get("model") or "",
         model_provider=meta.get("model_provider") or "",
         effort=meta.get("effort"),
-        path=meta.get("rollout_path") or None,
+        # The tenant of a namespace learns no path of the machine.
+        path=None if head.labels.namespace else meta.get("rollout_path") or None,
         git=orjson.loads(head.git_note) if head.git_note else meta.get("git"),
         recency_ms=head.recency_ms,
         source="exec" if head.labels.source == "exec" else "cli",

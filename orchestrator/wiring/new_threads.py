@@ -19,9 +19,9 @@ from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.fork import copy_texts
-from orchestrator.gateways.permissions import Permissions, Policies, permits
+from orchestrator.gateways.permissions import OUTSIDE, Permissions, Policies, permits
 from orchestrator.gateways.pool_jobs import PoolJobs
-from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.workspace import look_at
 from orchestrator.protocol.bounds import PATH_BYTES
 from orchestrator.protocol.wire import JsonObject
@@ -73,7 +73,7 @@ class NewThreads:
 
     async def create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
         """Makes a root session as a client wishes it; raises `BadSetting`, `NotPermitted`."""
-        settings, warnings = await asyncio.to_thread(self._settings, wish)
+        settings, warnings = await asyncio.to_thread(self._seen, principal, wish)
         await self._check(principal, settings, wish)
         birth = await self._born(client, principal, wish, settings)
         facts = replace(birth.facts, client_tools=self._brought(wish))
@@ -94,6 +94,8 @@ class NewThreads:
         if (source := wish.workspace) is None:
             return await asyncio.to_thread(self._birth, settings)
         if source.folder is not None:
+            if principal.is_tenant:
+                raise NotPermitted("folders of the gateway's machine are its user's: name a git address")
             principal.require(Scope.APPROVE, "a copy of a folder of the gateway's machine")
         if source.session is not None:
             await _check_seen(client, source.session)
@@ -118,7 +120,7 @@ class NewThreads:
 
         Only what the client names is new: the gateway's own command line is not about this session.
         """
-        settings, warnings = await asyncio.to_thread(self._settings, wish)
+        settings, warnings = await asyncio.to_thread(self._seen, principal, wish)
         own = replace(await asyncio.to_thread(self._birth, settings), history=await client.history())
         birth = await _forked(self.found.broker, replace(settings, named=_named(wish)), source, own)
         permissions = permissions_of(self.found.settings, principal)
@@ -133,6 +135,19 @@ class NewThreads:
         cwd = settings.session_defaults.cwd
         workspace = look_at(cwd, guide(settings), self.repositories.repository)
         return new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
+
+    def _seen(self, principal: Principal, wish: NewThread) -> tuple[Settings, tuple[str, ...]]:
+        """The settings as a client wishes them; a tenant learns nothing of folders elsewhere."""
+        if not principal.is_tenant:
+            return self._settings(wish)
+        if wish.cwd is not None and not _lies_in(wish.cwd, tenants_folder(self.found.settings, self.sources)):
+            raise BadSetting(f"cwd: {OUTSIDE}")
+        home = str(self.sources.home)
+        try:
+            settings, warnings = self._settings(wish)
+        except BadSetting as error:
+            raise BadSetting(str(error).replace(home, "…")) from None
+        return settings, tuple(warning.replace(home, "…") for warning in warnings)
 
     def _settings(self, wish: NewThread) -> tuple[Settings, tuple[str, ...]]:
         try:
@@ -166,20 +181,33 @@ class NewThreads:
         return replace(ours, cwd=folder, config_file=file, flags=flags, overrides=said)
 
 
+def tenants_folder(settings: Settings, sources: SettingsSources) -> Path:
+    """The folder that tenants' sessions work in, or below."""
+    return settings.gateway.cwd or sources.session_cwd
+
+
+def _lies_in(text: str, folder: Path) -> bool:
+    """Whether a path leads into a folder; what is there elsewhere makes no difference to the answer."""
+    try:
+        return Path(text).is_absolute() and Path(os.path.realpath(text)).is_relative_to(folder.resolve())
+    except (OSError, ValueError):
+        return False
+
+
 def _policies(defaults: SessionDefaults, sandbox: SandboxPolicy) -> Policies:
     policy: JsonObject = dict(sandbox.wire())
     return Policies(defaults.approval_policy, policy)
 
 
-def permissions_of(settings: Settings, principal: Principal) -> Permissions:
-    """The permissions of a principal at a deployment with these settings.
+def permissions_of(settings: Settings, principal: Principal, folder: str = "") -> Permissions:
+    """The permissions of a principal at a deployment with these settings; `folder` is that of tenants.
 
     Where no mode was chosen, a session may write into its folder, repository or not.
     """
     defaults, sandbox = settings.session_defaults, settings.session_defaults.sandbox
     if not sandbox.chosen:
         sandbox = sandbox.model_copy(update={"mode": "workspace-write"})
-    return Permissions(principal, _policies(defaults, sandbox))
+    return Permissions(principal, replace(_policies(defaults, sandbox), cwd=folder))
 
 
 async def _check_seen(client: Client, text: str) -> None:
@@ -241,7 +269,8 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     makes = NewThreads(found, remembering, repositories)
 
     def client(principal: Principal) -> Client:
-        checked = permits(found, permissions_of(found.settings, principal))
+        folder = str(tenants_folder(found.settings, sources))
+        checked = permits(found, permissions_of(found.settings, principal, folder))
         return found.client(principal.name, principal.namespace, checked)
 
     return Ports(

@@ -292,7 +292,7 @@ async def test_command_of_no_session_is_a_worker_s_and_the_user_s_alone() -> Non
             assert "its user's" in text
         async with connected(server, Principal("reader", scope=Scope.READ)) as reader:
             _, text = await reader.refused("execOneOffCommand", command)
-            assert "needs the scope submit" in text
+            assert "needs the scope approve" in text
 
 
 async def test_only_the_machine_s_user_writes_the_settings() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,34 @@ async def test_submitter_may_not_open_temporary_folders_that_the_person_has_clos
     bound = Policies("on-request", {"mode": "workspace-write", "exclude_slash_tmp": True})
     with pytest.raises(NotPermitted):
         await check(override(WorkspaceWrite()), bound, bound)
+
+
+@pytest.mark.parametrize(
+    ("cwd", "permitted"),
+    [
+        ("/work", True),
+        ("/work/a", True),
+        ("/s", True),
+        ("/s/b", True),
+        ("/workshop", False),
+        ("/work/../etc", False),
+    ],
+)
+@pytest.mark.parametrize("scope", [Scope.SUBMIT, Scope.ADMIN])
+async def test_tenant_moves_a_session_within_the_gateways_folder_or_the_session_s_own(
+    cwd: str, permitted: bool, scope: Scope
+) -> None:
+    eve = Principal("acme/eve", "acme", scope)
+    bound, now = replace(FOLDER, cwd="/work"), replace(FOLDER, cwd="/s")
+    moved = ops.OverrideTurnContext(cwd=cwd)
+    said = ops.UserInput(items=(), overrides=moved)
+    for op in (moved, said):
+        if permitted:
+            await check(op, bound, now, eve)
+        else:
+            with pytest.raises(NotPermitted, match="works in the gateway's folder"):
+                await check(op, bound, now, eve)
+        await check(op, bound, now, BEN)
 
 
 async def test_command_without_a_model_needs_the_scope_approve() -> None:

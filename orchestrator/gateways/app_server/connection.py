@@ -136,7 +136,7 @@ class Connection:
         if not experimental:
             _refuse_experimental(name, method, given)
         try:
-            self.door.principal.require(method.scope, name)
+            method.check(name, self.door.principal)
             return method, method.params.model_validate(given)
         except ValidationError as error:
             raise _invalid(error) from None

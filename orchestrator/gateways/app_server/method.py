@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.app_server.errors import RpcError
+from orchestrator.gateways.principals import Principal, Scope
 
 if TYPE_CHECKING:
     from orchestrator.gateways.app_server.door import Door
@@ -27,6 +29,25 @@ class NoParams(Params):
     """A method that takes nothing; `params` may be left out."""
 
 
+class Whose(Enum):
+    """The owner of what a method is about, with the words for those who are not meant."""
+
+    ANYONES = ""
+    """Sessions of the client's own namespace, and what is the same for all."""
+    MACHINES = "files and commands of the machine are its user's: work in a session instead"
+    """Not for a namespace's token."""
+    KEYS = "keys of providers are the deployment's here: whoever runs the workers signs in, on their machine"
+    """The same, of the machine's sign-in."""
+    SETTINGS = "the settings' file is the machine's user's: name settings for the thread instead"
+    """For the machine's user without a token."""
+
+    def admits(self, principal: Principal) -> bool:
+        """Whether it is for this principal, whatever its scope."""
+        if self is Whose.ANYONES:
+            return True
+        return not principal.is_tenant and not (self is Whose.SETTINGS and principal.token)
+
+
 Result = Mapping[str, Any]
 
 
@@ -40,10 +61,18 @@ class Method:
 
     params: type[Params]
     answer: Callable[[Door, Any], Awaitable[Result]]
-    scope: Scope = Scope.READ
+    scope: Scope
+    """The least scope that may call it."""
+    whose: Whose = Whose.ANYONES
     experimental: bool = False
     experimental_fields: frozenset[str] = frozenset()
     """Members of `params` for clients that asked for `experimentalApi`, and for no others."""
     waits: bool = False
     before_initialize: bool = False
     """Whether it is served before the handshake."""
+
+    def check(self, name: str, principal: Principal) -> None:
+        """Raises `RpcError`, `NotPermitted` for a principal that may not call it."""
+        if not self.whose.admits(principal):
+            raise RpcError(self.whose.value)
+        principal.require(self.scope, name)

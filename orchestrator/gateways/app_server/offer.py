@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.gateways.principals import HOME_NAMESPACE, Principal
 from orchestrator.instructions.skills import Skills
 from orchestrator.tables import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
 
@@ -22,8 +21,3 @@ class Offer:
     tools: ToolSettings
     skills: Skills
     servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
-
-
-def is_owner(principal: Principal) -> bool:
-    """Whether a principal is the person whose settings, files and keys these are."""
-    return principal.namespace == HOME_NAMESPACE

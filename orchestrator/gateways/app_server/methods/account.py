@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from orchestrator.gateways.app_server.errors import RpcError, bad_params
-from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
-from orchestrator.gateways.app_server.offer import is_owner
+from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.principals import Scope
 from orchestrator.model.credentials import ApiKey, Credential, CredentialError, CredentialStore, patiently
 from orchestrator.model.issuer import IssuerError
@@ -38,9 +37,9 @@ async def account_read(door: Door, _: AccountRead) -> Result:
 
 
 async def kept_sign_in(door: Door) -> Credential | None:
-    """The sign-in of the machine's user, if that is who asks; None if there is none."""
+    """The sign-in of the machine's user, for whoever sees the machine; None if there is none."""
     store = door.ports.credentials
-    return await _asked(store.read) if store is not None and is_owner(door.principal) else None
+    return await _asked(store.read) if store is not None and door.principal.sees_machine else None
 
 
 def _account(kept: Credential) -> dict[str, Any]:
@@ -58,13 +57,10 @@ async def _asked(ask: Callable[[], T]) -> T:
 
 
 def own_store(door: Door) -> CredentialStore:
-    """The store of the machine's user; raises `RpcError` for everybody else."""
-    store = door.ports.credentials
-    if store is None or not is_owner(door.principal):
-        raise RpcError(
-            "keys of providers are the deployment's here: whoever runs the workers signs in, on their machine"
-        )
-    return store
+    """The store of the machine's user; raises `RpcError` where nobody may sign in."""
+    if door.ports.credentials is None:
+        raise RpcError(Whose.KEYS.value)
+    return door.ports.credentials
 
 
 class LoginStart(Params):
@@ -149,10 +145,10 @@ async def usage(door: Door, _: NoParams) -> Result:
 
 
 METHODS: Mapping[str, Method] = {
-    "account/read": Method(AccountRead, account_read),
-    "account/login/start": Method(LoginStart, login_start, Scope.ADMIN),
-    "account/login/cancel": Method(LoginCancel, login_cancel, Scope.ADMIN),
-    "account/logout": Method(NoParams, logout, Scope.ADMIN),
-    "account/rateLimits/read": Method(NoParams, rate_limits),
-    "account/usage/read": Method(NoParams, usage),
+    "account/read": Method(AccountRead, account_read, Scope.READ),
+    "account/login/start": Method(LoginStart, login_start, Scope.ADMIN, Whose.KEYS),
+    "account/login/cancel": Method(LoginCancel, login_cancel, Scope.ADMIN, Whose.KEYS),
+    "account/logout": Method(NoParams, logout, Scope.ADMIN, Whose.KEYS),
+    "account/rateLimits/read": Method(NoParams, rate_limits, Scope.READ),
+    "account/usage/read": Method(NoParams, usage, Scope.READ),
 }

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from orchestrator.gateways.app_server.errors import RpcError
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
-from orchestrator.gateways.app_server.offer import Offer, is_owner
+from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.paging import PageParams, page
+from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.catalog import SkillsListEntry
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tables import ProviderSettings
@@ -84,7 +85,7 @@ def _model_json(offer: Offer, model: str) -> JsonObject:
 
 async def model_provider_list(door: Door, _: NoParams) -> Result:
     """The providers by name; where they are and what they obey is the business of the machine's user."""
-    offer, owner = door.ports.offer, is_owner(door.principal)
+    offer, owner = door.ports.offer, door.principal.sees_machine
     data = [
         {
             "id": name,
@@ -179,9 +180,9 @@ class SkillsList(Params):
 
 
 async def skills_list(door: Door, asked: SkillsList) -> Result:
-    """The skills that sessions of these folders would have; files of this machine are its user's alone."""
+    """The skills that sessions of these folders would have; none if a client does not see its files."""
     cwds = asked.cwds or (str(door.ports.offer.defaults.cwd),)
-    if not is_owner(door.principal):
+    if not door.principal.sees_machine:
         return {"data": [{"cwd": cwd, "skills": [], "errors": []} for cwd in cwds]}
     try:
         async with asyncio.timeout(FILES_S):
@@ -219,12 +220,12 @@ def _each_skill(entry: SkillsListEntry) -> Iterator[JsonObject]:
 
 
 METHODS: Mapping[str, Method] = {
-    "model/list": Method(ModelList, model_list),
-    "modelProvider/list": Method(NoParams, model_provider_list),
-    "collaborationMode/list": Method(NoParams, collaboration_modes),
-    "permissionProfile/list": Method(InFolder, permission_profiles),
-    "experimentalFeature/list": Method(OfThread, experimental_features),
-    "mcpServerStatus/list": Method(OfThread, mcp_servers),
-    "hooks/list": Method(HooksList, hooks_list),
-    "skills/list": Method(SkillsList, skills_list),
+    "model/list": Method(ModelList, model_list, Scope.READ),
+    "modelProvider/list": Method(NoParams, model_provider_list, Scope.READ),
+    "collaborationMode/list": Method(NoParams, collaboration_modes, Scope.READ),
+    "permissionProfile/list": Method(InFolder, permission_profiles, Scope.READ),
+    "experimentalFeature/list": Method(OfThread, experimental_features, Scope.READ),
+    "mcpServerStatus/list": Method(OfThread, mcp_servers, Scope.READ),
+    "hooks/list": Method(HooksList, hooks_list, Scope.READ),
+    "skills/list": Method(SkillsList, skills_list, Scope.READ),
 }

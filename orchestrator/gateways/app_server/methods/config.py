@@ -10,9 +10,9 @@ import orjson
 from pydantic import Field
 
 from orchestrator.gateways.app_server.errors import RpcError, bad_params
-from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
+from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods.catalogue import Folder, public_url
-from orchestrator.gateways.app_server.offer import Offer, is_owner
+from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.gateways.app_server.write_settings import approval_json
 from orchestrator.gateways.principals import Scope
@@ -35,7 +35,7 @@ class ConfigRead(Params):
 
 async def config_read(door: Door, asked: ConfigRead) -> Result:
     """The settings by their keys in the file. Layers are not told: what they made is."""
-    config = _config(door.ports.offer, owner=is_owner(door.principal))
+    config = _config(door.ports.offer, owner=door.principal.sees_machine)
     return {"config": config, "origins": {}, "layers": [] if asked.include_layers else None}
 
 
@@ -54,7 +54,7 @@ def _config(offer: Offer, *, owner: bool) -> JsonObject:
         "personality": defaults.personality,
         "approval_policy": approval_json(defaults.approval_policy),
         "sandbox_mode": policy["mode"],
-        "sandbox_workspace_write": {name: policy[name] for name in _WORKSPACE_WRITE if name in policy},
+        "sandbox_workspace_write": {name: policy[name] for name in _FLAGS if name in policy},
         "web_search": "live" if offer.tools.web_search else "disabled",
         "profiles": {},
         "projects": {},
@@ -62,13 +62,15 @@ def _config(offer: Offer, *, owner: bool) -> JsonObject:
         "model_providers": {},
     }
     if owner:
-        # Commands, addresses and names of variables are those of the machine's user.
+        # Folders, commands, addresses and names of variables are the machine's.
+        if roots := policy.get("writable_roots"):
+            config["sandbox_workspace_write"]["writable_roots"] = roots
         config["mcp_servers"] = {name: _server(server) for name, server in offer.servers.items()}
         config["model_providers"] = {name: _provider(one) for name, one in models.providers.items()}
     return config
 
 
-_WORKSPACE_WRITE = ("writable_roots", "network_access", "exclude_tmpdir_env_var", "exclude_slash_tmp")
+_FLAGS = ("network_access", "exclude_tmpdir_env_var", "exclude_slash_tmp")
 
 
 def _server(server: McpServerSettings) -> JsonObject:
@@ -131,22 +133,23 @@ class ConfigBatchWrite(Params):
 
 async def value_write(door: Door, params: ConfigValueWrite) -> Result:
     """Writes one key; sessions to come have it when the gateway starts anew."""
-    return await _write(door, ConfigWrite(tuple(params.edits()), params.file_path, params.expected_version))
+    return await write(door, ConfigWrite(tuple(params.edits()), params.file_path, params.expected_version))
 
 
 async def batch_write(door: Door, params: ConfigBatchWrite) -> Result:
     """Writes several keys, all or none."""
     edits = tuple(one for edit in params.edits for one in edit.edits())
-    return await _write(door, ConfigWrite(edits, params.file_path, params.expected_version))
+    return await write(door, ConfigWrite(edits, params.file_path, params.expected_version))
 
 
-async def _write(door: Door, write: ConfigWrite) -> Result:
-    if not is_owner(door.principal) or door.principal.token or door.ports.write_settings is None:
-        raise RpcError("the settings' file is the machine's user's: name settings in thread/start instead")
-    if len(orjson.dumps([value for _, value in write.edits])) > MOST_VALUE:
+async def write(door: Door, wanted: ConfigWrite) -> Result:
+    """Writes keys into the person's file; raises `RpcError`."""
+    if door.ports.write_settings is None:
+        raise RpcError("this server writes no settings: edit the settings file")
+    if len(orjson.dumps([value for _, value in wanted.edits])) > MOST_VALUE:
         raise bad_params(f"value: at most {MOST_VALUE:,} bytes as JSON can be written at once")
     try:
-        done = await door.ports.write_settings(write)
+        done = await door.ports.write_settings(wanted)
     except BadSetting as error:
         raise RpcError(str(error)) from None
     return {
@@ -188,8 +191,8 @@ def _leaves(path: tuple[str, ...], table: Mapping[str, object]) -> Iterator[tupl
 
 
 METHODS: Mapping[str, Method] = {
-    "config/read": Method(ConfigRead, config_read),
-    "configRequirements/read": Method(NoParams, requirements_read),
-    "config/value/write": Method(ConfigValueWrite, value_write, Scope.ADMIN),
-    "config/batchWrite": Method(ConfigBatchWrite, batch_write, Scope.ADMIN),
+    "config/read": Method(ConfigRead, config_read, Scope.READ),
+    "configRequirements/read": Method(NoParams, requirements_read, Scope.READ),
+    "config/value/write": Method(ConfigValueWrite, value_write, Scope.ADMIN, Whose.SETTINGS),
+    "config/batchWrite": Method(ConfigBatchWrite, batch_write, Scope.ADMIN, Whose.SETTINGS),
 }

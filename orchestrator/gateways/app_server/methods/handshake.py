@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from orchestrator.gateways.app_server.door import ClientInfo, Door
 from orchestrator.gateways.app_server.errors import RpcError
 from orchestrator.gateways.app_server.greeting import NAME_CHARS, greeting, user_agent
 from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.principals import Scope
+
+NO_HOME = Path("/")
+"""In the place of the home folder, for a tenant: clients expect an absolute path."""
 
 
 class ClientInfoParams(Params):
@@ -46,7 +51,8 @@ async def initialize(door: Door, params: InitializeParams) -> Result:
         asked.experimental_api,
         frozenset(asked.opt_out_notification_methods or ()),
     )
-    told = greeting(door.info.name, door.ports.version, door.ports.home)
+    home = NO_HOME if door.principal.is_tenant else door.ports.home
+    told = greeting(door.info.name, door.ports.version, home)
     if params.protocol_version is None:
         return told
     server = {
@@ -65,5 +71,5 @@ def named_agent(door: Door) -> str:
 
 
 METHODS: Mapping[str, Method] = {
-    "initialize": Method(InitializeParams, initialize, before_initialize=True),
+    "initialize": Method(InitializeParams, initialize, Scope.READ, before_initialize=True),
 }

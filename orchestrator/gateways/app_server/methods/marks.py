@@ -107,6 +107,6 @@ async def _with_git(door: Door, head: SessionHead, told: GitInfo) -> SessionHead
 
 
 METHODS: Mapping[str, Method] = {
-    "thread/readState/update": Method(ReadStateUpdate, read_state_update),
+    "thread/readState/update": Method(ReadStateUpdate, read_state_update, Scope.READ),
     "thread/metadata/update": Method(MetadataUpdate, metadata_update, Scope.SUBMIT),
 }

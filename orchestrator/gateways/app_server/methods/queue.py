@@ -199,7 +199,7 @@ async def _changed(
 
 METHODS: Mapping[str, Method] = {
     "thread/queue/add": Method(QueueAdd, queue_add, Scope.SUBMIT),
-    "thread/queue/list": Method(QueueList, queue_list),
+    "thread/queue/list": Method(QueueList, queue_list, Scope.READ),
     "thread/queue/delete": Method(QueueDelete, queue_delete, Scope.SUBMIT, waits=True),
     "thread/queue/reorder": Method(QueueReorder, queue_reorder, Scope.SUBMIT, waits=True),
     "thread/queue/start": Method(QueueStart, queue_start, Scope.SUBMIT, waits=True),

@@ -25,6 +25,7 @@ from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_
 from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_running_turn
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.app_server.write_settings import session_json
+from orchestrator.gateways.principals import Scope
 from orchestrator.protocol import ops
 from orchestrator.protocol.events import TaskStarted
 from orchestrator.protocol.ids import SubmissionId
@@ -171,4 +172,4 @@ def open_requests(session: SessionId, events: Iterable[Event]) -> list[RequestOp
     return list(asked.values())
 
 
-METHODS: Mapping[str, Method] = {"thread/resume": Method(ThreadResume, thread_resume)}
+METHODS: Mapping[str, Method] = {"thread/resume": Method(ThreadResume, thread_resume, Scope.READ)}

@@ -393,7 +393,7 @@ METHODS: Mapping[str, Method] = {
             {"dynamicTools", "environments", "permissions", "selectedCapabilityRoots", "multiAgentMode"}
         ),
     ),
-    "thread/unsubscribe": Method(ThreadParams, thread_unsubscribe),
+    "thread/unsubscribe": Method(ThreadParams, thread_unsubscribe, Scope.READ),
     "thread/compact/start": Method(ThreadParams, compact_start, Scope.SUBMIT),
     "turn/start": Method(
         TurnStartParams,

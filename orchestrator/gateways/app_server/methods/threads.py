@@ -382,13 +382,13 @@ async def background_terminals(door: Door, params: OneThread) -> Result:
 
 
 METHODS: Mapping[str, Method] = {
-    "thread/list": Method(ThreadList, thread_list),
-    "thread/search": Method(ThreadSearch, thread_search),
-    "thread/loaded/list": Method(PageParams, loaded_list),
-    "thread/read": Method(ThreadRead, thread_read),
-    "thread/turns/list": Method(TurnsList, turns_list, waits=True),
-    "thread/items/list": Method(ItemsList, items_list, waits=True),
+    "thread/list": Method(ThreadList, thread_list, Scope.READ),
+    "thread/search": Method(ThreadSearch, thread_search, Scope.READ),
+    "thread/loaded/list": Method(PageParams, loaded_list, Scope.READ),
+    "thread/read": Method(ThreadRead, thread_read, Scope.READ),
+    "thread/turns/list": Method(TurnsList, turns_list, Scope.READ, waits=True),
+    "thread/items/list": Method(ItemsList, items_list, Scope.READ, waits=True),
     "thread/name/set": Method(SetName, set_name, Scope.SUBMIT, waits=True),
-    "thread/goal/get": Method(OneThread, goal_get),
-    "thread/backgroundTerminals/list": Method(OneThread, background_terminals),
+    "thread/goal/get": Method(OneThread, goal_get, Scope.READ),
+    "thread/backgroundTerminals/list": Method(OneThread, background_terminals, Scope.READ),
 }

@@ -34,7 +34,7 @@ from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.views.threads import Thread, threads
+from orchestrator.views.threads import Thread, thread, threads
 
 MOST_LISTED, USUAL_LISTED = 100, 25
 MOST_ITEMS = 1_000
@@ -123,13 +123,12 @@ async def new_conversation(door: Door, params: NewConversation) -> Result:
         "conversationId": born.head.session,
         "model": born.settings.model,
         **effort,
-        "rolloutPath": born.rollout_path,
+        "rolloutPath": "" if door.principal.is_tenant else born.rollout_path,
     }
 
 
 def _path(head: SessionHead) -> str:
-    meta = orjson.loads(head.meta) if head.meta else {}
-    return str(meta.get("rollout_path") or "")
+    return thread(head).path or ""
 
 
 class ListConversations(V1Params):
@@ -371,18 +370,18 @@ async def _ended(door: Door, head: SessionHead) -> str | None:
         return None
 
 
-def _method(params: type[Params], answer: Any, scope: Scope = Scope.READ, *, waits: bool = False) -> Method:
+def _method(params: type[Params], answer: Any, scope: Scope, *, waits: bool = False) -> Method:
     return Method(params, answer, scope, waits=waits, before_initialize=True)
 
 
 METHODS: Mapping[str, Method] = {
     "newConversation": _method(NewConversation, new_conversation, Scope.SUBMIT),
-    "listConversations": _method(ListConversations, list_conversations),
+    "listConversations": _method(ListConversations, list_conversations, Scope.READ),
     "resumeConversation": _method(ResumeConversation, resume_conversation, Scope.SUBMIT),
     "archiveConversation": _method(ArchiveConversation, archive_conversation, Scope.SUBMIT),
-    "getConversationSummary": _method(GetSummary, get_summary),
-    "addConversationListener": _method(OfConversation, add_listener),
-    "removeConversationListener": _method(RemoveListener, remove_listener),
+    "getConversationSummary": _method(GetSummary, get_summary, Scope.READ),
+    "addConversationListener": _method(OfConversation, add_listener, Scope.READ),
+    "removeConversationListener": _method(RemoveListener, remove_listener, Scope.READ),
     "sendUserMessage": _method(SendUserMessage, send_user_message, Scope.SUBMIT),
     "sendUserTurn": _method(SendUserTurn, send_user_turn, Scope.SUBMIT),
     "interruptConversation": _method(OfConversation, interrupt_conversation, Scope.SUBMIT, waits=True),

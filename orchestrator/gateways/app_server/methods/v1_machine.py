@@ -12,12 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
-from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
+from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods import account
+from orchestrator.gateways.app_server.methods.config import write
 from orchestrator.gateways.app_server.methods.handshake import named_agent
 from orchestrator.gateways.app_server.methods.v1 import V1Params
-from orchestrator.gateways.app_server.offer import is_owner
-from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite
+from orchestrator.gateways.app_server.ports import ConfigWrite
 from orchestrator.gateways.app_server.write_settings import sandbox_of
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Scope
@@ -32,8 +32,6 @@ _POLICY: TypeAdapter[SandboxPolicy] = TypeAdapter(SandboxPolicyField)
 
 async def job_result(door: Door, job: j.Job, result: type[j.Result]) -> j.Result:
     """The result of a job of the gateway's pool; raises `RpcError`."""
-    if not is_owner(door.principal):
-        raise RpcError("files and commands of the machine are its user's: work in a session instead")
     if door.ports.jobs is None:
         raise RpcError("this gateway has no pool to do it", Code.INTERNAL)
     try:
@@ -205,7 +203,7 @@ async def get_user_saved_config(door: Door, _: NoParams) -> Result:
     }
     if policy["mode"] == "workspace-write":
         config["sandboxSettings"] = {
-            "writableRoots": list(policy.get("writable_roots") or ()),
+            "writableRoots": list(policy.get("writable_roots") or ()) if door.principal.sees_machine else [],
             "networkAccess": bool(policy.get("network_access")),
             "excludeTmpdirEnvVar": bool(policy.get("exclude_tmpdir_env_var")),
             "excludeSlashTmp": bool(policy.get("exclude_slash_tmp")),
@@ -224,16 +222,8 @@ class SetDefaultModel(V1Params):
 
 async def set_default_model(door: Door, params: SetDefaultModel) -> Result:
     """Writes the settings' file of the machine's user; the gateway reads it when it starts anew."""
-    if not is_owner(door.principal) or door.principal.token or door.ports.write_settings is None:
-        raise RpcError(
-            "the settings' file is the machine's user's: name the model in newConversation instead"
-        )
     effort = None if params.reasoning_effort is None else params.reasoning_effort.value
-    try:
-        edits = ((("model",), params.model), (("model_reasoning_effort",), effort))
-        await door.ports.write_settings(ConfigWrite(edits))
-    except BadSetting as error:
-        raise RpcError(str(error)) from None
+    await write(door, ConfigWrite(((("model",), params.model), (("model_reasoning_effort",), effort))))
     return {}
 
 
@@ -289,25 +279,27 @@ async def logout(door: Door, params: NoParams) -> Result:
     return {}
 
 
-def _method(params: type[Params], answer: Any, scope: Scope = Scope.READ, *, waits: bool = False) -> Method:
-    return Method(params, answer, scope, waits=waits, before_initialize=True)
+def _method(
+    params: type[Params], answer: Any, scope: Scope, whose: Whose = Whose.ANYONES, *, waits: bool = False
+) -> Method:
+    return Method(params, answer, scope, whose, waits=waits, before_initialize=True)
 
 
 METHODS: Mapping[str, Method] = {
-    "execOneOffCommand": _method(ExecOneOff, exec_one_off, Scope.SUBMIT, waits=True),
-    "command/exec": Method(CommandExec, command_exec, Scope.SUBMIT, waits=True),
-    "gitDiffToRemote": _method(GitDiff, git_diff_to_remote, waits=True),
-    "fuzzyFileSearch": _method(FuzzySearch, fuzzy_file_search, waits=True),
-    "fs/readFile": Method(OfPath, read_file, waits=True),
-    "fs/readDirectory": Method(OfPath, read_directory, waits=True),
-    "fs/getMetadata": Method(OfPath, get_metadata, waits=True),
-    "getUserAgent": _method(NoParams, get_user_agent),
-    "userInfo": _method(NoParams, user_info),
-    "getAuthStatus": _method(AuthStatus, get_auth_status),
-    "getUserSavedConfig": _method(NoParams, get_user_saved_config),
-    "setDefaultModel": _method(SetDefaultModel, set_default_model, Scope.ADMIN),
-    "loginApiKey": _method(LoginApiKey, login_api_key, Scope.ADMIN),
-    "loginChatGpt": _method(NoParams, login_chatgpt, Scope.ADMIN),
-    "cancelLoginChatGpt": _method(CancelLogin, cancel_login, Scope.ADMIN),
-    "logoutChatGpt": _method(NoParams, logout, Scope.ADMIN),
+    "execOneOffCommand": _method(ExecOneOff, exec_one_off, Scope.APPROVE, Whose.MACHINES, waits=True),
+    "command/exec": Method(CommandExec, command_exec, Scope.APPROVE, Whose.MACHINES, waits=True),
+    "gitDiffToRemote": _method(GitDiff, git_diff_to_remote, Scope.APPROVE, Whose.MACHINES, waits=True),
+    "fuzzyFileSearch": _method(FuzzySearch, fuzzy_file_search, Scope.APPROVE, Whose.MACHINES, waits=True),
+    "fs/readFile": Method(OfPath, read_file, Scope.APPROVE, Whose.MACHINES, waits=True),
+    "fs/readDirectory": Method(OfPath, read_directory, Scope.APPROVE, Whose.MACHINES, waits=True),
+    "fs/getMetadata": Method(OfPath, get_metadata, Scope.APPROVE, Whose.MACHINES, waits=True),
+    "getUserAgent": _method(NoParams, get_user_agent, Scope.READ),
+    "userInfo": _method(NoParams, user_info, Scope.READ),
+    "getAuthStatus": _method(AuthStatus, get_auth_status, Scope.READ),
+    "getUserSavedConfig": _method(NoParams, get_user_saved_config, Scope.READ),
+    "setDefaultModel": _method(SetDefaultModel, set_default_model, Scope.ADMIN, Whose.SETTINGS),
+    "loginApiKey": _method(LoginApiKey, login_api_key, Scope.ADMIN, Whose.KEYS),
+    "loginChatGpt": _method(NoParams, login_chatgpt, Scope.ADMIN, Whose.KEYS),
+    "cancelLoginChatGpt": _method(CancelLogin, cancel_login, Scope.ADMIN, Whose.KEYS),
+    "logoutChatGpt": _method(NoParams, logout, Scope.ADMIN, Whose.KEYS),
 }
