@@ -336,9 +336,9 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
 
 
 def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
-    """A request in two lines, with their styles; questions have a line each for their answers."""
+    """A request in a few lines, with their styles: first what it does and where, then why it is asked."""
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.event_text import prefix_text
+    from orchestrator.views.event_text import prefix_text, reason_texts
     from orchestrator.views.questions import is_secret, name_of, options_of
 
     agent = f"agent {one.asked.agent_path}" + (f" ({one.label})" if one.label else "")
@@ -346,6 +346,10 @@ def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     parts = (one.title, agent if one.asked.agent_id else "the root", one.folder)
     yield f"{waits} {one.tree}  {one_line(' · '.join(part for part in parts if part))}", "bold"
     yield f"     {one_line(f'{one.asked.call}  {_wish(one)}')}", ""
+    if one.asked.where:
+        yield f"       {one_line(one.asked.where)}", "bold red" if one.asked.outside else ""
+    for reason in reason_texts(one.asked.request):
+        yield f"       {one_line(reason)}", "dim"
     if prefix := prefix_text(one.asked.request):
         yield f"       --amend {one.asked.call} allows whatever begins with {one_line(prefix)}", "dim"
     for step in one.asked.request["proposal"]["plan"]["plan"] if one.asked.plans else ():
@@ -370,5 +374,4 @@ def _wish(one: Needed) -> str:
     verb = "run" if request["type"] == "exec_approval_request" else "change"
     variables = variables_text(request) if verb == "run" else ""
     parts = (f"{verb} {one.asked.subject}", f"with {variables}" if variables else "")
-    reason = f" ({request['reason']})" if request.get("reason") else ""
-    return " ".join(part for part in parts if part) + reason
+    return " ".join(part for part in parts if part)

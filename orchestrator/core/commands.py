@@ -53,6 +53,8 @@ class Moment:
     rules: Rules = field(default_factory=Rules)
     jitter: float = 1.0
     """Scales a retry's delay, 0.9..1.1."""
+    machine: str = ""
+    """The name of the worker's machine, which requests to people state; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

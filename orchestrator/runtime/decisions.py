@@ -129,7 +129,8 @@ class Decisions:
 
     def _moment(self, step: Step) -> c.Moment:
         at = step.position
-        return c.Moment(step.at_ms, self._claim.epoch, at.seq, self._rules(at.state), self._ports.jitter())
+        rules, ports = self._rules(at.state), self._ports
+        return c.Moment(step.at_ms, self._claim.epoch, at.seq, rules, ports.jitter(), ports.machine)
 
     def _rules(self, state: State) -> Rules:
         retries = self._ports.models.retries(state.in_force.model_provider)

@@ -132,6 +132,8 @@ class Ports:
     """Counts while the machine sleeps: a lease does, too."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    machine: str = ""
+    """The name of this worker's machine, which requests to people state."""
     jitter: Callable[[], float] = field(default=lambda: 0.9 + secrets.randbelow(2001) / 10_000)
     spawn: Spawn = _spawn
     observer: Observer | None = None

@@ -14,6 +14,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import OpenApproval
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
+from orchestrator.core.decide.approval_events import OpenRequest
 from orchestrator.core.entries import milliseconds
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected
@@ -21,6 +22,7 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.tree import ROOT
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.full_log import read_all
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import path_beside
@@ -139,21 +141,21 @@ def looks_up(call: Call) -> bool:
 
 
 def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | None:
-    asked = orjson.loads(approval.payload)
-    if asked.get("tree") != tree or not asked.get("agent_id") or approval.opened_ms > at_ms:
+    asked = OpenRequest.read(orjson.loads(approval.payload))
+    if asked.tree != tree or not asked.agent_id or approval.opened_ms > at_ms:
         return None
     return PendingBelow(
-        asked["agent_id"],
+        asked.agent_id,
         approval.session,
         CallId(approval.key),
-        asked["turn"],
-        asked.get("sandboxed"),
-        asked.get("kind", ""),
-        _asks_for_a_secret(asked["event"]),
+        asked.turn,
+        asked.sandboxed,
+        asked.kind,
+        _asks_for_a_secret(asked.event),
     )
 
 
-def _asks_for_a_secret(event: dict[str, Any]) -> bool:
+def _asks_for_a_secret(event: JsonMapping) -> bool:
     return any(question.get("isSecret") for question in event.get("questions") or ())
 
 

@@ -30,10 +30,13 @@ from orchestrator.views.event_text import (
     client_result_text,
     command_text,
     finding_text,
+    is_outside,
     lifecycle_text,
     mcp_call_text,
     mcp_result_text,
     prefix_text,
+    reach_text,
+    reason_texts,
     resolved_text,
     review_asked_text,
     review_verdict_text,
@@ -236,7 +239,8 @@ class Live:
             if len(lines) > DIFF_LINES:
                 self.line(f"  … {len(lines) - DIFF_LINES} more lines", "dim")
         if left_out := message.get("changes_left_out"):
-            self.line(f"… {left_out:,} more files, which are not shown", "bold yellow")
+            are = "is" if left_out == 1 else "are"
+            self.line(f"… {counted(left_out, 'more file')}, which {are} not shown", "bold yellow")
 
     def _plan(self, message: Mapping[str, Any]) -> None:
         if message.get("explanation"):
@@ -339,20 +343,28 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
     elif is_elicitation(request):
         agent = f" for {who.strip()}" if who else ""
         live.line(f"? the MCP server {one_line(request['server_name'])} asks{agent}", "bold yellow")
+        live.line(f"  {reach_text(request)}", "yellow")
         live.line("  " + plain(request["message"]).replace("\n", "\n  │ "), "bold")
     elif request["type"] == "exec_approval_request":
-        live.line(f"? {who}wants to run in {one_line(request['cwd'])}", "bold yellow")
+        live.line(f"? {who or 'the agent '}wants to run a command", "bold yellow")
+        _show_reach(live, request)
         if variables := variables_text(request):
             live.line(f"  with {one_line(variables)}", "bold yellow")
         live.line("  " + command_text(request["command"]).replace("\n", "\n  │ "), "bold")
         if prefix := prefix_text(request):
             live.line(f"  p: run in this session whatever begins with {one_line(prefix)}", "yellow")
     else:
-        live.line(f"? {who}wants to change files", "bold yellow")
+        live.line(f"? {who or 'the agent '}wants to change files", "bold yellow")
+        _show_reach(live, request)
         live.changes(request)
-    for name, text in (("reason", "because: {}"), ("grant_root", "asks to write below {} from now on")):
-        if request.get(name):
-            live.line(f"  {text.format(one_line(str(request[name])))}", "yellow")
+    for reason in reason_texts(request):
+        live.line(f"  {one_line(reason)}", "yellow")
+    if request.get("grant_root"):
+        live.line(f"  asks to write below {one_line(str(request['grant_root']))} from now on", "yellow")
+
+
+def _show_reach(live: Live, request: Mapping[str, Any]) -> None:
+    live.line(f"  {one_line(reach_text(request))}", "bold red" if is_outside(request) else "yellow")
 
 
 def _show_questions(live: Live, request: Mapping[str, Any], who: str) -> None:
@@ -379,7 +391,8 @@ def reminder(request: Mapping[str, Any]) -> str:
         wish = f"run: {command_text(request['command'])}"
     else:
         wish = f"change: {', '.join(request['changes'])}"
-    return _cut(one_line(f"{who} wants to {wish}"))
+    where = " OUTSIDE THE SANDBOX" if is_outside(request) else ""
+    return _cut(one_line(f"{who} wants to {wish.replace(':', f'{where}:', 1)}"))
 
 
 def _cut(shown: str) -> str:

@@ -21,7 +21,7 @@ from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
 from orchestrator.terminal.text import one_line
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import command_text, review_verdict_text
+from orchestrator.views.event_text import command_text, reach_text, reason_texts, review_verdict_text
 from orchestrator.views.open_requests import ASKS
 from orchestrator.views.questions import call_id_of, is_elicitation, is_plan, is_question, subject_of
 
@@ -144,8 +144,10 @@ def asked(request: Mapping[str, Any]) -> dict[str, Any]:
         }
     else:
         told["paths"] = [_cut(path, SHORT_CHARS) for path in list(request["changes"])[:PATHS]]
-    if request.get("reason"):
-        told["reason"] = _cut(request["reason"])
+    if not (is_question(request) or is_plan(request)):
+        told["where"] = _cut(reach_text(request))
+    if reasons := "; ".join(reason_texts(request)):
+        told["reason"] = _cut(reasons)
     return told
 
 

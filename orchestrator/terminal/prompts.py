@@ -14,6 +14,7 @@ from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.gateways.approvals import amendment_of, answer_op, plan_op, questions_op
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import Decision, ReviewDecision
+from orchestrator.views.event_text import is_outside
 from orchestrator.views.questions import (
     INPUT,
     is_elicitation,
@@ -72,7 +73,8 @@ class Prompt:
         if is_elicitation(self.request):
             return ELICITATION
         if not is_question(self.request):
-            return APPROVAL if amendment_of(self.request) is None else APPROVAL_WITH_PREFIX
+            words = APPROVAL if amendment_of(self.request) is None else APPROVAL_WITH_PREFIX
+            return f"Outside the sandbox. {words}" if is_outside(self.request) else words
         question = self._questions[self._place]
         how = "your words"
         if self.hides:

@@ -17,13 +17,13 @@ import orjson
 from orchestrator.broker.records import OpenApproval, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls.prefixes import amended
-from orchestrator.core.decide.approval_events import WITHDRAWN
+from orchestrator.core.decide.approval_events import WITHDRAWN, OpenRequest
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import Contradiction, ViewError
-from orchestrator.views.event_text import command_text, variables_text
+from orchestrator.views.event_text import command_text, is_outside, reach_text, variables_text
 from orchestrator.views.patterns import denies, names_call, why_not_allowed
 from orchestrator.views.questions import (
     LISTED,
@@ -73,6 +73,25 @@ class Asked:
     """The end of the session's log when the request was listed: the decision comes after that entry."""
     pool: str = ""
     """The pool whose workers may take the answer."""
+    sandboxed: bool | None = None
+    """How its command runs if it is approved, as the queue has it; None: nothing runs, or it was not said."""
+
+    @property
+    def where(self) -> str:
+        """Where it would run and what it could do, in Dendro's words; empty if nothing runs."""
+        if self.asks or self.plans or self.for_client:
+            return ""
+        known = self.request.get("reach") is not None or self.sandboxed is None
+        if known or self.request["type"] != "exec_approval_request":
+            return reach_text(self.request)
+        place = "in the sandbox" if self.sandboxed else "OUTSIDE THE SANDBOX"
+        return f"{place}, in {self.request['cwd']}: an older version has asked, and no more is recorded"
+
+    @property
+    def outside(self) -> bool:
+        """Whether its call would leave the sandbox, as far as that is known."""
+        old_command = self.request["type"] == "exec_approval_request" and self.sandboxed is False
+        return is_outside(self.request) or (self.request.get("reach") is None and old_command)
 
     @property
     def subject(self) -> str:
@@ -137,6 +156,10 @@ class Asked:
             "agent_path": self.agent_path,
             "call_id": self.call_id,
             "opened_ms": self.opened_ms,
+            "where": self.where or None,
+            "sandboxed": self.sandboxed
+            if (reach := self.request.get("reach")) is None
+            else reach["sandboxed"],
             "request": dict(self.request),
         }
 
@@ -160,15 +183,16 @@ async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
 async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) -> Asked:
     told = orjson.loads(approval.payload)
     texts = await found.large_texts(head.tree, references(told))
-    whole = resolve(told, texts.get)
+    open_request = OpenRequest.read(resolve(told, texts.get))
     return Asked(
         session=approval.session,
         tree=head.tree,
-        agent_id=whole.get("agent_id", 0),
-        agent_path=whole.get("agent_path", "0"),
+        agent_id=open_request.agent_id,
+        agent_path=open_request.agent_path,
         call_id=approval.key,
         opened_ms=approval.opened_ms,
-        request=whole["event"],
+        request=open_request.event,
+        sandboxed=open_request.sandboxed,
         seq=head.seq,
         pool=head.pool,
     )

@@ -126,6 +126,41 @@ def variables_text(request: Mapping[str, Any]) -> str:
     return said.replace("\n", "␊")
 
 
+# ── where a call would run ────────────────────────────────────────────────────────────────────
+
+
+def is_outside(request: Mapping[str, Any]) -> bool:
+    """Whether a request says that its call would leave the sandbox."""
+    reach = request.get("reach")
+    return reach is not None and not reach["sandboxed"]
+
+
+def reach_text(request: Mapping[str, Any]) -> str:
+    """Where the call of a request would run and what it could do, in Dendro's words."""
+    if request["type"] == "elicitation_request":
+        return (
+            "the MCP server runs outside of the sandbox; an answer goes to it, and lets nothing run in Dendro"
+        )
+    if request.get("reach") is not None:
+        return str(request["reach"]["text"])
+    folder = f" (in {request['cwd']})" if request.get("cwd") else ""
+    return f"where it would run{folder} is not recorded: an older version of Dendro has asked"
+
+
+def reason_texts(request: Mapping[str, Any]) -> list[str]:
+    """Why it is asked: Dendro's reason, then the model's own words, named as its words."""
+    reach = request.get("reach")
+    if reach is None:
+        return [f"reason given: {request['reason']}"] if request.get("reason") else []
+    why = [f"asked because: {reach['why']}"] if reach.get("why") else []
+    return [*why, *([f"the agent says: “{reach['says']}”"] if reach.get("says") else [])]
+
+
+def told_text(request: Mapping[str, Any]) -> str:
+    """All of it in one line, for clients that show a reason alone."""
+    return "; ".join((reach_text(request), *reason_texts(request)))
+
+
 def review_asked_text(message: Mapping[str, Any]) -> str:
     """The subject of a code review: the person's hint, or what the reviewer is asked for."""
     target = message.get("target") or {}

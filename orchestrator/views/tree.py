@@ -25,7 +25,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.turn_calls import Phase
-from orchestrator.views.event_text import command_text, mcp_call_text
+from orchestrator.views.event_text import command_text, is_outside, mcp_call_text
 from orchestrator.views.questions import LISTED, subject_of
 from orchestrator.views.status import session_status, wants_worker
 
@@ -244,7 +244,8 @@ def message_summary(message: Mapping[str, Any]) -> str:
         case "mcp_tool_call_begin":
             return f"⚙ {_first_line(mcp_call_text(message))}"
         case "exec_approval_request":
-            return f"? {_first_line(command_text(message['command']))}"
+            where = "outside the sandbox: " if is_outside(message) else ""
+            return f"? {where}{_first_line(command_text(message['command']))}"
         case "apply_patch_approval_request" | "patch_apply_begin":
             return _changed_files(message)
         case kind if kind in LISTED:

@@ -123,6 +123,7 @@ async def running_worker(
             extend = _all(supervisor, folders, hosts)
             texts = PatientTexts(opened.blobs, asyncio.sleep)
             ports = Ports(
+                machine=socket.gethostname(),
                 broker=opened.broker,
                 texts=texts,
                 models=models,

@@ -85,7 +85,9 @@ def test_without_a_terminal_an_approval_parks_the_session_for_whoever_comes(mach
             person.type("\x04")
             assert person.exit_code() == 0
         told = user.run("logs", row["session_id"]).stdout
-        assert told.index("? wants to run") < told.index(" was approved by ") < told.index("$ touch")
+        assert (
+            told.index("? the agent wants to run") < told.index(" was approved by ") < told.index("$ touch")
+        )
     assert (machine.folder / "made.txt").exists()
 
 

@@ -149,7 +149,12 @@ def test_person_who_is_asked_reads_the_variables_of_the_command() -> None:
     live = Live(Console(file=out, width=200), streaming=False)
     request = {"type": "exec_approval_request", "call_id": "c", "command": ["ls"], "cwd": "/w"}
     show_request(live, {**request, "env": {"LD_PRELOAD": "/w/a\nb\x1b[2K"}})
-    assert out.getvalue() == "? wants to run in /w\n  with LD_PRELOAD='/w/a␊b␛[2K' \n  ls\n"
+    assert out.getvalue().splitlines() == [
+        "? the agent wants to run a command",
+        "  where it would run (in /w) is not recorded: an older version of Dendro has asked",
+        "  with LD_PRELOAD='/w/a␊b␛[2K' ",
+        "  ls",
+    ]
 
 
 def test_text_without_controls_is_left_alone() -> None:

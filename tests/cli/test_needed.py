@@ -13,17 +13,22 @@ from orchestrator.protocol.policy import ApprovedExecpolicyAmendment
 from orchestrator.terminal.faults import Fault
 from orchestrator.views.approvals import Asked, Needed
 
-REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reason": "a\nb"}
+REACH = {"sandboxed": False, "text": "OUTSIDE THE SANDBOX, in /w", "why": "a\nb", "says": "c\nd"}
+REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reach": REACH}
 
 
-def test_person_reads_in_two_lines_who_needs_them_and_what_for() -> None:
+def test_person_reads_who_needs_them_what_for_and_where_it_would_run() -> None:
     asked = Asked(SessionId("s"), TreeId("t"), 3, "0/3", "c1", 1_000, REQUEST, 9)
     needed = Needed(asked, "7c1e95aa", "Fix the\nparser", "tests", "/home/me/parser")
     assert [line for line, _ in needed_lines(needed, 1_000 + 7 * 60_000)] == [
         "7m   7c1e95aa  Fix the␊parser · agent 0/3 (tests) · /home/me/parser",
-        "     3:c1  run npm test␊rm x (a␊b)",
+        "     3:c1  run npm test␊rm x",
+        "       OUTSIDE THE SANDBOX, in /w",
+        "       asked because: a␊b",
+        "       the agent says: “c␊d”",
     ]
     value = needed.value()
+    assert (value["where"], value["sandboxed"]) == ("OUTSIDE THE SANDBOX, in /w", False)
     assert (value["title"], value["label"], value["cwd"]) == ("Fix the\nparser", "tests", "/home/me/parser")
 
 
@@ -32,6 +37,26 @@ PREFIX = {**REQUEST, "command": ["npm", "test"], "proposed_execpolicy_amendment"
 
 def open_request(call: str, request: Mapping[str, object], agent: int = 3) -> Asked:
     return Asked(SessionId("s"), TreeId("t"), agent, f"0/{agent}", call, 1_000, request, 9)
+
+
+OLD = {"type": "exec_approval_request", "command": ["make"], "cwd": "/w", "reason": "Build it."}
+
+
+@pytest.mark.parametrize(
+    ("stored", "where", "outside"),
+    [
+        (False, "OUTSIDE THE SANDBOX, in /w: an older version has asked, and no more is recorded", True),
+        (True, "in the sandbox, in /w: an older version has asked, and no more is recorded", False),
+        (None, "where it would run (in /w) is not recorded: an older version of Dendro has asked", False),
+    ],
+)
+def test_request_of_an_older_version_says_what_its_queue_has(
+    stored: bool | None, where: str, outside: bool
+) -> None:
+    asked = Asked(SessionId("s"), TreeId("t"), 3, "0/3", "c1", 1_000, OLD, 9, sandboxed=stored)
+    lines = [line.strip() for line, _ in needed_lines(Needed(asked, "7c1e95aa", "", "", "/w"), 2_000)]
+    assert lines[1:] == ["3:c1  run make", where, "reason given: Build it."]
+    assert (asked.outside, asked.value()["sandboxed"]) == (outside, stored)
 
 
 def test_person_reads_which_prefix_an_answer_may_allow() -> None:

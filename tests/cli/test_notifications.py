@@ -59,7 +59,8 @@ async def test_program_is_given_what_an_agent_asks_for(tmp_path: Path) -> None:
     [told] = await Person(tmp_path).called(event)
     assert told == {
         "type": "approval-requested", "thread-id": "thread", "turn-id": "t1", "cwd": "/w", "call-id": "c1",
-        "agent-id": 3, "command": "rm -r x", "reason": "cleanup",
+        "agent-id": 3, "command": "rm -r x", "reason": "reason given: cleanup",
+        "where": "where it would run (in /w) is not recorded: an older version of Dendro has asked",
     }  # fmt: skip
 
 

@@ -79,7 +79,7 @@ def test_agents_are_spoken_of_by_their_labels_once_they_are_known() -> None:
     live.show(Event("", {"type": "subagent_lifecycle", **made}))
     settled = {"call_id": "c", "decision": "denied", "who": "me", "agent_id": 4}
     live.show(Event("", {"type": "request_resolved", **settled}))
-    assert "? agent 3 (tests) wants to run in /w" in shown(on)
+    assert "? agent 3 (tests) wants to run a command" in shown(on)
     assert "request c of agent 4 (docs) was denied by me" in shown(on)
 
 

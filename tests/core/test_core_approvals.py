@@ -340,7 +340,7 @@ def test_command_that_the_sandbox_stopped_is_asked_about_again_under_on_failure(
     session.assessed("c1", a_command("make"))
     seen = session.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
     assert seen.types == ["exec_command_end", "exec_approval_request"]
-    assert seen.one("exec_approval_request")["reason"] == UNSANDBOXED_REASON
+    assert seen.one("exec_approval_request")["reach"]["why"] == UNSANDBOXED_REASON
     session.decides("c1", "approved")
     assert sandboxed(session.call("c1")) is False
     session.finishes("c1", "built", events=(exec_end("c1"),))

@@ -88,7 +88,9 @@ def test_person_is_told_when_a_command_would_run_without_confinement() -> None:
 
 def test_justification_of_an_escalated_command_is_shown() -> None:
     command = a_command("make", escalated=True, justification="needs the network")
-    assert command.judged(settings(ON_REQUEST, WORKSPACE), frozenset()) == Ask("needs the network", False)
+    assert command.judged(settings(ON_REQUEST, WORKSPACE), frozenset()) == Ask(
+        None, False, says="needs the network"
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -120,7 +120,7 @@ def test_custom_call_without_a_question_runs_at_once() -> None:
 def test_custom_call_is_asked_about_with_its_name_and_its_line() -> None:
     waiting = session(toy(ask="it speaks"))
     asked = waiting.seen[-1].one("exec_approval_request")
-    assert (asked["command"], asked["reason"]) == (["toy", "says hello"], "it speaks")
+    assert (asked["command"], asked["reach"]["why"]) == (["toy", "says hello"], "it speaks")
     waiting.decides("c1", "denied")
     assert waiting.output_of("c1") == "tool call rejected by user"
 

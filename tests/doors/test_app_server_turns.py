@@ -295,6 +295,7 @@ async def test_all_clients_of_a_thread_are_asked_and_the_first_answer_counts(
         await said(peer, thread)
         first, second = await asked(peer), await asked(other)
         assert first["params"] == second["params"]
+        assert first["params"]["reason"].startswith("OUTSIDE THE SANDBOX, in ")
         other.send({"id": second["id"], "result": {"decision": "accept"}})
         for one, request in ((peer, first), (other, second)):
             resolved = await one.until("serverRequest/resolved")

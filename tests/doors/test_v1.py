@@ -129,6 +129,7 @@ async def test_malformed_answer_denies_and_an_error_leaves_the_question_to_other
     params = asked["params"]
     assert params["conversationId"] == params["conversation_id"] == conversation
     assert params["callId"] == params["call_id"] == "c1"
+    assert params["reason"].startswith("OUTSIDE THE SANDBOX, in ")
     assert events(peer, "exec_approval_request"), "the event comes first"
     peer.send({"id": asked["id"], "result": {"decision": "perhaps"}})
     asked = await request(peer)

@@ -131,7 +131,7 @@ async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
     (asked,) = await armed.logged_events(session, "apply_patch_approval_request")
     shown, left_out = len(asked["changes"]), asked["changes_left_out"]
     assert shown + left_out == SEVERAL
-    assert asked["reason"] == f"2,000 files change, and {left_out:,} of them are not shown"
+    assert asked["reach"]["why"] == f"2,000 files change, and {left_out:,} of them are not shown"
     assert "more than it shows" in why_not_allowed(f"{tmp_path}/*", asked)
     assert list(tmp_path.iterdir()) == []
     await armed.approve_patch(session, "p1", "approved_for_session")

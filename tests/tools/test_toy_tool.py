@@ -131,7 +131,7 @@ async def test_tool_runs_streams_and_asks(tmp_path: Path, redis_server: RedisSer
     ):
         await talk.turn()
         asked = talk.one("exec_approval_request")
-        assert (asked["command"], asked["reason"]) == (["toy", "says hello world"], "it speaks aloud")
+        assert (asked["command"], asked["reach"]["why"]) == (["toy", "says hello world"], "it speaks aloud")
         begun, ended = talk.one("mcp_tool_call_begin"), talk.one("mcp_tool_call_end")
         assert begun["invocation"]["server"] == "custom"
         assert begun["invocation"]["arguments"]["words"] == ["hello", "world"]

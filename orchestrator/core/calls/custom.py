@@ -17,7 +17,7 @@ from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.forms import TEXT, TEXTS
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
-from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallEnd
+from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallEnd, Reach
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CUSTOM_SERVER, McpInvocation, text_result
 from orchestrator.protocol.scalars import LargeText
@@ -77,9 +77,9 @@ class CustomWork(Invoked):
     def asked(self, timer: int) -> CustomWork:
         return replace(self, timer=timer)
 
-    def request(self, call_id: CallId, reason: str | None) -> ExecApprovalRequest:
+    def request(self, call_id: CallId, reach: Reach) -> ExecApprovalRequest:
         return ExecApprovalRequest(
-            command=(self.tool, self.summary), cwd=self.cwd, call_id=call_id, reason=reason or None
+            command=(self.tool, self.summary), cwd=self.cwd, call_id=call_id, reason=reach.told, reach=reach
         )
 
     @property

@@ -14,7 +14,7 @@ from orchestrator.core.forms import ALWAYS, LIST, TEXT, TEXTS, form
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.commands import ParsedCommand
-from orchestrator.protocol.events import ExecApprovalRequest, ExecCommandBegin, ExecCommandEnd
+from orchestrator.protocol.events import ExecApprovalRequest, ExecCommandBegin, ExecCommandEnd, Reach
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, ExecCommandSource, LargeText
 from orchestrator.protocol.wire import JsonObject, written
@@ -23,6 +23,7 @@ UNSANDBOXED_REASON = "command failed; retry without sandbox?"
 NO_CONFINEMENT_REASON = "this worker cannot confine commands; run it without a sandbox?"
 UNCONFINED = "unconfined:"
 RULE_REASON = "a rule wants this command to be asked about"
+DESTRUCTIVE_REASON = "the command looks destructive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +111,7 @@ class Exec:
         if settings.approval_policy == "never":
             return Refuse(f"{why}; the approval policy is never: not run")
         if isinstance(verdict, Ask):
-            # The model's own reason for leaving the sandbox has to be read as well.
-            reason = f"{why}; {verdict.reason}" if verdict.reason else why
-            return replace(verdict, reason=reason)
+            return replace(verdict, reason=f"{why}; {verdict.reason}" if verdict.reason else why)
         return self._ask(why, not settings.full_access)
 
     def _is_approved(self, settings: TurnSettings, approved: frozenset[str]) -> bool:
@@ -165,7 +164,7 @@ class Exec:
         if self.safe and (free or self.confinable):
             return Run(sandboxed=not free)
         if policy == "untrusted" or self.escalated:
-            return self._ask(self.justification, sandboxed)
+            return self._ask(None, sandboxed)
         if free or self.confinable:
             return Run(sandboxed)
         if policy == "never":
@@ -177,13 +176,13 @@ class Exec:
     def _judged_dangerous(self, policy: str, sandboxed: bool) -> Verdict:
         if policy == "never":
             return Refuse("the command is dangerous, and the approval policy is never: not run")
-        return self._ask("the command looks destructive", sandboxed)
+        return self._ask(DESTRUCTIVE_REASON, sandboxed)
 
     def _ask(self, reason: str | None, sandboxed: bool) -> Ask:
         """Adds to the reason when the command would run without the confinement that it should have."""
-        if not sandboxed or self.confinable:
-            return Ask(reason, sandboxed)
-        return Ask(f"{reason}; {NO_CONFINEMENT_REASON}" if reason else NO_CONFINEMENT_REASON, sandboxed=False)
+        if sandboxed and not self.confinable:
+            reason = f"{reason}; {NO_CONFINEMENT_REASON}" if reason else NO_CONFINEMENT_REASON
+        return Ask(reason, sandboxed and self.confinable, says=self.justification or "")
 
     def work(self, sandboxed: bool) -> ExecWork:
         """The command as it is to run."""
@@ -241,13 +240,14 @@ class ExecWork:
         """The same command without its sandbox."""
         return replace(self, sandboxed=False)
 
-    def request(self, call_id: CallId, reason: str | None) -> ExecApprovalRequest:
+    def request(self, call_id: CallId, reach: Reach) -> ExecApprovalRequest:
         return ExecApprovalRequest(
             command=self.command,
             cwd=self.cwd,
             env=dict(self.env) or None,
             call_id=call_id,
-            reason=reason or None,
+            reason=reach.told,
+            reach=reach,
             proposed_execpolicy_amendment=self.proposed or None,
         )
 

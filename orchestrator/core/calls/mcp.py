@@ -18,7 +18,7 @@ from orchestrator.core.calls.verdict import Ask, Run, Verdict
 from orchestrator.core.forms import TEXT, TEXTS
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
-from orchestrator.protocol.events import ExecApprovalRequest
+from orchestrator.protocol.events import ExecApprovalRequest, Reach
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import McpInvocation
 from orchestrator.protocol.scalars import LargeText
@@ -70,13 +70,14 @@ class McpWork(Invoked):
     def asked(self, timer: int) -> McpWork:
         return replace(self, timer=timer)
 
-    def request(self, call_id: CallId, reason: str | None) -> ExecApprovalRequest:
+    def request(self, call_id: CallId, reach: Reach) -> ExecApprovalRequest:
         shown = orjson.dumps(self.arguments, default=dict).decode()
         return ExecApprovalRequest(
             command=("mcp", self.server, self.tool, shown),
             cwd=self.cwd,
             call_id=call_id,
-            reason=reason or None,
+            reason=reach.told,
+            reach=reach,
         )
 
     @property

@@ -9,12 +9,13 @@ from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
 from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
+from orchestrator.core.counts import counted
 from orchestrator.core.forms import EMPTY, LIST
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import PACKS, Pack
 from orchestrator.core.settings import TurnSettings
-from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd
+from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd, Reach
 from orchestrator.protocol.ids import CallId, SnapshotId
 
 MOST_ASKED_ABOUT = 20
@@ -58,19 +59,23 @@ class Merge:
     def summary(self) -> str:
         """The merge in one line, for people."""
         named = ", ".join(self.names[:MOST_ASKED_ABOUT])
-        return f"merges {self.files} changed files of agent {self.agent_id}" + (f": {named}" if named else "")
+        files = counted(self.files, "changed file")
+        return f"merges {files} of agent {self.agent_id}" + (f": {named}" if named else "")
 
     def judged(self, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
         """The verdict on the merge, as on a patch inside the writable roots."""
         if self.key in approved:
             return Run(sandboxed=False)
+        why = self._held_back(settings)
+        outside = () if why is None else (self.folder or settings.cwd,)
         if settings.approval_policy == "untrusted":
-            return Ask(self.summary, sandboxed=False)
-        if (why := self._held_back(settings)) is None:
+            reason = f"{why}; it {self.summary}" if why else self.summary
+            return Ask(reason, sandboxed=False, outside=outside)
+        if why is None:
             return Run(sandboxed=True)
         if settings.approval_policy == "never":
             return Refuse(f"not merged: {why}, and the approval policy is never")
-        return Ask(f"{why}; it {self.summary}", sandboxed=False)
+        return Ask(f"{why}; it {self.summary}", sandboxed=False, outside=outside)
 
     def _held_back(self, settings: TurnSettings) -> str | None:
         """The reason why the sandbox does not let it be written; None if it does."""
@@ -122,9 +127,14 @@ class MergeWork:
     def asked(self, timer: int) -> MergeWork:
         return replace(self, timer=timer)
 
-    def request(self, call_id: CallId, reason: str | None) -> ApplyPatchApprovalRequest:
+    def request(self, call_id: CallId, reach: Reach) -> ApplyPatchApprovalRequest:
         return ApplyPatchApprovalRequest(
-            changes={}, changes_left_out=self.files or None, call_id=call_id, reason=reason, grant_root=None
+            changes={},
+            changes_left_out=self.files or None,
+            call_id=call_id,
+            reason=reach.told,
+            reach=reach,
+            grant_root=None,
         )
 
     def begin(self, call_id: CallId, *, auto_approved: bool) -> PatchApplyBegin:

@@ -11,7 +11,7 @@ from orchestrator.core.forms import ALWAYS, TEXT, TEXTS, form, read_text, write_
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.commands import FileChange
-from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd
+from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd, Reach
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import LargeText, StoredText
 from orchestrator.protocol.wire import JsonObject, written
@@ -65,15 +65,14 @@ class ApplyPatch:
         if self.keys <= approved:
             return Run(sandboxed=False)
         if settings.approval_policy == "untrusted":
-            return Ask(self._unseen() or None, sandboxed=False)
+            return Ask(self._unseen() or None, sandboxed=False, outside=self.outside)
         if not self.outside:
             return Run(sandboxed=True)
         if settings.approval_policy == "never":
             return Refuse(
                 "writing outside of the project; rejected by the approval policy: " + _first(self.outside)
             )
-        why = "the patch writes outside of the writable roots"
-        return Ask(f"{why}; {self._unseen()}" if self.left_out else why, sandboxed=False)
+        return Ask(self._unseen() or None, sandboxed=False, outside=self.outside)
 
     def _unseen(self) -> str:
         """The reason in a request whose patch is too large to be shown; empty if all of it is shown."""
@@ -126,12 +125,13 @@ class PatchWork:
     def asked(self, timer: int) -> PatchWork:
         return replace(self, timer=timer)
 
-    def request(self, call_id: CallId, reason: str | None) -> ApplyPatchApprovalRequest:
+    def request(self, call_id: CallId, reach: Reach) -> ApplyPatchApprovalRequest:
         return ApplyPatchApprovalRequest(
             changes=self.changes,
             changes_left_out=self.left_out or None,
             call_id=call_id,
-            reason=reason or None,
+            reason=reach.told,
+            reach=reach,
             grant_root=self.grant_root or None,
         )
 

@@ -21,9 +21,14 @@ class Ask:
     """An approval must come first; `sandboxed` says how the call runs if approved."""
 
     reason: str | None
+    """Dendro's own reason for asking."""
     sandboxed: bool
     proposed: tuple[str, ...] = ()
     """The prefix of the command that the approval may allow from now on."""
+    says: str = ""
+    """The model's justification."""
+    outside: tuple[str, ...] = ()
+    """The paths outside of the writable roots that it would write."""
 
 
 @dataclass(frozen=True, slots=True)

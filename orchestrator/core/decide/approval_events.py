@@ -6,10 +6,13 @@ made them in a session without agents.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TypeAlias
 
 from orchestrator.core.commit_parts import TreeNote
 from orchestrator.core.decide.draft import Draft
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
@@ -21,8 +24,8 @@ from orchestrator.protocol.events import (
     RequestResolved,
     RequestUserInput,
 )
-from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.wire import JsonMapping, JsonObject, written
 
 PersonRequest: TypeAlias = (
     ExecApprovalRequest
@@ -37,24 +40,54 @@ WITHDRAWN = "withdrawn"
 """The decision on a request whose turn ended first."""
 
 
+@record
+class OpenRequest:
+    """A request in the fleet's queue, as its agent has put it there; older versions left fields out."""
+
+    event: JsonMapping
+    kind: str = ""
+    """The kind of the call's work, which says what op answers it; empty: it was not said."""
+    turn: SubmissionId = SubmissionId("")
+    sandboxed: bool | None = None
+    """How the call runs if it is approved; None: nothing is run, or it was not said."""
+    tree: str = ""
+    agent_id: AgentId = AgentId(0)
+    agent_path: str = "0"
+
+    @classmethod
+    def read(cls, value: JsonMapping) -> OpenRequest:
+        """The request of a queue's value; members that newer versions add are passed over."""
+        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
+
+    def value(self) -> JsonObject:
+        """As the queue has it."""
+        said = {} if self.sandboxed is None else {"sandboxed": self.sandboxed}
+        return {
+            "kind": self.kind,
+            "turn": self.turn,
+            "event": self.event,
+            **said,
+            "tree": self.tree,
+            "agent_id": self.agent_id,
+            "agent_path": self.agent_path,
+        }
+
+
 def open_request(
     draft: Draft, call_id: str, kind: str, request: PersonRequest, sandboxed: bool | None = None
 ) -> None:
-    """Puts a request, which the session's own log has, into the fleet's queue and before the root.
-
-    `sandboxed` says how a command runs if it is approved; nothing else has it.
-    """
+    """Puts a request, which the session's own log has, into the fleet's queue and before the root."""
     facts = draft.state.facts
-    asked = {
-        "kind": kind,
-        "turn": draft.task.id,
-        "event": written(request),
-        **({} if sandboxed is None else {"sandboxed": sandboxed}),
-        "tree": facts.tree_id,
-        "agent_id": facts.agent_id,
-        "agent_path": facts.agent_path,
-    }
-    draft.open_approval(call_id, asked)
+    asked = OpenRequest(
+        event=written(request),
+        kind=kind,
+        turn=draft.task.id,
+        sandboxed=sandboxed,
+        tree=facts.tree_id,
+        agent_id=facts.agent_id,
+        agent_path=facts.agent_path,
+    )
+    draft.open_approval(call_id, asked.value())
     _publish_at_root(draft, request)
 
 

@@ -33,6 +33,7 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import activity, uses
 from orchestrator.core.decide.process import keep, no_room, seen_ending, write_stdin
+from orchestrator.core.decide.reach import reach_of
 from orchestrator.core.modes import plans
 from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer
@@ -99,20 +100,20 @@ def _carry_out(draft: Draft, call: Call, asked: Runnable, verdict: Verdict) -> N
     match verdict:
         case Run(sandboxed):
             run(draft, call, asked.work(sandboxed), auto_approved=True)
-        case Ask(reason, sandboxed, proposed):
-            work = asked.work(sandboxed)
-            if proposed and isinstance(work, ExecWork):
-                work = work.proposing(proposed)
-            ask(draft, call, work, reason)
+        case Ask():
+            work = asked.work(verdict.sandboxed)
+            if verdict.proposed and isinstance(work, ExecWork):
+                work = work.proposing(verdict.proposed)
+            ask(draft, call, work, verdict)
         case Refuse(text):
             close(draft, call, text)
         case _:
             assert_never(verdict)
 
 
-def ask(draft: Draft, call: Call, work: RunnableWork, reason: str | None) -> None:
+def ask(draft: Draft, call: Call, work: RunnableWork, asked: Ask) -> None:
     """Opens an approval; nothing is held while it waits."""
-    request = work.request(call.call_id, reason)
+    request = work.request(call.call_id, reach_of(draft, work, asked))
     draft.event(request)
     timeout = draft.state.facts.approval_timeout_ms
     if timeout is not None:
@@ -134,7 +135,7 @@ def finished(draft: Draft, command: CallFinished) -> None:
     ):
         for event in command.events:
             draft.event(event)
-        ask(draft, call, work.unconfined(), UNSANDBOXED_REASON)
+        ask(draft, call, work.unconfined(), Ask(UNSANDBOXED_REASON, sandboxed=False))
         return
     if command.keeps:
         keep(draft, call)

@@ -28,6 +28,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.views.event_text import told_text
 from orchestrator.views.questions import call_id_of
 from orchestrator.views.threads import Thread
 
@@ -198,6 +199,7 @@ def request_params(session: SessionId, message: JsonMapping) -> JsonObject:
     """The parameters of a request, each name in both cases: older clients read one, newer the other."""
     rest: Iterable[tuple[str, Any]] = ((k, v) for k, v in message.items() if k not in ("type", "changes"))
     params: JsonObject = {"conversationId": session, "conversation_id": session, **dict(rest)}
+    params["reason"] = told_text(message)
     if "changes" in message:
         params["fileChanges"] = params["file_changes"] = message["changes"]
     params.update({camel: params[snake] for snake, camel in _BOTH.items() if snake in params})

@@ -25,6 +25,7 @@ from orchestrator.protocol.policy import (
 )
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
+from orchestrator.views.event_text import reach_text, told_text
 from orchestrator.views.questions import name_of
 from orchestrator.views.turns.records import RequestKind, RequestOpened
 
@@ -60,7 +61,7 @@ def request_params(thread: SessionId, opened: RequestOpened, at_ms: int) -> Json
         case RequestKind.COMMAND:
             return params | _command(event) | {"startedAtMs": opened.at_ms or at_ms}
         case RequestKind.PATCH:
-            more = {"reason": event.get("reason"), "grantRoot": event.get("grant_root")}
+            more = {"reason": told_text(event), "grantRoot": event.get("grant_root")}
             return params | more | {"startedAtMs": opened.at_ms or at_ms}
         case RequestKind.QUESTIONS | RequestKind.CHOICES:
             return params | _asked([_question(each) for each in event["questions"]])
@@ -79,7 +80,7 @@ def _command(event: JsonMapping) -> JsonObject:
     return {
         "kind": "command",
         "environmentId": "local",
-        "reason": event.get("reason"),
+        "reason": told_text(event),
         "command": line,
         "cwd": event.get("cwd"),
         "commandActions": [command_action(event["command"])],
@@ -131,7 +132,7 @@ def _elicitation(thread: SessionId, opened: RequestOpened) -> JsonObject:
         "turnId": opened.turn,
         "serverName": opened.event["server_name"],
         "mode": "form",
-        "message": opened.event["message"],
+        "message": f"{reach_text(opened.event)}.\n\n{opened.event['message']}",
         "requestedSchema": {"type": "object", "properties": {}},
     }
 

@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.views.event_text import command_text, variables_text
+from orchestrator.views.event_text import command_text, reach_text, reason_texts, variables_text
 from orchestrator.views.questions import (
     Request,
     call_id_of,
@@ -64,7 +64,8 @@ def form_of(request: Request) -> Form | None:
         accept, decline = (
             answer_op(request, each) for each in (ReviewDecision.APPROVED, ReviewDecision.DENIED)
         )
-        return Form(shown(subject_of(request)), _object({}), lambda _: accept, decline)
+        asked = f"{reach_text(request)}.\n\n{subject_of(request)}"
+        return Form(shown(asked), _object({}), lambda _: accept, decline)
     return _approval(request)
 
 
@@ -87,12 +88,13 @@ def _approval(request: Request) -> Form:
 
 
 def _asked(request: Request) -> str:
-    why = f"\n\nReason: {request['reason']}" if request.get("reason") else ""
+    where = f"{reach_text(request)}."
+    why = "".join(f"\n\n{reason}" for reason in reason_texts(request))
     if request["type"] == "exec_approval_request":
         what = f"{variables_text(request)}{command_text(request['command'])}"
-        return f"Allow this command?\n\n{what}\n\nin {request['cwd']}{why}"
+        return f"Allow this command?\n\n{where}\n\n{what}\n\nin {request['cwd']}{why}"
     files = "\n".join(_change(path, change) for path, change in request["changes"].items())
-    return f"Allow this change of files?\n\n{files}{why}"
+    return f"Allow this change of files?\n\n{where}\n\n{files}{why}"
 
 
 def _change(path: str, change: Mapping[str, Any]) -> str:

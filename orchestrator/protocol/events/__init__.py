@@ -17,6 +17,7 @@ from orchestrator.protocol.events.asks import (
     ExitedPlanMode,
     PlanApprovalRequest,
     PlanUpdate,
+    Reach,
     RequestResolved,
     RequestUserInput,
 )
@@ -276,6 +277,7 @@ __all__ = [
     "PlanUpdate",
     "QueueChanged",
     "RawResponseItem",
+    "Reach",
     "ReasoningContentDelta",
     "ReasoningRawContentDelta",
     "RequestResolved",

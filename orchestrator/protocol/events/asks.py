@@ -21,11 +21,36 @@ from orchestrator.protocol.plans import (
     RequestUserInputQuestion,
 )
 from orchestrator.protocol.scalars import LargeText
-from orchestrator.protocol.wire import EventModel, Int, Maybe, Source, Uint
+from orchestrator.protocol.wire import EventModel, Flag, Int, Maybe, Source, Uint, WireModel
+
+
+class Reach(WireModel):
+    """Where an approved call would run, and what it could do there, in Dendro's own words."""
+
+    stated_in = Source.DENDRO
+    sandboxed: Flag
+    """Whether the sandbox confines it, or it writes nothing that the sandbox would not let it write."""
+    text: str
+    """Where it runs and what it could do, in one line."""
+    machine: str = ""
+    """The machine that has asked; empty: not known."""
+    why: str = ""
+    """Dendro's reason for asking; empty where the policy alone is the reason."""
+    says: str = ""
+    """The model's justification, in one line."""
+
+    @property
+    def told(self) -> str:
+        """All of it in one line, for clients that show a reason alone: the model's words come last."""
+        why = f"; asked because: {self.why}" if self.why else ""
+        return self.text + why + (f"; the agent says: “{self.says}”" if self.says else "")
 
 
 class ExecApprovalRequest(EventModel):
-    """May this command run?"""
+    """May this command run?
+
+    `reach` is Dendro's own; `reason` says the same in one line.
+    """
 
     type: Literal["exec_approval_request"] = "exec_approval_request"
     command: tuple[LargeText, ...]
@@ -35,6 +60,7 @@ class ExecApprovalRequest(EventModel):
     call_id: CallId
     turn_id: Maybe[str] = None
     reason: Maybe[str] = None
+    reach: Maybe[Reach] = None
     proposed_execpolicy_amendment: Maybe[tuple[str, ...]] = None
     parsed_cmd: Maybe[tuple[ParsedCommandField, ...]] = None
     agent_id: Maybe[Uint] = None
@@ -45,7 +71,7 @@ class ExecApprovalRequest(EventModel):
 class ApplyPatchApprovalRequest(EventModel):
     """May this patch be written?
 
-    `changes_left_out` is Dendro's own: so many files more than `changes` shows.
+    Dendro's own are `reach`, and `changes_left_out`: so many files more than `changes` shows.
     """
 
     type: Literal["apply_patch_approval_request"] = "apply_patch_approval_request"
@@ -54,6 +80,7 @@ class ApplyPatchApprovalRequest(EventModel):
     call_id: CallId
     turn_id: Maybe[str] = None
     reason: Maybe[str] = None
+    reach: Maybe[Reach] = None
     grant_root: Maybe[str] = None
     agent_id: Maybe[Uint] = None
     session_id: Maybe[str] = None

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -170,7 +171,9 @@ def test_terminal_asks_and_reads_on_across_deaths_of_its_server_and_resumes_at_a
         os.kill(first.pid, signal.SIGKILL)
         screen.wait_for("Reconnecting")
         with server(user, address) as second:
-            screen.wait_for("Would you like to run the following command")
+            asked = " ".join(screen.wait_for("Would you like to run the following command").split())
+            assert f"Reason: OUTSIDE THE SANDBOX, in {machine.folder} on {socket.gethostname()}" in asked
+            assert "the agent says: “It writes.”" in asked
             screen.press("y")
             screen.wait_for("Approved and done")
             screen.type("tell me more")

@@ -91,7 +91,9 @@ async def test_person_before_the_client_decides_about_a_command(
         (form,) = client.asked
     assert words(done) == "so be it"
     assert harness.tools.started["c1"] == runs
-    assert form.message.startswith("Allow this command?\n\ntrue\n\nin /tmp")
+    where, command = form.message.removeprefix("Allow this command?\n\n").split("\n\n")[:2]
+    assert where.startswith("OUTSIDE THE SANDBOX, in /tmp: the session has full access")
+    assert command == "true"
     assert set(form.requested_schema["properties"]["decision"]["enum"]) == {
         "approved",
         "approved_for_session",

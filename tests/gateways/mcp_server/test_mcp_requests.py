@@ -21,7 +21,7 @@ COMMAND = {
     "call_id": "c1",
     "command": ["bash", "-lc", "rm -rf build"],
     "cwd": "/work",
-    "reason": "to clean up",
+    "reach": {"sandboxed": False, "text": "OUTSIDE THE SANDBOX", "why": "", "says": "to clean up"},
     "parsed_cmd": [],
 }
 PATCH = {
@@ -57,7 +57,13 @@ def form(request: dict[str, Any]) -> Form:
 
 
 def test_form_about_a_command_shows_it_its_folder_and_its_reason() -> None:
-    assert form(COMMAND).message == "Allow this command?\n\nrm -rf build\n\nin /work\n\nReason: to clean up"
+    assert form(COMMAND).message.split("\n\n") == [
+        "Allow this command?",
+        "OUTSIDE THE SANDBOX.",
+        "rm -rf build",
+        "in /work",
+        "the agent says: “to clean up”",
+    ]
 
 
 @pytest.mark.parametrize("decision", ["approved", "approved_for_session", "denied", "abort"])
@@ -140,7 +146,7 @@ def test_secret_is_not_asked_for_by_a_form() -> None:
 
 def test_question_of_an_mcp_server_is_handed_on() -> None:
     asked = form(SERVERS)
-    assert asked.message == "time: May I?"
+    assert asked.message.endswith("lets nothing run in Dendro.\n\ntime: May I?")
     accepted = asked.read({})
     assert isinstance(accepted, ops.ResolveElicitation)
     assert isinstance(asked.declined, ops.ResolveElicitation)
