@@ -55,6 +55,7 @@ from orchestrator.broker.server_binary import (
     choose_server,
 )
 from orchestrator.broker.server_watch import Reviver, ServerWatch
+from orchestrator.private_files import OTHERS, NotPrivate, make_folder, open_file, own_folder, write_file
 from orchestrator.tables import RedisSettings
 
 __all__ = ["EmbeddedConfig", "EmbeddedError", "EmbeddedRedis", "NoServer", "ServerTooOld"]
@@ -140,7 +141,7 @@ class EmbeddedRedis:
         it, in a thread of its own. Raises `NoServer`, `ServerTooOld`, or `EmbeddedError`; each message
         names the remedy.
         """
-        _make_private(config.folder)
+        _make_private(config)
         with _starting(config):
             users = _open_lock(config.folder / "users.lock")
             try:
@@ -282,7 +283,8 @@ def _spawn(config: EmbeddedConfig, server: ServerBinary, address: Path) -> None:
         "logfile": folder / "redis.log",
     }
     quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in texts.items()}
-    configuration.write_text(CONFIGURATION.format(**quoted, appendfsync=config.appendfsync))
+    written = CONFIGURATION.format(**quoted, appendfsync=config.appendfsync)
+    write_file(configuration, written.encode("utf-8", "surrogateescape"))
     lock = _open_lock(folder / "server.lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -290,6 +292,7 @@ def _spawn(config: EmbeddedConfig, server: ServerBinary, address: Path) -> None:
         done = subprocess.run(
             [server.path, configuration],
             pass_fds=(lock,),
+            umask=OTHERS,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -364,15 +367,17 @@ def _starting(config: EmbeddedConfig) -> Iterator[None]:
 
 
 def _open_lock(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return open_file(path, os.O_RDWR)
 
 
-def _make_private(folder: Path) -> None:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(folder):
-        raise EmbeddedError(
-            f"{folder} must belong to this user alone: chmod 700, or choose another DENDRO_HOME"
-        )
+def _make_private(config: EmbeddedConfig) -> None:
+    try:
+        make_folder(config.home)
+        if (owner := config.home.stat().st_uid) != os.geteuid():
+            raise NotPrivate(config.home, f"belongs to another user (uid {owner})")
+        own_folder(config.folder)
+    except NotPrivate as error:
+        raise EmbeddedError(f"{error.strerror}, or choose another DENDRO_HOME") from None
 
 
 def _is_private(folder: Path) -> bool:
@@ -389,7 +394,7 @@ def _address(config: EmbeddedConfig) -> Path:
         if folder is None or len(os.fsencode(folder / name)) > SOCKET_PATH_BYTES:
             continue
         if folder == own:
-            own.mkdir(mode=0o700, exist_ok=True)
+            make_folder(own)
         if folder.is_dir() and _is_private(folder):
             return folder / name
     raise EmbeddedError(
@@ -411,12 +416,7 @@ def _read_record(config: EmbeddedConfig) -> _Record | None:
 
 def _write_record(config: EmbeddedConfig, record: _Record) -> None:
     path = config.folder / "server.json"
-    new = path.with_suffix(".new")
-    with new.open("w") as file:
-        json.dump(asdict(record), file)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    write_file(path, json.dumps(asdict(record)).encode())
 
 
 def _turn_log(log: Path) -> None:

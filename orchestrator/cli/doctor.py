@@ -42,7 +42,7 @@ def doctor(
     from orchestrator.doctor.machine import diagnose
     from orchestrator.terminal.text import json_for_stdout
 
-    findings = asyncio.run(diagnose(Invocation.of(ctx).settings(quiet=True)))
+    findings = asyncio.run(diagnose(Invocation.of(ctx).settings(quiet=True, closes=False)))
     if json:
         typer.echo(json_for_stdout(as_json(findings).encode()))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,24 +83,22 @@ class _Stdout:
 
 @contextmanager
 def _output(file: str) -> Iterator[_Lines]:
-    """Stdout, or a file that appears under its name only when it is complete."""
+    """Stdout, or a file of mode 600 that appears under its name only when it is complete."""
     if file == "-":
         yield _Stdout(sys.stdout.buffer)
         sys.stdout.buffer.flush()
         return
+    from orchestrator.private_files import replacing
+
     path = Path(file)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with unfinished.open("xb") as out:
+        with replacing(path) as out:
             yield out
-        unfinished.replace(path)
     except OSError as error:
-        if error.filename == str(unfinished):
+        if Path(str(error.filename)).name.startswith(f".{path.name}."):
             # Nobody has asked for the file that it grows in.
             raise OSError(error.errno, error.strerror, file) from None
         raise
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 # ── import ────────────────────────────────────────────────────────────────────────────────────

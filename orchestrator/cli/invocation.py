@@ -50,15 +50,20 @@ class Invocation:
         files = [Path(text) for text in config if not _sets_a_key(text)]
         return cls(files[-1] if files else None, (*set_keys, *overrides), home)
 
-    def settings(self, flags: Mapping[str, object] | None = None, *, quiet: bool = False) -> Settings:
+    def settings(
+        self, flags: Mapping[str, object] | None = None, *, quiet: bool = False, closes: bool = True
+    ) -> Settings:
         """The settings in force; a folder's file and what deserves a second look are said on stderr.
 
-        Raises `SettingsError`.
+        With `closes` folders of Dendro's that other users of the machine can read are closed, and that is
+        said, too. Raises `SettingsError`, also for a home folder that is another user's.
         """
         from orchestrator.settings import load_settings
+        from orchestrator.settings.private_home import require_private
 
         settings = load_settings(self.sources(flags))
-        for line in () if quiet else _warnings(settings):
+        closed = require_private(settings) if closes else []
+        for line in (*closed, *(() if quiet else _warnings(settings))):
             typer.echo(f"dendro: {line}", err=True)
         return settings
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.private_files import make_folder, write_file
 from orchestrator.sandbox.trusted_files import find_program
 
 KINDS = ("user", "mnt", "uts")
@@ -88,9 +89,9 @@ def machine_at(root: Path, name: str, folders: Sequence[tuple[str, Path]]) -> Lo
     """A machine whose own folders are made below `root`, each with the path that it has for the machine."""
     own = [(root / inside, path) for inside, path in folders]
     for folder, _ in own:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     identity = root / "machine-id"
-    identity.write_text(f"{name:0<32}\n")
+    write_file(identity, f"{name:0<32}\n".encode())
     return LocalMachine(name, identity, own)
 
 

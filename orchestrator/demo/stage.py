@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from orchestrator.demo.machines import DemoWorker, LocalMachine, machine_at
 from orchestrator.demo.play import DemoFailed
+from orchestrator.private_files import make_folder, open_file
 from orchestrator.sandbox.probe import cannot_mount, probe
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import Settings
@@ -63,7 +65,7 @@ class Site:
 def site(stage: Stage) -> Site:
     """Two machines with folders of their own, or what this computer has of that."""
     root = stage.folder / WORKSPACES
-    root.mkdir()
+    make_folder(root)
     shared = cannot_mount(probe(), stage.outer.sandbox.mechanism)
     made = tuple(machine_at(stage.folder / name, name, [(WORKSPACES, root)]) for name in MACHINES)
     lacking = next((why for machine in made if (why := machine.lacking())), "")
@@ -118,7 +120,7 @@ def _process(
     stdout: int = subprocess.DEVNULL,
     machine: LocalMachine | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
-    log = (stage.folder / f"{words[0]}.log").open("a")
+    log = os.fdopen(open_file(stage.folder / f"{words[0]}.log", os.O_WRONLY | os.O_APPEND), "a")
     words = [*stage.dendro, *words]
     process = subprocess.Popen(
         words if machine is None else machine.words(*words),

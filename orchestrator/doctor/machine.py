@@ -25,6 +25,7 @@ from orchestrator.doctor.rules import judge_rules
 from orchestrator.doctor.server import check_redis
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import FolderConfig, Settings
+from orchestrator.settings.private_home import open_folders
 
 GIB = 1024**3
 LITTLE_SPACE = 2 * GIB
@@ -150,7 +151,15 @@ def _check_home(settings: Settings) -> list[Finding]:
     finding = _try_to_write(settings.home)
     if finding is not None:
         return [Finding("home", "missing", finding, "make it writable, or set DENDRO_HOME")]
-    return [Finding("home", "ok", str(settings.home)), _judge_space(settings.home)]
+    found = Finding("home", "ok", str(settings.home))
+    return [found, *_judge_privacy(settings), _judge_space(settings.home)]
+
+
+def _judge_privacy(settings: Settings) -> Iterator[Finding]:
+    for folder in open_folders(settings):
+        refused = folder.path == settings.home and not folder.closable
+        detail = f"{folder.path} {folder.why}"
+        yield Finding("other users", "missing" if refused else "warn", detail, folder.remedy)
 
 
 def _check_archive(settings: Settings) -> list[Finding]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import orjson
 
+from orchestrator.private_files import make_folder, write_file
 from orchestrator.tables import Secret
 
 if TYPE_CHECKING:
@@ -127,13 +128,9 @@ class CredentialStore:
             return opened.read(MOST_BYTES).decode("utf-8", "replace")
 
     def _write_file(self, text: str) -> None:
-        draft = self._file.with_name(f"{FILE}.{os.getpid()}")
         try:
-            self._home.mkdir(parents=True, exist_ok=True)
-            draft.unlink(missing_ok=True)
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-                opened.write(text)
-            draft.replace(self._file)
+            make_folder(self._home)
+            write_file(self._file, text.encode())
         except OSError as error:
             raise CredentialError(f"the sign-in cannot be kept in {self._file}: {error.strerror}") from error
 

@@ -6,10 +6,13 @@ Files of sessions are all that the runtime itself writes to a disk. The simulati
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from orchestrator.private_files import make_folder, open_file
 
 Files = Callable[[Path], AbstractContextManager[BinaryIO]]
 
@@ -26,8 +29,10 @@ def locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _opened(path: Path) -> BinaryIO:
+    flags = os.O_RDWR | os.O_APPEND
     try:
-        return path.open("a+b")
+        descriptor = open_file(path, flags)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a+b")
+        make_folder(path.parent)
+        descriptor = open_file(path, flags)
+    return os.fdopen(descriptor, "a+b")

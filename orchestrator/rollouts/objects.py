@@ -8,7 +8,6 @@ itself is `ArchiveUnavailable`: file systems have no error in common.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,8 @@ from typing import Any, BinaryIO
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+from orchestrator.private_files import make_folder, replacing
 
 _UNFINISHED = ".part"
 CHUNK = 1 << 20
@@ -111,22 +112,9 @@ class Objects:
         self._write_file(path, (content,))
 
     def _write_file(self, path: Path, parts: Iterable[bytes]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f"{path.name}.{self._token(8)}{_UNFINISHED}")
-        try:
-            with unfinished.open("xb") as file:
-                file.writelines(parts)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        # Without this the name itself may be gone after a power failure.
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        make_folder(path.parent)
+        with replacing(path) as file:
+            file.writelines(parts)
 
     def get(self, name: str) -> bytes | None:
         """The object's bytes, or None if there is none."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from orchestrator.private_files import make_folder, write_file
 from orchestrator.settings.layers import SettingsError
 
 LIST_NAME = "trusted.json"
@@ -99,7 +100,7 @@ class TrustList:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Two processes that change the list at once would lose one change."""
-        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.home)
         folder = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -108,15 +109,8 @@ class TrustList:
             os.close(folder)
 
     def _write(self, entries: Sequence[TrustedFile]) -> None:
-        draft = self.file.with_name(f"{LIST_NAME}.{os.getpid()}")
         text = json.dumps({"trusted": [asdict(each) for each in entries]}, indent=1)
-        draft.unlink(missing_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text + "\n")
-            stream.flush()
-            os.fsync(descriptor)
-        draft.replace(self.file)
+        write_file(self.file, f"{text}\n".encode())
 
     def _check_owner(self, found: os.stat_result) -> None:
         if found.st_uid not in (os.geteuid(), 0) or found.st_mode & _WRITABLE_BY_OTHERS:

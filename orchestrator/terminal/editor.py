@@ -25,6 +25,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.patch_stdout import patch_stdout
 from rich.console import Console
 
+from orchestrator.private_files import make_folder, open_file, write_file
 from orchestrator.terminal.streams import STDOUT
 from orchestrator.terminal.text import one_line
 
@@ -54,14 +55,13 @@ class History(FileHistory):
 
 
 def _prepare(file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    os.close(os.open(file, os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_WRONLY, 0o600))
-    file.chmod(0o600)
+    make_folder(file.parent)
+    os.close(open_file(file, os.O_APPEND | os.O_WRONLY))
     data = file.read_bytes()
     if len(data) > HISTORY_BYTES:
         # An entry begins with an empty line: what is kept begins with one.
         rest = data[-HISTORY_BYTES // 2 :]
-        file.write_bytes(rest[rest.find(b"\n\n") + 1 :])
+        write_file(file, rest[rest.find(b"\n\n") + 1 :])
 
 
 class PressedKeys(Vt100Input):

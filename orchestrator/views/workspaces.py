@@ -20,6 +20,7 @@ from orchestrator.core.packs import FolderChange, Pack
 from orchestrator.core.workspace import NO_WORKSPACE, Unsaved
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
+from orchestrator.private_files import make_folder
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import ViewError
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
@@ -192,7 +193,7 @@ async def fetched(
     """
     with tempfile.TemporaryDirectory(prefix=".dendro-", dir=near) as spool:
         objects = Path(spool, "objects")
-        await asyncio.to_thread(objects.mkdir)
+        await asyncio.to_thread(make_folder, objects)
         files = [await _fetched(store, PackName.of(pack.name, tree), pack, Path(spool)) for pack in packs]
         deadline = boottime() + PATIENCE_S
         place = Place(folder or Path(spool, "folder"), objects)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
+from orchestrator.settings.private_home import require_private
 from orchestrator.tools.custom import CustomTool
 from orchestrator.wiring.deployment import redis_url
 from orchestrator.wiring.worker import running_worker
@@ -23,6 +24,7 @@ async def run_worker(
     because it could not tell whether it still may. Raises what ended the worker, at the end of the block.
     `tools` are offered to models beside the built-in ones; raises `ValueError` for one that cannot be.
     """
+    require_private(settings)
     with redis_url(settings) as url:
         async with _serving(settings, url, pools, tools) as worker:
             yield worker

@@ -12,27 +12,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import orchestrator
+from orchestrator.private_files import make_folder
 from orchestrator.sandbox.place import COPIES
 from orchestrator.settings import Settings
+from orchestrator.settings.private_home import is_shared
 from orchestrator.wiring.deployment import embedded_config
-
-_SHARED = (
-    *(
-        "/",
-        "/dev/shm",
-        "/etc",
-        "/home",
-        "/run",
-        "/srv",
-        "/tmp",
-        "/usr",
-        "/var",
-        "/var/lib",
-        "/var/run",
-        "/var/tmp",
-    ),
-)
-"""Commands need what else is in them. There only the socket itself is hidden."""
 
 
 def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
@@ -42,35 +26,35 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
     server may choose another folder then. The home folder is made if it is not there: what is missing
     cannot be hidden, and a command that makes it could fill it with settings.
     """
-    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(settings.home)
     parts, runtime = urlsplit(url), settings.host.runtime_dir
     paths = [settings.home]
     if settings.redis.url is None:
         fallback = embedded_config(settings).fallback_folder
         # Made now: what does not exist cannot be hidden, and a command could make it.
         with suppress(OSError):
-            fallback.mkdir(mode=0o700, exist_ok=True)
+            make_folder(fallback)
         paths.append(fallback)
     root = settings.workspace.root
     if root is not None and not root.is_relative_to(settings.home):
         # What agents of other sessions work on; a command's own copy is mounted at its path.
         copies = root / COPIES
         with suppress(OSError):
-            copies.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(copies)
             paths.append(copies)
-    if runtime is not None and runtime.is_dir() and not _is_shared(settings, runtime):
+    if runtime is not None and runtime.is_dir() and not is_shared(settings, runtime):
         paths.append(runtime)
     if settings.workspace.key_file is not None:
         paths.append(_around(settings, settings.workspace.key_file))
     place = urlsplit(settings.upkeep.archive_url)
     archive = Path(unquote(place.path))
     # Other sessions' logs, and what a session is restored from.
-    if place.scheme == "file" and archive.is_dir() and not _is_shared(settings, archive):
+    if place.scheme == "file" and archive.is_dir() and not is_shared(settings, archive):
         paths.append(archive)
     if parts.scheme == "unix":
         socket = Path(unquote(parts.path))
         in_workspace = socket.parent.resolve() == settings.session_defaults.cwd.resolve()
-        paths.append(socket if in_workspace or _is_shared(settings, socket.parent) else socket.parent)
+        paths.append(socket if in_workspace or is_shared(settings, socket.parent) else socket.parent)
     return tuple(dict.fromkeys(paths))
 
 
@@ -81,7 +65,7 @@ def _around(settings: Settings, file: Path) -> Path:
     """
     folder = file.parent
     holds_work = settings.session_defaults.cwd.resolve().is_relative_to(folder.resolve())
-    return file if holds_work or _is_shared(settings, folder) else folder
+    return file if holds_work or is_shared(settings, folder) else folder
 
 
 def own_code() -> tuple[Path, ...]:
@@ -91,9 +75,3 @@ def own_code() -> tuple[Path, ...]:
     """
     package = Path(orchestrator.__file__).parent
     return (package, Path(sys.prefix)) if sys.prefix != sys.base_prefix else (package,)
-
-
-def _is_shared(settings: Settings, folder: Path) -> bool:
-    host = settings.host
-    shared = [*map(Path, _SHARED), host.user_home, *([host.temp_dir] if host.temp_dir else [])]
-    return folder.resolve() in {path.resolve() for path in shared}

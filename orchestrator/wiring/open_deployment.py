@@ -35,6 +35,7 @@ from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.restore import restore_session
 from orchestrator.settings import Settings
+from orchestrator.settings.private_home import require_private
 from orchestrator.views.find import find, find_one, find_tree
 from orchestrator.wiring.deployment import Deployment, chain_key, deployment, redis_url
 from orchestrator.wiring.pack_store import pack_store
@@ -162,6 +163,8 @@ async def opened(
     A Redis that does not answer is asked again for `PATIENCE_S`, and for ever by the clients of a command
     that `insists`; `say` gets a line when Redis is away, and when it is back.
     """
+    for line in require_private(settings):
+        say(line)
     until = "until it answers" if insists else f"for {PATIENCE_S:.0f} s"
     outage = Outage(say, time.monotonic, until)
     with redis_url(settings, say) as url:

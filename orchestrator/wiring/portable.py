@@ -30,6 +30,7 @@ from orchestrator.core.state import State
 from orchestrator.folders.records import FolderError, Place
 from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.workspace import Workspace, look_at
+from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.objects import ArchiveUnavailable
@@ -100,7 +101,7 @@ def machine_folders(settings: Settings, support: SandboxSupport) -> MachineFolde
     config = machine_config(settings, support)
     with suppress(OSError):
         # MCP servers of portable sessions begin there, before the first folder is made.
-        config.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(config.root)
     return MachineFolders(config, pack_store(settings), lambda: time.time_ns() // 1_000_000)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
+from orchestrator.private_files import make_folder, new_file
 from orchestrator.sandbox.policy import PROJECT_CONFIG
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.file_edits import CannotEdit, with_edits
@@ -53,11 +54,15 @@ class SavedSettings:
 
     def _replace(self, file: Path, text: str) -> None:
         """Puts the new content in the place of the old, whole or not at all, if it makes settings."""
+        make_folder(file.parent)
         draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.write_text(text, encoding="utf-8")
+        draft.unlink(missing_ok=True)
         try:
+            with os.fdopen(new_file(draft), "w", encoding="utf-8") as opened:
+                opened.write(text)
             self._check(draft, file)
-            if file.exists():
+            if file.exists() and not file.is_relative_to(self.settings.home):
+                # A file that other users of the machine share stays theirs to read.
                 draft.chmod(file.stat().st_mode & 0o777)
             draft.replace(file)
         finally:

@@ -27,6 +27,7 @@ from typing import Literal
 import orjson
 
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
+from orchestrator.private_files import make_folder, open_file, own_folder, write_file
 from orchestrator.sandbox.place import COPIES, copy_of
 
 STATE_BYTES = 4096
@@ -76,9 +77,9 @@ class Copy:
 
     def prepare(self) -> None:
         """Makes the folders around the copy; its own folder is the keeper's to make."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.objects.mkdir(exist_ok=True, mode=0o700)
-        self.temporary.mkdir(exist_ok=True, mode=0o700)
+        own_folder(self.path)
+        make_folder(self.objects)
+        make_folder(self.temporary)
 
     def state(self) -> CopyState:
         """The state as it was written; `none` for one that cannot be read."""
@@ -118,14 +119,12 @@ class Copy:
             self._write(replace(found, unsaved=snapshot))
 
     def _write(self, state: CopyState) -> None:
-        unfinished = self.path / "state.part"
-        unfinished.write_bytes(orjson.dumps(asdict(state)))
-        unfinished.replace(self.path / "state")
+        write_file(self.path / "state", orjson.dumps(asdict(state)), sync=False)
         self._state = state
 
     def note_seen(self, place: Path) -> None:
         """Notes the path at which commands see the copy: a folder for mounts stands there."""
-        (self.path / "seen").write_text(str(place), encoding="utf-8", errors="surrogateescape")
+        write_file(self.path / "seen", os.fsencode(place), sync=False)
 
     def seen(self) -> Path | None:
         """That path; None for a copy that was never made."""
@@ -150,7 +149,7 @@ class Copy:
     def locked(self) -> Iterator[bool]:
         """Whether nobody else has the copy; if so, nobody gets it until the context ends."""
         try:
-            descriptor = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_file(self.lock, os.O_RDWR)
         except OSError:
             yield False
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from orchestrator.core.packs import Pack
 from orchestrator.core.settings import SessionFacts
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken
+from orchestrator.private_files import own_folder, replacing
 from orchestrator.rollouts.objects import CHUNK
 from orchestrator.workspaces.copies import Copy, remove_tree
 from orchestrator.workspaces.packs import PackName, Packs
@@ -49,7 +51,7 @@ def place_of(copy: Copy) -> Place:
 async def fetch_all(packs: Packs, copy: Copy, needed: list[Pack], facts: SessionFacts) -> list[Path]:
     """The packs of a snapshot: those that the copy's keeper kept, and the others brought from the store."""
     incoming = copy.path / INCOMING
-    incoming.mkdir(exist_ok=True, mode=0o700)
+    own_folder(incoming)
     files = []
     for pack in needed:
         name = PackName.of(pack.name, facts.tree_id)
@@ -80,11 +82,10 @@ def keep_unsaved(copy: Copy, taken: Taken) -> None:
     try:
         os.link(taken.pack, link)
     except OSError:
-        link.write_bytes(b"")
-        with taken.pack.open("rb") as source, link.open("wb") as file:
-            while chunk := source.read(CHUNK):
-                file.write(chunk)
-    link.replace(target)
+        with taken.pack.open("rb") as source, replacing(target, sync=False) as file:
+            shutil.copyfileobj(source, file, CHUNK)
+    else:
+        link.replace(target)
     copy.unsaved(taken.snapshot)
 
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.private_files import new_file as new_private_file
+from orchestrator.private_files import write_file
 from orchestrator.rollouts.objects import ArchiveUnavailable
 
 SETTING = "workspace.key_file"
@@ -132,10 +134,10 @@ def key_of(secret: bytes) -> Key:
 def new_file(file: Path) -> Key:
     """Makes a file with one new key; raises `OSError`, also where there is a file already."""
     key = key_of(os.urandom(32))
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as opened:
+    with os.fdopen(new_private_file(file), "w") as opened:
         opened.write(f"# Keys of packs: the first one writes, all of them read.\n{_lines(key)}")
-        _sync(opened.fileno())
+        opened.flush()
+        os.fsync(opened.fileno())
     return key
 
 
@@ -149,24 +151,12 @@ def add_key(file: Path) -> Key:
         raise KeyUnavailable(f"`{SETTING}`: {file} holds {MOST_KEYS} keys, the most that it may: remove one")
     key = key_of(os.urandom(32))
     real = file.resolve()
-    draft = real.with_name(f"{real.name}.{os.getpid()}.part")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as opened:
-            opened.write(f"{real.read_text().rstrip()}\n{_lines(key)}")
-            _sync(opened.fileno())
-        draft.replace(real)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_file(real, f"{real.read_text().rstrip()}\n{_lines(key)}".encode())
     return key
 
 
 def _lines(key: Key) -> str:
     return f"# {key.id}\n{_PREFIX}{key.secret.hex()}\n"
-
-
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)
 
 
 def _version(facts: os.stat_result) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.private_files import replacing
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects, TooLarge
 from orchestrator.workspaces.keys import PackKeys
 from orchestrator.workspaces.sealing import FIRST_BYTES, PIECE, NotOpened, Opening, seal, sealed_bytes
@@ -105,16 +106,11 @@ class Packs:
         await asyncio.to_thread(self._fetch, name, target, most)
 
     def _fetch(self, name: PackName, target: Path, most: int) -> None:
-        unfinished = target.with_name(f"{target.name}.part")
-        try:
-            with unfinished.open("wb") as file:
-                hashed = _Hashed(file)
-                self._copied(name, Opening(hashed.write, str(name), self._keys, most), most)
+        with replacing(target, sync=False) as file:
+            hashed = _Hashed(file)
+            self._copied(name, Opening(hashed.write, str(name), self._keys, most), most)
             if hashed.digest.hexdigest() != name.sha256:
                 raise BrokenPack(f"{name} has other bytes than its name says: restore it from a backup")
-            unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
 
     def _copied(self, name: PackName, target: Opening, most: int) -> None:
         try:

@@ -36,6 +36,7 @@ from orchestrator.core.state import State
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Taken, Unchanged
 from orchestrator.instructions.project import ProjectDocs
+from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.tables import WorkspaceSettings
@@ -109,7 +110,7 @@ class MachineConfig:
             )
         if why := self.unfit():
             return why
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(root)
         return ""
 
     def unfit(self) -> str:
@@ -229,7 +230,7 @@ class MachineFolders:
         copy.touch()
         copy.note_seen(seen)
         # Commands see the copy there, and a mount needs a folder to stand on.
-        seen.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(seen)
 
     def bounds(self, portable: PortableFolder) -> Bounds:
         """The bounds of a session's snapshots: its own globs, this machine's limits."""
@@ -263,7 +264,7 @@ class MachineFolders:
                 raise
             # What a machine keeps may be damaged where the store's is not.
             await asyncio.to_thread(remove_tree, held.copy.objects / "packs")
-            (held.copy.objects / "packs").mkdir(exist_ok=True)
+            make_folder(held.copy.objects / "packs")
             await self._build(held, state, standing)
         self._stands(held, state, standing)
         return FolderMade(machine, standing, anew=True)

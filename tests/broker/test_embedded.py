@@ -392,10 +392,17 @@ def test_long_home_folder_gets_a_short_socket(config: EmbeddedConfig, tmp_path: 
         assert len(server.url.removeprefix("unix://").encode()) <= 107
 
 
-def test_folder_that_others_can_enter_is_refused(config: EmbeddedConfig) -> None:
+def test_folder_that_others_can_enter_is_closed(config: EmbeddedConfig) -> None:
     config.folder.mkdir(parents=True)
     config.folder.chmod(0o755)
-    with pytest.raises(EmbeddedError, match="chmod 700"):
+    EmbeddedRedis.acquire(config).release()
+    assert config.folder.stat().st_mode & 0o077 == 0
+
+
+def test_folder_that_leads_elsewhere_is_refused(config: EmbeddedConfig, tmp_path: Path) -> None:
+    config.home.mkdir()
+    config.folder.symlink_to(tmp_path)
+    with pytest.raises(EmbeddedError, match="is a link"):
         EmbeddedRedis.acquire(config)
 
 

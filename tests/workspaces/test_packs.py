@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,14 @@ async def test_pack_of_more_bytes_than_a_worker_takes_is_left_in_the_store(
 async def test_disk_that_is_full_is_no_store_that_is_away(objects: Objects, tmp_path: Path) -> None:
     content = bytes(1 << 20)
     await Packs(objects).put(name_of(content), file_with(tmp_path, content))
-    (tmp_path / "here.pack.part").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
-        await Packs(objects).fetch(name_of(content), tmp_path / "here.pack", 2 * len(content))
-    assert not (tmp_path / "here.pack").exists()
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(content) // 2, usual[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            await Packs(objects).fetch(name_of(content), tmp_path / "here.pack", 2 * len(content))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert list(tmp_path.glob("*here*")) == []
 
 
 async def test_file_that_changed_after_it_was_made_is_not_stored(objects: Objects, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from orchestrator.gateways.wires.authentication import Authentication, Revoked, 
 from orchestrator.gateways.wires.http_rules import HttpRules
 from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream, StreamBounds
 from orchestrator.gateways.wires.wire import HANDSHAKE_S, CloseCode, Wire
+from orchestrator.private_files import FILE, make_folder
 
 LEAVING = "this gateway leaves: come back, to it or to another one"
 BACKLOG = 1024
@@ -120,17 +121,15 @@ def _bound(address: Address) -> Iterator[socket.socket]:
 
 def _bound_unix(path: Path) -> socket.socket:
     """A unix socket that only its user may connect to; a file that nobody listens behind makes way."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent)
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The mode holds from the first moment: between bind and chmod anyone could connect.
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(before)
+        # The file gets the socket's mode: between bind and chmod anyone could connect, and the umask is that
+        # of all threads of the process.
+        os.fchmod(listener.fileno(), FILE)
+        listener.bind(str(path))
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

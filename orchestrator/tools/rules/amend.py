@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from orchestrator.private_files import make_folder, open_file
 from orchestrator.tools.rules.parse import RuleError, parsed_rules
 
 DEFAULT_FILE: Final = "default.rules"
@@ -22,9 +23,9 @@ def add_rule(folder: Path, prefix: Sequence[str], *, confined: bool) -> None:
     `confined`: as the command that was approved, commands of the prefix stay in their sandbox. Raises
     `OSError`, or `RuleError` where the file would not be readable any more: then it stays as it is.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    with os.fdopen(os.open(folder / DEFAULT_FILE, flags, 0o600), "r+b") as file:
+    make_folder(folder)
+    descriptor = open_file(folder / DEFAULT_FILE, os.O_RDWR | os.O_APPEND)
+    with os.fdopen(descriptor, "r+b") as file:
         # Two workers of one person may add at once.
         fcntl.flock(file, fcntl.LOCK_EX)
         there, line = file.read(MOST_BYTES + 1), _line(prefix, confined=confined)

@@ -1,0 +1,132 @@
+"""Whether other users of the machine can look into Dendro's folders: looked at whenever a command starts.
+
+An earlier version made the home folder and the archive by the umask. What this user owns is closed, and the
+person is told; what another user owns is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from orchestrator.private_files import OTHERS, NotPrivate, close_below, own_folder
+from orchestrator.settings.layers import SettingsError
+from orchestrator.settings.records import Settings
+
+CLOSED_BELOW = ("archive", "procfile", "redis", "rules", "sessions")
+"""Folders of the home whose files are closed, too; in `workspaces` modes are a command's own."""
+SHARED = frozenset(
+    map(
+        Path,
+        (
+            "/",
+            "/dev/shm",
+            "/etc",
+            "/home",
+            "/run",
+            "/srv",
+            "/tmp",
+            "/usr",
+            "/var",
+            "/var/lib",
+            "/var/run",
+            "/var/tmp",
+        ),
+    )
+)
+"""Folders that others need: none of them is made anybody's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFolder:
+    """A folder of Dendro's that others than its user can look into, or that is not this user's."""
+
+    path: Path
+    why: str
+    remedy: str
+    closable: bool
+    """Whether it is this user's own, and a `chmod` away from being private."""
+
+
+def open_folders(settings: Settings) -> list[OpenFolder]:
+    """The home folder and the archive, as far as they are there and open to others. Changes nothing."""
+    found = [
+        _judged(settings, settings.home, "DENDRO_HOME"),
+        _judged(settings, _archive(settings), "upkeep.archive_url"),
+    ]
+    return [folder for folder in found if folder is not None]
+
+
+def require_private(settings: Settings) -> list[str]:
+    """Closes what is open and this user's own, and answers a line about each.
+
+    Raises `SettingsError` for a home folder that cannot be closed. An archive of another user's is left as it
+    is: what is put there has mode 600.
+    """
+    lines = []
+    for folder in open_folders(settings):
+        if folder.closable:
+            lines.append(_closed(folder, inside=folder.path == settings.home))
+        elif folder.path == settings.home:
+            raise SettingsError("settings", "home", f"{folder.path} {folder.why}", folder.remedy)
+    return lines
+
+
+def _closed(folder: OpenFolder, *, inside: bool) -> str:
+    try:
+        own_folder(folder.path.resolve())
+        for path in folder.path.iterdir() if inside else ():
+            _close(path)
+    except NotPrivate as error:
+        raise SettingsError("settings", "home", str(error.strerror), folder.remedy) from None
+    except OSError as error:
+        why = f"{folder.path} {folder.why}, and cannot be closed: {error.strerror}"
+        raise SettingsError("settings", "home", why, folder.remedy) from None
+    return (
+        f"{folder.path} {folder.why}: it is closed now (mode 700). Whoever has an account on this machine "
+        "may have read conversations, outputs and packs in it until now"
+    )
+
+
+def _close(path: Path) -> None:
+    found = path.lstat()
+    if stat.S_ISDIR(found.st_mode) and path.name in CLOSED_BELOW:
+        close_below(path)
+    elif stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & OTHERS:
+        path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
+
+
+def _archive(settings: Settings) -> Path | None:
+    """The archive's folder, where it is one outside of the home."""
+    place = urlsplit(settings.upkeep.archive_url)
+    folder = Path(unquote(place.path))
+    return folder if place.scheme == "file" and not folder.is_relative_to(settings.home) else None
+
+
+def _judged(settings: Settings, folder: Path | None, named_by: str) -> OpenFolder | None:
+    try:
+        found = None if folder is None else folder.stat()
+    except OSError:
+        return None  # there is none yet, or it is told of where it is used
+    if folder is None or found is None or not stat.S_ISDIR(found.st_mode):
+        return None
+    elsewhere = f"set {named_by} to a folder of your own"
+    if is_shared(settings, folder) or found.st_mode & stat.S_ISVTX:
+        return OpenFolder(folder, "is a folder that others use, too", elsewhere, closable=False)
+    if found.st_uid != os.geteuid():
+        why = f"belongs to another user of this machine (uid {found.st_uid})"
+        return OpenFolder(folder, why, f"{elsewhere}, or run Dendro as that user", closable=False)
+    if found.st_mode & OTHERS:
+        why = f"could be read by other users of this machine (mode {stat.S_IMODE(found.st_mode):o})"
+        return OpenFolder(folder, why, f"chmod 700 {folder}", closable=True)
+    return None
+
+
+def is_shared(settings: Settings, folder: Path) -> bool:
+    """Whether a folder is one that other programs or users need as it is."""
+    host = settings.host
+    shared = {*SHARED, host.user_home, *([host.temp_dir] if host.temp_dir else [])}
+    return folder.resolve() in {path.resolve() for path in shared}

@@ -1,0 +1,333 @@
+"""Files and folders for their owner alone: how they are made, and that nothing is made otherwise."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from orchestrator.gateways.wires.listeners import _bound_unix
+from orchestrator.private_files import (
+    NotPrivate,
+    close_below,
+    make_folder,
+    new_file,
+    open_file,
+    own_folder,
+    replacing,
+    write_file,
+)
+from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.private_home import open_folders, require_private
+
+ROOT = Path(__file__).parents[1]
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def settings_of(home: Path, **environ: str) -> Settings:
+    return load_settings(SettingsSources(home.parent, {"DENDRO_HOME": str(home), **environ}))
+
+
+# ── making ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o177])
+def test_modes_are_the_owners_alone_under_every_umask(tmp_path: Path, mask: int) -> None:
+    with umask(mask):
+        make_folder(tmp_path / "a" / "b")
+        write_file(tmp_path / "a" / "b" / "written", b"x")
+        os.close(new_file(tmp_path / "a" / "new"))
+        os.close(open_file(tmp_path / "a" / "log", os.O_WRONLY | os.O_APPEND))
+        _bound_unix(tmp_path / "c" / "socket").close()
+    assert {mode(tmp_path / "a"), mode(tmp_path / "a" / "b"), mode(tmp_path / "c")} == {0o700}
+    files = ("a/b/written", "a/new", "a/log", "c/socket")
+    assert {name: mode(tmp_path / name) & 0o177 for name in files} == dict.fromkeys(files, 0)
+    assert (tmp_path / "a" / "b" / "written").read_bytes() == b"x"
+
+
+def test_open_file_of_an_earlier_version_is_closed_and_keeps_its_content(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"one\n")
+    file.chmod(0o644)
+    with os.fdopen(open_file(file, os.O_WRONLY | os.O_APPEND), "ab") as log:
+        log.write(b"two\n")
+    assert (file.read_bytes(), mode(file)) == (b"one\ntwo\n", 0o600)
+
+
+@pytest.mark.parametrize("target", ["there", "nowhere"])
+def test_file_is_not_made_or_written_through_a_link(tmp_path: Path, target: str) -> None:
+    (tmp_path / "there").write_bytes(b"a person's own")
+    link = tmp_path / "log"
+    link.symlink_to(tmp_path / target)
+    with pytest.raises(NotPrivate, match=r"log is a link, or no file: remove it"):
+        open_file(link, os.O_WRONLY | os.O_TRUNC)
+    with pytest.raises(FileExistsError):
+        new_file(link)
+    write_file(link, b"ours")
+    assert (link.is_symlink(), link.read_bytes()) == (False, b"ours")
+    assert (tmp_path / "there").read_bytes() == b"a person's own"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_fifo_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    for flags in (os.O_WRONLY, os.O_RDWR):
+        with pytest.raises(NotPrivate, match="no file"):
+            open_file(tmp_path / "log", flags)
+
+
+def test_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir(0o755)
+    (tmp_path / "theirs").chmod(0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    with pytest.raises(NotPrivate, match="is a link"):
+        own_folder(tmp_path / "link")
+    assert mode(tmp_path / "theirs") == 0o755
+
+
+def test_folder_that_everybody_writes_to_is_never_made_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    with pytest.raises(NotPrivate, match="other users write to, too"):
+        own_folder(tmp_path / "shared")
+    assert mode(tmp_path / "shared") == 0o1777
+
+
+@as_root
+def test_what_another_user_has_put_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"")
+    for name in ("folder", "file"):
+        os.chown(tmp_path / name, NOBODY, NOBODY)
+    with pytest.raises(NotPrivate, match=rf"folder belongs to another user \(uid {NOBODY}\)"):
+        own_folder(tmp_path / "folder")
+    with pytest.raises(NotPrivate, match=rf"file belongs to another user \(uid {NOBODY}\)"):
+        open_file(tmp_path / "file", os.O_WRONLY)
+
+
+def test_replaced_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    write_file(tmp_path / "list", b"before")
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "list") as file:
+        file.write(b"half")
+        1 / 0  # noqa: B018
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("list", b"before")]
+
+
+def test_closing_passes_over_links_and_changes_no_right_of_the_owner(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_bytes(b"")
+    (tmp_path / "outside").chmod(0o644)
+    folder = tmp_path / "data"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "log").write_bytes(b"")
+    (folder / "deep" / "log").chmod(0o464)
+    (folder / "deep" / "link").symlink_to(tmp_path / "outside")
+    close_below(folder)
+    assert [mode(folder), mode(folder / "deep"), mode(folder / "deep" / "log")] == [0o700, 0o700, 0o400]
+    assert mode(tmp_path / "outside") == 0o644
+
+
+# ── the home of an earlier version, and of others ─────────────────────────────────────────────
+
+
+def _old_home(tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    with umask(0o022):
+        for name in ("sessions/2026/a.jsonl", "archive/tree/0-1.zst", "redis/redis.conf", "dendro.toml"):
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_text("")
+    return home
+
+
+def test_home_that_an_earlier_version_left_open_is_closed_and_said_once(tmp_path: Path) -> None:
+    home = _old_home(tmp_path)
+    settings = settings_of(home)
+    [line] = require_private(settings)
+    assert f"{home} could be read by other users of this machine (mode 755): it is closed now" in line
+    opened = [path for path in (home, *home.rglob("*")) if mode(path) & 0o077]
+    assert (opened, require_private(settings)) == ([], [])
+
+
+def test_open_archive_elsewhere_is_closed_too(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    archive.chmod(0o755)
+    settings = settings_of(tmp_path / "home", DENDRO_UPKEEP_ARCHIVE_URL=archive.as_uri())
+    assert [folder.path for folder in open_folders(settings)] == [archive]
+    assert len(require_private(settings)) == 1
+    assert mode(archive) == 0o700
+
+
+@as_root
+def test_home_of_another_user_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    home = _old_home(tmp_path)
+    os.chown(home, NOBODY, NOBODY)
+    with pytest.raises(SettingsError, match=r"belongs to another user.*set DENDRO_HOME"):
+        require_private(settings_of(home))
+    assert mode(home) == 0o755
+
+
+@pytest.mark.parametrize("shared", ["user's home", "sticky"])
+def test_folder_that_others_need_is_refused_as_a_home_and_stays_as_it_is(tmp_path: Path, shared: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o755 if shared == "user's home" else 0o1777)
+    before = mode(home)
+    user_home = home if shared == "user's home" else tmp_path
+    settings = load_settings(SettingsSources(tmp_path, {"DENDRO_HOME": str(home), "HOME": str(user_home)}))
+    with pytest.raises(SettingsError, match="others use, too"):
+        require_private(settings)
+    assert mode(home) == before
+
+
+# ── nothing is made otherwise ─────────────────────────────────────────────────────────────────
+
+THE_PERSONS = "in a folder of the person's, by the person's umask"
+IN_A_COPY = "by a keeper: below a copy of mode 700, or in the person's folder"
+KERNEL = "a file of the kernel's"
+TRIED = "in a folder of mode 700 that is made for the attempt"
+
+OTHERWISE = {
+    "orchestrator/demo/stage.py": (3, "the demo's project, in a folder of mode 700"),
+    "orchestrator/folders/build.py": (4, IN_A_COPY),
+    "orchestrator/folders/copy.py": (5, IN_A_COPY),
+    "orchestrator/folders/keeper_process.py": (1, IN_A_COPY),
+    "orchestrator/folders/merge.py": (1, IN_A_COPY),
+    "orchestrator/folders/merge_writer.py": (4, IN_A_COPY),
+    "orchestrator/folders/packs.py": (1, IN_A_COPY),
+    "orchestrator/folders/repository.py": (9, IN_A_COPY),
+    "orchestrator/folders/store.py": (1, IN_A_COPY),
+    "orchestrator/folders/take.py": (1, IN_A_COPY),
+    "orchestrator/gateways/workspace.py": (3, f"the mark of a folder, {THE_PERSONS}"),
+    "orchestrator/private_files.py": (2, "here it is done"),
+    "orchestrator/rollouts/objects.py": (6, "in an object store: the local folder has a way of its own"),
+    "orchestrator/sandbox/limits.py": (4, KERNEL),
+    "orchestrator/tools/exec/held_objects.py": (3, KERNEL),
+    "orchestrator/tools/patch/folders.py": (1, f"a patch, {THE_PERSONS}"),
+    "orchestrator/tools/patch/writer.py": (2, f"a patch, {THE_PERSONS}"),
+    "workers/companion.py": (1, KERNEL),
+}
+"""Files of code that make files or folders otherwise: how often, and why they may."""
+
+MAKERS = frozenset(
+    (
+        *("write_text", "write_bytes", "pipe_file", "put_file", "copyfile", "copy", "copy2", "copytree"),
+        *("mkdir", "makedirs", "touch", "mkfifo", "mknod", "hardlink_to", "FileHandler", "FileHistory"),
+    )
+)
+OWN = frozenset({"touch", "copy", "put_file", "write_text"})
+"""Names that methods of Dendro's have, too: there they make no file."""
+OWN_OBJECTS = ("copy", "held", "self._objects", "self.folder", "self._ports.host_folders")
+
+
+def _makes(call: ast.Call) -> bool:
+    """Whether a call can make a file or a folder, by its words."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if ast.unparse(function) == "os.open":
+        return _may_create(call.args[1])
+    if name == "open":
+        wraps = any(given.arg == "closefd" for given in call.keywords)
+        return not wraps and any(
+            _is_for_writing(each) for each in [*call.args, *(given.value for given in call.keywords)]
+        )
+    if name in OWN:
+        if not isinstance(function, ast.Attribute):
+            return False
+        owner = ast.unparse(function.value)
+        return not owner.startswith(OWN_OBJECTS) and not owner.endswith((".copy", "environ"))
+    return name in MAKERS
+
+
+def _may_create(flags: ast.expr) -> bool:
+    """Whether flags of `os.open` create; a variable that is no constant may hold any."""
+    names = [node.id for node in ast.walk(flags) if isinstance(node, ast.Name) and node.id != "os"]
+    return _creates(flags) or any(_constants().get(name, True) for name in names)
+
+
+def _creates(flags: ast.AST) -> bool:
+    found = (node.attr for node in ast.walk(flags) if isinstance(node, ast.Attribute))
+    return not {"O_CREAT", "O_TMPFILE"}.isdisjoint(found)
+
+
+@cache
+def _constants() -> dict[str, bool]:
+    """The constants of all modules, and whether they hold a flag that creates."""
+    found: dict[str, bool] = {}
+    for file in _code():
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                name = node.targets[0].id
+                found[name] = found.get(name, False) or _creates(node.value)
+    return found
+
+
+def _code() -> list[Path]:
+    return [*ROOT.glob("orchestrator/**/*.py"), *ROOT.glob("workers/**/*.py")]
+
+
+def _is_for_writing(argument: ast.expr) -> bool:
+    text = argument.value if isinstance(argument, ast.Constant) else None
+    return (
+        isinstance(text, str)
+        and re.fullmatch(r"[rwaxbt+]{1,3}", text) is not None
+        and text.strip("rbt") != ""
+    )
+
+
+def _made_otherwise() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for file in _code():
+        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        found.update({str(file.relative_to(ROOT)): sum(map(_makes, calls))})
+    return +found
+
+
+def test_no_code_makes_a_file_or_folder_past_the_private_way_without_a_reason() -> None:
+    assert _made_otherwise() == Counter({file: times for file, (times, _) in OTHERWISE.items()})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'open("f", "w")',
+        'path.open("xb")',
+        'path.open(mode="a+")',
+        'path.write_text("x")',
+        "path.mkdir(parents=True)",
+        "os.makedirs(folder)",
+        "os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)",
+        "shutil.copyfile(a, b)",
+        "logging.FileHandler(path)",
+    ],
+)
+def test_ways_to_make_a_file_are_seen(line: str) -> None:
+    [call] = [node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call)]
+    assert _makes(call)
+
+
+def test_reading_is_no_making() -> None:
+    for line in ('open("f")', 'path.open("rb")', "os.open(path, os.O_RDONLY)", 'fs.open(path, "r")'):
+        [call] = [node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call)]
+        assert not _makes(call)
