@@ -37,7 +37,7 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewSession, new_session
 from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.frozen import replace
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
@@ -224,7 +224,11 @@ class Client:
 
     async def head(self, session: SessionId) -> SessionHead | None:
         """The head of a session, without reading its log; None if there is none."""
-        head: SessionHead | None = await self._insist(lambda: self._ports.broker.head(session))
+        try:
+            head: SessionHead | None = await self._insist(lambda: self._ports.broker.head(session))
+        except InvalidSessionId:
+            # It names a shard that this deployment does not have.
+            return None
         return head if head is None or self._sees(head.labels.namespace) else None
 
     def _sees(self, namespace: str) -> bool:

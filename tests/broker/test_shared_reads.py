@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
-from orchestrator.broker.follow import BEGINNING, Followed, follow
+from orchestrator.broker.follow import BEGINNING, EqCursor, Followed, follow
 from orchestrator.broker.records import Claimed, Committed
 from orchestrator.broker.shared_reads import SharedReads
 from orchestrator.core.ids import SessionId
@@ -24,6 +24,7 @@ class Slow:
     def __init__(self) -> None:
         self.asked = 0
         self.cancelled = 0
+        self.behind: list[EqCursor] = []
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> Any:
@@ -33,6 +34,10 @@ class Slow:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+
+    async def wait_behind(self, session: SessionId, at: EqCursor, timeout_s: float) -> Any:
+        self.behind.append(at)
+        return await asyncio.shield(self.answer)
 
 
 def waiting(reads: SharedReads, after_n: int = 0) -> asyncio.Task[Any]:
@@ -52,6 +57,18 @@ async def test_followers_at_one_place_ask_once_and_those_elsewhere_for_themselve
     assert slow.asked == 2
     slow.answer.set_result(("event",))
     assert await asyncio.gather(*followers) == [("event",)] * 101
+
+
+async def test_followers_at_one_number_of_two_branches_share_no_read() -> None:
+    slow = Slow()
+    reads = SharedReads(cast(Any, slow))
+    # Redis was put back: event 3 was written anew, and one of them still has the one of before.
+    places = [EqCursor(3, 2, "a" * 8), EqCursor(3, 2, "b" * 8), EqCursor(3, 1, "a" * 8)]
+    tasks = [asyncio.create_task(reads.wait_behind(SESSION, at, 5.0)) for at in (*places, places[0])]
+    await steps()
+    assert slow.behind == places
+    slow.answer.set_result(None)
+    await asyncio.gather(*tasks)
 
 
 async def test_follower_that_leaves_takes_nothing_from_the_others_and_the_last_ends_the_read() -> None:

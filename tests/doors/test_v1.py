@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.broker.records import SessionHead
+from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.methods import v1
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.app_server.write_notifications import notifications
@@ -180,6 +185,23 @@ async def test_interrupt_is_answered_behind_the_event_and_refused_where_nothing_
     assert answer == {"abortReason": "interrupted"}
     assert events(peer, "turn_aborted"), "the event comes first"
     gate.open()
+
+
+@pytest.mark.parametrize("listening", [True, False])
+async def test_interrupt_of_a_turn_that_was_just_over_is_answered(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, listening: bool
+) -> None:
+    conversation, known = await begun(peer), v1.conversation
+    if listening:
+        await listens(peer, conversation)
+
+    async def busy(door: Door, id: str) -> SessionHead:
+        return replace(await known(door, id), status="working")
+
+    monkeypatch.setattr(v1, "conversation", busy)
+    async with asyncio.timeout(v1.INTERRUPT_S / 2):
+        _, text = await peer.refused("interruptConversation", {"conversationId": conversation})
+    assert text == "nothing runs in this conversation: its turn was just over"
 
 
 async def test_connection_without_a_listener_hears_nothing_and_the_work_goes_on(

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from orchestrator.broker.errors import BrokerError
 from orchestrator.gateways.app_server import messages
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.live import LiveThreads
 from orchestrator.gateways.app_server.messages import Answer, Notification, Request, Unreadable
 from orchestrator.gateways.app_server.method import Method, NoParams, Params
@@ -139,7 +139,7 @@ class Connection:
             method.check(name, self.door.principal)
             return method, method.params.model_validate(given)
         except ValidationError as error:
-            raise _invalid(error) from None
+            raise invalid(error) from None
         except NotPermitted as error:
             raise RpcError(str(error)) from None
 
@@ -165,12 +165,3 @@ def _refuse_experimental(name: str, method: Method, given: JsonObject) -> None:
     for field in sorted(method.experimental_fields & given.keys()):
         if given[field] is not None:
             raise RpcError(f"{name}.{field} requires experimentalApi capability")
-
-
-def _invalid(error: ValidationError) -> RpcError:
-    """The first thing that is wrong; what is missing is told as clients know it."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    if first["type"] == "missing":
-        return RpcError(f"Invalid request: missing field `{place}`", Code.BAD_PARAMS)
-    return bad_params(f"{place}: {first['msg']}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from pydantic import ValidationError
+
 
 class Code(IntEnum):
     """The kinds of errors that a request is answered with."""
@@ -38,3 +40,12 @@ def not_found(thread: str) -> RpcError:
 def bad_params(why: str) -> RpcError:
     """A member of `params` that cannot be used; `why` names it."""
     return RpcError(f"Invalid params: {why}", Code.BAD_PARAMS)
+
+
+def invalid(error: ValidationError, member: str = "") -> RpcError:
+    """The first thing that is wrong with params, or a member of them; what is missing as clients know it."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(filter(None, (member, *map(str, first["loc"]))))
+    if first["type"] == "missing" and not member:
+        return RpcError(f"Invalid request: missing field `{place}`", Code.BAD_PARAMS)
+    return bad_params(f"{place}: {first['msg']}")

@@ -8,8 +8,10 @@ runs as the same user, could else approve itself.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -25,6 +27,15 @@ TokenLookUp = Callable[[str], Awaitable[Principal | None]]
 NEEDED = (
     'a token is needed ("Authorization: Bearer …", or "auth" in the first line): dendro token new makes one'
 )
+UNSEEN = (
+    "the process at the other end cannot be looked at, so nobody knows whether a sandbox holds it: it is in "
+    "another pid or user namespace (a container), or has dropped rights, like an sshd that forwards a port "
+    "(ssh -L). Come with a token (codex --remote … --remote-auth-token-env NAME; dendro token new makes it), "
+    "or forward the gateway's unix socket (ssh -L /tmp/d.sock:SOCKET, codex --remote unix:///tmp/d.sock)"
+)
+NOTED_S = 60.0
+"""Between two lines of the log about the same refusal."""
+log = logging.getLogger("dendro.gateway")
 
 
 class Unauthenticated(Exception):
@@ -53,9 +64,13 @@ class Authentication:
         self._look_up = look_up
         self._loopback_needs_token = loopback_needs_token
         self._peer_of = peer_of or PeerFinder().peer_of
+        self._noted: dict[str, float] = {}
+        """The refusals of this machine's processes that were logged lately."""
 
     async def principal(self, token: str | None, connected: socket.socket | None) -> Principal:
         """The principal at the other end of a socket; raises `Unauthenticated`."""
+        if token == "":
+            raise Unauthenticated(f"the Authorization header holds no token: {NEEDED}")
         if token is not None:
             found = await self._look_up(token)
             if found is None:
@@ -63,9 +78,22 @@ class Authentication:
             return found
         if connected is None or (self._loopback_needs_token and connected.family != socket.AF_UNIX):
             raise Unauthenticated(NEEDED)
+        peer = None
         with suppress(OSError):
-            return _of_peer(await asyncio.to_thread(self._peer_of, connected))
-        raise Unauthenticated(NEEDED)
+            peer = await asyncio.to_thread(self._peer_of, connected)
+        try:
+            return _of_peer(peer)
+        except Unauthenticated as error:
+            self._note(f"a connection was refused: {error}")
+            raise
+
+    def _note(self, refusal: str) -> None:
+        """Logs a refusal; whoever connects again and again fills no log."""
+        now = time.monotonic()
+        if now - self._noted.get(refusal, -NOTED_S) >= NOTED_S:
+            self._noted = {text: at for text, at in self._noted.items() if now - at < NOTED_S}
+            self._noted[refusal] = now
+            log.warning("%s", refusal)
 
 
 def _of_peer(peer: Peer | None) -> Principal:
@@ -73,6 +101,8 @@ def _of_peer(peer: Peer | None) -> Principal:
         raise Unauthenticated(NEEDED)
     if peer.uid not in (os.geteuid(), ROOT_UID):
         raise Unauthenticated(f"user {peer.uid} is not the user of this gateway; {NEEDED}")
+    if not peer.is_seen:
+        raise Unauthenticated(UNSEEN)
     if peer.is_confined:
         raise Unauthenticated(f"a process in a sandbox is nobody here; {NEEDED}")
     return machine_user()

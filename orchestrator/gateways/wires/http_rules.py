@@ -105,12 +105,16 @@ def _is_address(name: str) -> bool:
 
 
 def bearer(headers: Mapping[str, Sequence[str]]) -> str | None:
-    """The token of an `Authorization: Bearer` header; None without one."""
-    for value in headers.get("authorization", ()):
+    """The token of an `Authorization` header; None without one, and empty for one that holds no token.
+
+    A client that shows something else than a token is not one without a token: it may stand behind a proxy.
+    """
+    given = headers.get("authorization")
+    for value in given or ():
         scheme, _, token = value.strip().partition(" ")
         if scheme.lower() == "bearer" and token.strip():
             return token.strip()
-    return None
+    return None if given is None else ""
 
 
 def _shown(text: str) -> str:

@@ -32,7 +32,9 @@ class Peer:
 
     uid: int
     is_confined: bool
-    """Whether a sandbox holds it that does not hold this process, or nobody can tell."""
+    """Whether a sandbox holds it that does not hold this process."""
+    is_seen: bool = True
+    """Whether it can be looked at; of another one nobody can tell what holds it."""
 
 
 class PeerFinder:
@@ -58,7 +60,7 @@ class PeerFinder:
             row = line.split()
             if row[_LOCAL] == there and row[_REMOTE] == here:
                 uid = int(row[_UID])
-                return Peer(uid, _is_confined(self._holder(uid, f"socket:[{row[_INODE]}]")))
+                return _looked_at(uid, self._holder(uid, f"socket:[{row[_INODE]}]"))
         return None
 
     def _holder(self, uid: int, link: str) -> int:
@@ -93,7 +95,7 @@ def _holds(pid: int, uid: int, link: str) -> bool:
 def _unix_peer(connected: socket.socket) -> Peer:
     found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(found)
-    return Peer(uid, _is_confined(pid))
+    return _looked_at(uid, pid)
 
 
 def _in_table(host: str, port: int) -> str:
@@ -111,14 +113,15 @@ def _leads_to(descriptor: Path, link: str) -> bool:
         return False
 
 
-def _is_confined(pid: int) -> bool:
+def _looked_at(uid: int, pid: int) -> Peer:
+    """A process by its number; 0 is one of another pid namespace, or one whose files are not shown to us."""
     if pid <= 0:
-        return True
+        return Peer(uid, is_confined=False, is_seen=False)
     try:
         theirs, ours = _confinement(str(pid)), _confinement("self")
     except OSError:
-        return True
-    return any(theirs[name] > ours[name] for name in _CONFINEMENT)
+        return Peer(uid, is_confined=False, is_seen=False)
+    return Peer(uid, any(theirs[name] > ours[name] for name in _CONFINEMENT))
 
 
 def _confinement(process: str) -> dict[str, int]:

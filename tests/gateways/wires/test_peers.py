@@ -6,10 +6,22 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from orchestrator.gateways.wires.authentication import Authentication, Unauthenticated
+from orchestrator.gateways.wires.http_rules import bearer
 from orchestrator.gateways.wires.peers import Peer, PeerFinder
 
+UNSEEN_ONE = """
+import ctypes, socket, sys
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE: as after a change of user, in sshd
+kept = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+sys.stdin.read()
+"""
 CONFINED = """
 import ctypes, socket, sys
 assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
@@ -40,7 +52,7 @@ def test_process_that_has_left_is_nobody() -> None:
         with listener.accept()[0] as accepted:
             left.close()
             found = PeerFinder().peer_of(accepted)
-            assert found is None or found.is_confined
+            assert found is None or not found.is_seen
 
 
 def test_process_in_a_sandbox_is_told_apart_from_its_user(tmp_path: Path) -> None:
@@ -55,3 +67,55 @@ def test_process_in_a_sandbox_is_told_apart_from_its_user(tmp_path: Path) -> Non
                 assert PeerFinder().peer_of(over_tcp) == Peer(os.geteuid(), True)
             assert process.stdin is not None
             process.stdin.close()
+
+
+@contextmanager
+def unseen_peer() -> Iterator[socket.socket]:
+    """A connection of a process of an own user whose open files nobody may list, as an sshd's are."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [sys.executable, "-c", UNSEEN_ONE, str(listener.getsockname()[1])]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+            with listener.accept()[0] as accepted:
+                yield accepted
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root lists the files of every process")
+async def test_process_whose_files_nobody_may_list_is_not_called_a_sandbox() -> None:
+    with unseen_peer() as accepted:
+        assert PeerFinder().peer_of(accepted) == Peer(os.geteuid(), False, is_seen=False)
+
+
+async def test_process_that_cannot_be_looked_at_learns_why_and_the_ways_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate = Authentication(peer_of=lambda _: Peer(os.geteuid(), False, is_seen=False))
+    with socket.socket() as any_one:
+        for _ in range(3):
+            with pytest.raises(Unauthenticated) as told:
+                await gate.principal(None, any_one)
+    for word in ("ssh -L", "--remote-auth-token-env", "unix://", "namespace"):
+        assert word in str(told.value)
+    assert "in a sandbox is nobody" not in str(told.value)
+    assert len([line for line in caplog.records if "ssh -L" in line.getMessage()]) == 1
+
+
+def test_holder_that_is_not_found_or_gone_is_one_that_nobody_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        monkeypatch.setattr(PeerFinder, "_holder", lambda *_: 0)
+        assert PeerFinder().peer_of(accepted) == Peer(os.geteuid(), False, is_seen=False)
+
+
+async def test_header_without_a_token_is_not_the_machine_s_user() -> None:
+    gate = Authentication(peer_of=lambda _: Peer(os.geteuid(), False))
+    with socket.socket() as any_one:
+        assert (await gate.principal(None, any_one)).token == ""
+        with pytest.raises(Unauthenticated, match="holds no token"):
+            await gate.principal(bearer({"authorization": ["Basic YW5u"]}), any_one)

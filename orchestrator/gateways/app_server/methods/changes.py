@@ -12,7 +12,7 @@ from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import RpcError, bad_params
+from orchestrator.gateways.app_server.errors import RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.running import (
     CollaborationParams,
@@ -63,11 +63,7 @@ class SettingsUpdate(Params):
     def override(self) -> ops.OverrideTurnContext | None:
         """The change, as a turn would bring it; None if there is none. Raises `RpcError`."""
         given = {name: getattr(self, name) for name in SettingsUpdate.model_fields}
-        try:
-            return TurnStartParams.model_construct(**given, input=()).override()
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise bad_params(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        return TurnStartParams.model_construct(**given, input=()).override()
 
 
 async def settings_update(door: Door, params: SettingsUpdate) -> Result:
@@ -241,8 +237,7 @@ async def review_start(door: Door, params: ReviewStart) -> Result:
     try:
         request = ReviewRequest.model_validate({"target": params.target})
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise bad_params(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise invalid(error) from None
     turn = door.new_turn_id()
     await door.client.submit(head.session, Submission(turn, ops.Review(review_request=request)))
     return {"turn": started_turn(turn), "reviewThreadId": head.session}

@@ -20,7 +20,13 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import no_rollout
 from orchestrator.gateways.app_server.live import Told
 from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.methods.running import Policy, Reviewer, asks_of, settings_after
+from orchestrator.gateways.app_server.methods.running import (
+    Policy,
+    Reviewer,
+    asks_of,
+    override_of,
+    settings_after,
+)
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
 from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_running_turn
 from orchestrator.gateways.app_server.write_notifications import notifications
@@ -58,7 +64,7 @@ class ThreadResume(Params):
     personality: str | None = None
 
     def override(self) -> ops.OverrideTurnContext | None:
-        """The change of the session's settings; None if there is none."""
+        """The change of the session's settings; None if there is none. Raises `RpcError`."""
         named: dict[str, Any] = {
             "model": self.model,
             "approval_policy": self.approval_policy,
@@ -67,7 +73,7 @@ class ThreadResume(Params):
             "personality": self.personality,
         }
         chosen = {name: value for name, value in named.items() if value is not None}
-        return ops.OverrideTurnContext.model_validate(chosen) if chosen else None
+        return override_of(chosen)
 
 
 async def thread_resume(door: Door, params: ThreadResume) -> Result:

@@ -16,7 +16,7 @@ from orchestrator.core.modes import with_mode
 from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.gateways.app_server.brought_tools import ToolGiven, tools_of
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.input import Said, input_items
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
@@ -193,7 +193,15 @@ class TurnStartParams(Params):
             "personality": self.personality,
         }
         set_ones = {name: value for name, value in named.items() if value is not None}
-        return ops.OverrideTurnContext.model_validate(set_ones) if set_ones else None
+        return override_of(set_ones)
+
+
+def override_of(named: Mapping[str, Any]) -> ops.OverrideTurnContext | None:
+    """The change of a session's settings; None if it names none. Raises `RpcError`."""
+    try:
+        return ops.OverrideTurnContext.model_validate(named) if named else None
+    except ValidationError as error:
+        raise invalid(error) from None
 
 
 def _mode(mode: CollaborationParams) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import orjson
 from pydantic import Field
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
@@ -29,6 +30,7 @@ from orchestrator.views.thread_list import (
     ListCursor,
     SortKey,
     ThreadFilter,
+    ThreadPage,
     loaded,
     threads_page,
 )
@@ -148,7 +150,7 @@ class ThreadSearch(ThreadList):
 
 async def thread_search(door: Door, params: ThreadSearch) -> Result:
     """The threads that have the words, each with the place where they stand."""
-    found = await threads_page(door.ports.found.broker, params.asked(door.principal.namespace))
+    found = await _listed(door, params.asked(door.principal.namespace))
     return {
         "data": [
             {"thread": thread_json(one), "snippet": snippet(one, params.search_term)} for one in found.threads
@@ -156,6 +158,15 @@ async def thread_search(door: Door, params: ThreadSearch) -> Result:
         "nextCursor": _text(found.next),
         "backwardsCursor": _text(found.back),
     }
+
+
+async def _listed(door: Door, asked: ListAsked) -> ThreadPage:
+    try:
+        for id in filter(None, (asked.wanted.parent, asked.wanted.ancestor)):
+            parse_session_id(id)
+        return await threads_page(door.ports.found.broker, asked)
+    except InvalidSessionId as error:
+        raise bad_params(f"parentThreadId, ancestorThreadId: {str(error)[:200]}") from None
 
 
 def snippet(thread: Thread, words: str) -> str:
@@ -175,7 +186,7 @@ async def thread_list(door: Door, params: ThreadList) -> Result:
     asked = params.asked(door.principal.namespace)
     if params.wants_none:
         return NO_THREADS
-    found = await threads_page(door.ports.found.broker, asked)
+    found = await _listed(door, asked)
     return {
         "data": [thread_json(one) for one in found.threads],
         "readStates": await _read_states(door, found.threads),

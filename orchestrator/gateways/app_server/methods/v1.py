@@ -24,10 +24,11 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.input import EMPTY
 from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.methods.running import override_of
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import past_events
-from orchestrator.gateways.submit import submit_op, unread
+from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import InputItem, InputItemField
 from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
@@ -40,6 +41,9 @@ MOST_LISTED, USUAL_LISTED = 100, 25
 MOST_ITEMS = 1_000
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
+POLL_S = 0.1
+TOLD_S = 1.0
+"""The wait for the event by which a turn ended, once its session rests."""
 AT_REST = frozenset({"idle", "closed"})
 _TAGS: Mapping[str, str] = {"localImage": "local_image"}
 
@@ -243,7 +247,7 @@ def _override(wish: NewConversation) -> ops.OverrideTurnContext | None:
     if wish.sandbox is not None:
         named["sandbox_policy"] = {"mode": wish.sandbox}
     set_ones = {name: value for name, value in named.items() if value is not None}
-    return ops.OverrideTurnContext.model_validate(set_ones) if set_ones else None
+    return override_of(set_ones)
 
 
 class GetSummary(V1Params):
@@ -345,12 +349,38 @@ async def interrupt_conversation(door: Door, params: OfConversation) -> Result:
     head = await conversation(door, params.conversation_id)
     if head.status in AT_REST and head.sq_tip == head.cursor:
         raise RpcError("nothing runs in this conversation")
-    ended = await _ended(door, head)
+    ended = await _ended_or_over(door, head)
     if ended is None:
         raise RpcError(unread(head.pool), Code.INTERNAL)
     if ended != "turn_aborted":
         raise RpcError("nothing runs in this conversation: its turn was just over")
     return {"abortReason": "interrupted"}
+
+
+async def _ended_or_over(door: Door, head: SessionHead) -> str | None:
+    """The same; "" for a session that has come to rest without such an event: its turn was over before."""
+    ending = asyncio.create_task(_ended(door, head))
+    resting = asyncio.create_task(_at_rest(door, head))
+    try:
+        await asyncio.wait((ending, resting), return_when=asyncio.FIRST_COMPLETED)
+        # The event stands before the rest in Redis, and may be read behind it.
+        await asyncio.wait((ending,), timeout=TOLD_S)
+        return await ending if ending.done() else ""
+    except OpRefused as error:
+        raise RpcError(str(error)) from None
+    finally:
+        for task in (ending, resting):
+            task.cancel()
+        await asyncio.gather(ending, resting, return_exceptions=True)
+
+
+async def _at_rest(door: Door, head: SessionHead) -> None:
+    """Waits until a session has read what it was handed, and rests, or is gone."""
+    while True:
+        await asyncio.sleep(POLL_S)
+        now = await door.client.head(head.session)
+        if now is None or (now.sq_tip != head.sq_tip and now.status in AT_REST and now.sq_tip == now.cursor):
+            return
 
 
 async def _ended(door: Door, head: SessionHead) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods import account
 from orchestrator.gateways.app_server.methods.config import write
@@ -77,7 +77,10 @@ async def command_exec(door: Door, params: CommandExec) -> Result:
         raise bad_params("a command of no session has no terminal and no streams: use thread/shellCommand")
     policy = None
     if params.sandbox_policy is not None:
-        policy = _POLICY.validate_python(sandbox_of(params.sandbox_policy))
+        try:
+            policy = _POLICY.validate_python(sandbox_of(params.sandbox_policy))
+        except ValidationError as error:
+            raise invalid(error, "sandboxPolicy") from None
     return await _ran(door, params, policy)
 
 

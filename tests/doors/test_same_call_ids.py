@@ -1,0 +1,69 @@
+"""Requests of one call id in several threads, or of several agents: each is settled for itself.
+
+A provider gives ids to calls; two models, or one that is asked twice, may give the same one.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server.asks import Asks
+from orchestrator.gateways.app_server.conversations import Conversations
+from orchestrator.gateways.app_server.live import Told
+from orchestrator.gateways.app_server.messages import Answer
+from orchestrator.gateways.principals import Principal
+from orchestrator.views.event import Event
+from orchestrator.views.turns.projector import Projector
+from orchestrator.views.turns.records import RequestOpened, RequestResolved, TurnId
+
+ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")
+OTHER = SessionId("0199a2b4-0000-7000-8000-000000000002")
+REQUEST: dict[str, Any] = {
+    "type": "exec_approval_request",
+    "call_id": "call_1",
+    "command": ["make"],
+    "cwd": "/w",
+    "parsed_cmd": [],
+}
+RESOLVED = {"type": "request_resolved", "call_id": "call_1", "decision": "approved"}
+
+
+def opened(session: SessionId) -> RequestOpened:
+    projector = Projector(session)
+    projector.receive(Event("t", {"type": "task_started"}))
+    changes = projector.receive(Event("t", REQUEST))
+    return next(change for change in changes if isinstance(change, RequestOpened))
+
+
+def test_request_settled_in_one_thread_stays_open_in_another() -> None:
+    asks = Asks(cast(Any, None))
+    first, second = (asks.open(session, opened(session), 1) for session in (ONE, OTHER))
+    assert first is not None
+    assert second is not None
+    settled = RequestResolved(TurnId("t"), second.opened.item)
+    assert asks.resolved(OTHER, settled) == [second.id]
+    assert asks.resolved(ONE, settled) == [first.id]
+
+
+async def test_request_settled_for_one_agent_stays_open_for_another() -> None:
+    sent: list[Any] = []
+
+    class Keeps:
+        async def submit(self, session: SessionId, submission: Any) -> None:
+            sent.append(submission.op)
+
+    place = SimpleNamespace(
+        tell=lambda line: None,
+        principal=Principal("ann"),
+        client=Keeps(),
+        ports=SimpleNamespace(now_ms=lambda: 1),
+    )
+    conversations = Conversations(cast(Any, place), {"listener": ONE})
+    for agent in ({}, {"agent_id": 1}, {"agent_id": 2}):
+        conversations.hear(Told(ONE, Event("t", {**REQUEST, **agent}), ()))
+    conversations.hear(Told(ONE, Event("t", {**RESOLVED, "agent_id": 1}), ()))
+    for number in range(3):
+        await conversations.answered(Answer(f"conversation-{number}", {"decision": "approved"}))
+    assert [op.agent_id or 0 for op in sent] == [0, 2]
