@@ -93,7 +93,7 @@ async def _serve(
             session = head.session
             told = await greeting(found, head, await client.history())
             cursor = told.cursor
-            await write_json(told.line)
+            await write_json(told.lines())
         streams = Streams(read_stdin, write_json)
         connection = NdjsonConnection(client, session, streams, settings.wire.line_limit_bytes)
         serving = connection.serve(cursor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ import orjson
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
+from orchestrator.core.agent_views import child_summary
 from orchestrator.core.birth import session_configured
 from orchestrator.core.blobs import is_reference, references, resolve
 from orchestrator.core.context import is_context
@@ -20,12 +21,15 @@ from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.facts import Forked, states
 from orchestrator.core.history import Item, message_text
 from orchestrator.core.ids import SessionId
+from orchestrator.core.registry import projected
 from orchestrator.core.settings import HistoryHead
-from orchestrator.core.tree import ROOT
+from orchestrator.core.state import State
+from orchestrator.core.tree import ACTIVE, ROOT
 from orchestrator.gateways.bursts import without_paths
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import AgentMessage, UserMessage
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.wire import EventModel, JsonObject, written
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import open_requests_of
@@ -52,14 +56,18 @@ async def to_resume(found: LogSource, text: str) -> SessionHead:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The first line that a resuming client gets, and the cursor from which it follows."""
+    """The first events that a resuming client gets, and the cursor from which it follows."""
 
-    line: bytes
+    events: tuple[JsonObject, ...]
     cursor: EqCursor
+
+    def lines(self, more: Mapping[str, object] | None = None) -> bytes:
+        """The events as lines, each with `more` beside its message."""
+        return b"".join(orjson.dumps({"id": "", "msg": each, **(more or {})}) + b"\n" for each in self.events)
 
 
 async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) -> Greeting:
-    """`session_configured` with the events so far; requests that are still open are sent again."""
+    """`session_configured` with the events so far, then how agents stand; open requests are sent again."""
     calls = {call_id_of(request) for request in await open_requests(found, head)}
     cursor = await cursor_before(found, head, calls)
     folded = await fold_session(found, head, None)
@@ -68,12 +76,59 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
     event = session_configured(
         "", state.facts, state.settings, state.name, messages, history, state.forked_from
     )
-    told = without_paths(dict(event.payload)) if head.labels.namespace else event.payload
-    return Greeting(orjson.dumps({"id": "", "msg": told}) + b"\n", cursor)
+    configured = without_paths(dict(event.payload)) if head.labels.namespace else dict(event.payload)
+    told = await _agents_told(found, head, _agents_elsewhere(state, messages))
+    return Greeting((configured, *told), cursor)
 
 
-async def reattached(found: LogSource, head: SessionHead, history: HistoryHead) -> dict[str, Any]:
-    """The line for a client that has the events so far: `session_configured` without them."""
+def _agents_elsewhere(state: State, messages: Iterable[Mapping[str, Any]]) -> list[SubagentSummary]:
+    """The agents that only an imported log tells of: none of them is at work in this tree."""
+    told = [m["subagent"] for m in messages if m["type"] == "subagent_lifecycle" and m.get("subagent")]
+    known = {each["agent_id"]: SubagentSummary.model_validate(each) for each in told}
+    children = state.tree.listed_children
+    known |= {id: child_summary(state.facts, child) for id, child in children.items()}
+    return [
+        summary.model_copy(update={"status": SubagentStatus.CANCELED})
+        if summary.status in ACTIVE
+        else summary
+        for summary in known.values()
+    ]
+
+
+async def _agents_told(
+    found: LogSource, head: SessionHead, elsewhere: Sequence[SubagentSummary]
+) -> list[JsonObject]:
+    """A `subagent_lifecycle` for each listed agent, and an `agent_inbox` for each with mail, own mail too.
+
+    They are those that the session's queue tells of: of a root all, else the children.
+    """
+    fields = await found.broker.agents(head.tree)
+    listed = projected(fields).agents
+    shown = [
+        SubagentSummary.model_validate(agent.summary())
+        for agent in listed.values()
+        if head.agent_id == ROOT or agent.record["parent_agent_id"] == head.agent_id
+    ]
+    shown += [agent for agent in elsewhere if f"a:{agent.agent_id}" not in fields]
+    told: list[EventModel] = [ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=s) for s in shown]
+    told += [_inbox(s.agent_id, s.session_id, s.pending_messages, s.pending_interrupts) for s in shown]
+    own = (int(fields.get(f"{lane}:{head.agent_id}", b"0")) for lane in "mi")
+    told.append(_inbox(head.agent_id, head.session, *own))
+    return [written(each) for each in told if not isinstance(each, ev.AgentInbox) or _has_mail(each)]
+
+
+def _inbox(agent_id: int, session: str, messages: int, interrupts: int) -> ev.AgentInbox:
+    return ev.AgentInbox(
+        agent_id=agent_id, session_id=session, pending_messages=messages, pending_interrupts=interrupts
+    )
+
+
+def _has_mail(inbox: ev.AgentInbox) -> bool:
+    return bool(inbox.pending_messages or inbox.pending_interrupts)
+
+
+async def reattached(found: LogSource, head: SessionHead, history: HistoryHead, cursor: EqCursor) -> Greeting:
+    """The greeting for a client that has the events up to a cursor: `session_configured` without them."""
     settings = await settings_of(found, head)
     event = ev.SessionConfigured(
         session_id=head.session,
@@ -83,7 +138,7 @@ async def reattached(found: LogSource, head: SessionHead, history: HistoryHead) 
         history_entry_count=history.count,
         rollout_path="",
     )
-    return {"id": "", "msg": written(event)}
+    return Greeting((written(event),), cursor)
 
 
 async def past_events(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:

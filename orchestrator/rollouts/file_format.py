@@ -10,7 +10,7 @@ stores by gives the stored bytes, which is what the chain covers. A redacted ent
 payload and salt; its `digest` is left. What a fork inherited is one entry of a full export,
 with the texts inside it beside it (`texts`); an exported file has it as lines of their own
 (`inherited`), proved by the fact that they stand for. What the tree's log told of a parent's
-agents (`tree_seq`) is in no chain of this session's, and passed over. Pure: lines in, values out.
+agents (`tree_seq`) is in no chain of this session's, and kept apart. Pure: lines in, values out.
 """
 
 from __future__ import annotations
@@ -137,6 +137,8 @@ class RolloutText:
     kind: Kind
     header: Header | None
     lines: Iterator[FileLine]
+    told: list[Mapping[str, Any]] = field(default_factory=list)
+    """What the tree's log told of agents: the events of the lines that were read so far."""
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────
@@ -175,10 +177,11 @@ def read_rollout(lines: Iterable[bytes], keep: dict[str, bytes] | None = None) -
         raise BadLine(1, "the file is empty")
     value = _object(*first)
     blobs: dict[str, bytes] = keep if keep is not None else {}
+    told: list[Mapping[str, Any]] = []
     if "format" in value and "payload" not in value:
-        return RolloutText("full", _header(first[0], value), _lines(numbered, blobs))
+        return RolloutText("full", _header(first[0], value), _lines(numbered, blobs, told), told)
     kind: Kind = "exported" if "chain" in value and "seq" in value else "foreign"
-    return RolloutText(kind, None, _lines(_again(first, numbered), blobs))
+    return RolloutText(kind, None, _lines(_again(first, numbered), blobs, told), told)
 
 
 def _again(first: tuple[int, bytes], rest: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
@@ -216,10 +219,13 @@ def _header(number: int, value: Mapping[str, Any]) -> Header:
         raise BadLine(number, f"the format line is damaged ({error})") from None
 
 
-def _lines(numbered: Iterable[tuple[int, bytes]], blobs: dict[str, bytes]) -> Iterator[FileLine]:
+def _lines(
+    numbered: Iterable[tuple[int, bytes]], blobs: dict[str, bytes], told: list[Mapping[str, Any]]
+) -> Iterator[FileLine]:
     for number, line in numbered:
         value = _object(number, line)
         if "tree_seq" in value:
+            told.append(value.get("payload", {}))
             continue
         try:
             found = _file_line(number, value, blobs)

@@ -24,8 +24,10 @@ from orchestrator.core.lines import MetaLine, read_meta
 from orchestrator.core.packs import Pack, read_pack
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
+from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.codec import rollout_item
-from orchestrator.protocol.wire import UNSET
+from orchestrator.protocol.events import SubagentLifecycle
+from orchestrator.protocol.wire import UNSET, written
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, RolloutText
 
@@ -167,10 +169,30 @@ def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, byt
     if not entries:
         raise RolloutError("it holds no conversation")
     first = e.line(_session_meta(read_meta(meta), newcomer))
-    whole = [(first, newcomer.now_ms), *entries]
-    state = _folded(whole, start_line=1)
+    state = _folded([(first, newcomer.now_ms), *entries], start_line=1)
+    whole = [(entry, newcomer.now_ms) for entry in (first, *_agents_told(text.told))] + entries
     whole += [(entry, newcomer.now_ms) for entry in _settled(state, newcomer)]
     return ImportPlan(tuple(whole), _folded(whole, start_line=1), newcomer.facts, lines, left_out)
+
+
+def _agents_told(told: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+    """An event for each agent that was listed at the file's end; nothing else of its tree is taken over.
+
+    They stand in front of the conversation: who resumes knows the agents before what is said of them.
+    """
+    listed: dict[int, SubagentSummary] = {}
+    for message in told:
+        try:
+            event = SubagentLifecycle.model_validate(message)
+        except ValidationError:
+            continue
+        if event.event is LifecycleChange.DELETED:
+            listed = {id: one for id, one in listed.items() if id != event.agent_id}
+        elif isinstance(event.subagent, SubagentSummary):
+            listed[event.subagent.agent_id] = event.subagent
+    for summary in listed.values():
+        created = SubagentLifecycle(event=LifecycleChange.CREATED, subagent=summary)
+        yield Entry(e.EVENT_MSG, written(created))
 
 
 def _foreign_entry(line: FileLine, blobs: Mapping[str, bytes]) -> Entry:

@@ -23,7 +23,10 @@ PREVIEW_CHARS = 200
 
 
 def session_meta(position: Position, at_ms: int) -> bytes:
-    """JSON: name, title, cwd, git, model, tokens, share of context left, the state's digest at its `seq`."""
+    """JSON: name, title, cwd, git, model, tokens, share of context left, the state's digest at its `seq`.
+
+    `children` counts those that its log tells of: an imported session has them, and its tree has not.
+    """
     state = position.state
     settings, tokens, words = state.settings, state.tokens, _first_words(state)
     return orjson.dumps(
@@ -46,6 +49,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "seq": position.seq,
             "state_sha256": digest(state),
             **_change(state.workspace.change),
+            **({"children": len(state.tree.children)} if state.tree.children else {}),
         }
     )
 

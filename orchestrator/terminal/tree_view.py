@@ -139,6 +139,8 @@ def headline(picture: TreePicture) -> Text:
     text = Text(f"tree {short_id(picture.tree)}", style="bold")
     text.append(f" · {picture.tree}", style="dim")
     made = f"{counted(spawned, 'agent')} made"
+    if picture.left_behind:
+        made = f"imported without its {counted(picture.left_behind, 'agent')}: none made here"
     text.append(f"\n{made}, {active} at work{f' of {slots} slots' if slots else ''}")
     for part, style in budget_parts(registry):
         text.append(" · ")

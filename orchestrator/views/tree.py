@@ -20,15 +20,18 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, CallWork, HelperWork
+from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import counted
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
+from orchestrator.core.tree import ROOT
 from orchestrator.core.turn_calls import Phase
 from orchestrator.views.event_text import command_text, is_outside, mcp_call_text
 from orchestrator.views.questions import LISTED, subject_of
 from orchestrator.views.status import session_status, wants_worker
 
+_LIFECYCLE = b'"type":"subagent_lifecycle"'
 TAIL = 80
 """Entries at a log's end in which an agent's doings are looked for."""
 AT_ONCE = 16
@@ -97,6 +100,8 @@ class TreePicture:
     registry: Registry
     agents: Mapping[int, AgentPicture]
     now_ms: int
+    left_behind: int = 0
+    """The agents that an imported root's log tells of: they stay in the tree where they were made."""
 
     @property
     def tree(self) -> TreeId:
@@ -130,7 +135,18 @@ class TreeReader:
             )
             for head, doing in found
         }
-        return TreePicture(registry, agents, self.broker.now_ms())
+        behind = 0 if registry.counters.get(SPAWNED) else await self._left_behind(found)
+        return TreePicture(registry, agents, self.broker.now_ms(), behind)
+
+    async def _left_behind(self, found: Sequence[tuple[SessionHead, Doing]]) -> int:
+        """The facts of a full export tell of children; of another file, the first entries of its import."""
+        root = next((head for head, _ in found if head.agent_id == ROOT), None)
+        if root is None:
+            return 0
+        meta = orjson.loads(root.meta) if root.meta else {}
+        entries = await self.broker.read_rollout(root.session, 0, TAIL)
+        told = sum(_LIFECYCLE in stored.payload for stored in entries)
+        return max(told, int(meta.get("children", 0)))
 
     async def _look(self, session: SessionId, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing] | None:
         async with gate:

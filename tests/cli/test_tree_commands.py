@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -11,10 +12,13 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.invocation import opened
+from orchestrator.core.settings import NO_HISTORY
 from orchestrator.gateways.approvals import decide
+from orchestrator.gateways.resume import greeting
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.approvals import open_requests_of
+from orchestrator.views.find import find
 from tests.cli.machine import Machine
 from tests.cli.parked_tree import (
     ASKER,
@@ -167,6 +171,40 @@ def test_file_with_the_lives_of_agents_is_read_as_a_log(standing: ParkedTree) ->
     assert "entries follow from each other" in standing.says("verify", "woven.jsonl")
     assert standing.says("replay", "woven.jsonl")
     assert standing.says("import", "woven.jsonl")
+
+
+def told_on_resuming(user: ParkedTree, session: str) -> list[dict[str, Any]]:
+    """The summaries of the agents that a client of `dendro proto` is told of behind its greeting."""
+    done = user.run("proto", "--resume", session, "--no-worker")
+    messages = [json.loads(line)["msg"] for line in done.stdout.splitlines()]
+    assert messages[0]["type"] == "session_configured"
+    told = itertools.takewhile(lambda each: each["type"] == "subagent_lifecycle", messages[1:])
+    return [each["subagent"] for each in told]
+
+
+def test_client_that_resumes_is_told_of_each_agent_of_an_imported_file_too(standing: ParkedTree) -> None:
+    told = {agent["agent_id"]: agent["status"] for agent in told_on_resuming(standing, standing.root)}
+    agents = standing.tree()["agents"]
+    assert told == {agent["agent_id"]: agent["status"] for agent in agents if agent["agent_id"]}
+    standing.says("export", standing.root, "tree.jsonl")
+    imported = standing.says("import", "tree.jsonl").strip()
+    left = {agent["agent_id"]: agent["status"] for agent in told_on_resuming(standing, imported)}
+    assert left == told | {ASKER: "canceled"}, "nothing of it runs here"
+    assert "imported without its 7 agents: none made here" in standing.says("tree", imported)
+
+
+def test_log_that_is_imported_whole_tells_of_the_children_that_it_had(standing: ParkedTree) -> None:
+    standing.says("export", standing.root, "whole.jsonl", "--full")
+    imported = standing.says("import", "whole.jsonl").strip()
+
+    async def told() -> list[int]:
+        sources = SettingsSources(cwd=standing.machine.folder, environ=standing.machine.environ)
+        async with opened(load_settings(sources)) as found:
+            greeted = await greeting(found, await find(found, imported), NO_HISTORY)
+            return [each["subagent"]["agent_id"] for each in greeted.events[1:]]
+
+    assert asyncio.run(told()) == [HELLO, TESTS, ASKER, WAITER, FAILING, HISTORIAN]
+    assert "imported without its 6 agents: none made here" in standing.says("tree", imported)
 
 
 def test_second_answer_is_told_who_decided(trees: ParkedTree) -> None:

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import UUID
 
 import orjson
@@ -20,7 +19,7 @@ from orchestrator.gateways.app_server.ports import BadSetting, NewThread, Ports
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.ndjson import LineOptions, NdjsonConnection, Streams
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
-from orchestrator.gateways.resume import greeting, reattached
+from orchestrator.gateways.resume import Greeting, greeting, reattached
 from orchestrator.gateways.sq_eq.first_line import FIRST_LINE_LIMIT, FirstLine, parse_first_line
 from orchestrator.gateways.sq_eq.places import cursor_of, number_after, number_of
 from orchestrator.gateways.wires.authentication import Authentication, Revoked, TokenWatch, Unauthenticated
@@ -43,8 +42,8 @@ class Attached:
     session: SessionId
     cursor: EqCursor = BEGINNING
     number: int = 0
-    line: dict[str, Any] | None = None
-    """The first line out; None where the session's own first event is it."""
+    greeting: Greeting | None = None
+    """The first lines out; None where the session's own first event is it."""
 
 
 class SqEqDoor:
@@ -90,9 +89,8 @@ class SqEqDoor:
         options = _options(first, attached)
         streams = Streams(_after(rest, stream.read), stream.write)
         connection = NdjsonConnection(client, attached.session, streams, self._line_limit, options)
-        if attached.line is not None:
-            seq = {"seq": attached.number} if first.with_seq else {}
-            await stream.write(orjson.dumps({**attached.line, **seq}) + b"\n")
+        if attached.greeting is not None:
+            await stream.write(attached.greeting.lines({"seq": attached.number} if first.with_seq else {}))
         if first.changes_settings:
             op = first.op.model_copy(update=_done_with(first.op))
             await client.submit(attached.session, replace(first.submission, op=op))
@@ -108,10 +106,10 @@ class SqEqDoor:
         head = await _head(client, first.op.session_id)
         if first.last_event is not None:
             cursor = await cursor_of(self._ports.found.broker, head, first.last_event)
-            line = await reattached(self._ports.found, head, await client.history())
-            return Attached(head.session, cursor, first.last_event, line)
+            told = await reattached(self._ports.found, head, await client.history(), cursor)
+            return Attached(head.session, cursor, first.last_event, told)
         told = await greeting(self._ports.found, head, await client.history())
-        return Attached(head.session, told.cursor, number_of(told.cursor), orjson.loads(told.line))
+        return Attached(head.session, told.cursor, number_of(told.cursor), told)
 
 
 def _done_with(op: ConfigureSession) -> dict[str, None]:
