@@ -86,6 +86,16 @@ def test_person_is_told_when_a_command_would_run_without_confinement() -> None:
         assert verdict.reason.endswith(NO_CONFINEMENT_REASON)
 
 
+def test_command_that_cannot_be_read_is_asked_about_and_refused_with_that_reason() -> None:
+    command, why = a_command("bash", "-lc", "?", unreadable="it is too slow"), "it is too slow"
+    assert command.judged(settings(ON_REQUEST, WORKSPACE), frozenset()) == Ask(
+        f"the command cannot be read: {why}", True
+    )
+    refused = command.judged(settings("never", WORKSPACE), frozenset())
+    assert isinstance(refused, Refuse)
+    assert refused.text.startswith(f"the command cannot be read: {why}, and the approval policy is never")
+
+
 def test_justification_of_an_escalated_command_is_shown() -> None:
     command = a_command("make", escalated=True, justification="needs the network")
     assert command.judged(settings(ON_REQUEST, WORKSPACE), frozenset()) == Ask(

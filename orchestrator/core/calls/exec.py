@@ -56,6 +56,8 @@ class Exec:
     key: str
     safe: bool = False
     dangerous: bool = False
+    unreadable: str = ""
+    """The reason why its script cannot be read: nobody knows then whether it is dangerous."""
     escalated: bool = False
     justification: str | None = None
     confinable: bool = True
@@ -128,7 +130,7 @@ class Exec:
         return "confined" if "confined" in found else "free"
 
     def _remembered(self, words: Words, approved: frozenset[str]) -> Literal["", "confined", "free"]:
-        if self.dangerous:
+        if self.risk:
             # It was not in sight when its prefix was approved.
             return ""
         if is_remembered(words, approved, UNCONFINED):
@@ -143,7 +145,7 @@ class Exec:
             if not (each.allowed or self._remembered(each.words, approved))
         ]
         prefixes = {offered(words) for words in asked}
-        return prefixes.pop() if len(prefixes) == 1 and not self.dangerous else ()
+        return prefixes.pop() if len(prefixes) == 1 and not self.risk else ()
 
     def _judged_by_policy(self, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
         policy, free = settings.approval_policy, settings.full_access
@@ -159,8 +161,8 @@ class Exec:
         # An approval covers what was approved: one of a confined run is none to give confinement up.
         if self.key in approved and (free or confined):
             return Run(sandboxed)
-        if self.dangerous:
-            return self._judged_dangerous(policy, sandboxed)
+        if self.risk:
+            return self._judged_risky(policy, sandboxed)
         if self.safe and (free or self.confinable):
             return Run(sandboxed=not free)
         if policy == "untrusted" or self.escalated:
@@ -173,10 +175,18 @@ class Exec:
             )
         return self._ask(None, sandboxed)
 
-    def _judged_dangerous(self, policy: str, sandboxed: bool) -> Verdict:
+    @property
+    def risk(self) -> str:
+        """The reason why it is asked about whatever it may do; empty if there is none."""
+        if self.dangerous:
+            return DESTRUCTIVE_REASON
+        return f"the command cannot be read: {self.unreadable}" if self.unreadable else ""
+
+    def _judged_risky(self, policy: str, sandboxed: bool) -> Verdict:
         if policy == "never":
-            return Refuse("the command is dangerous, and the approval policy is never: not run")
-        return self._ask(DESTRUCTIVE_REASON, sandboxed)
+            why = "the command is dangerous" if self.dangerous else self.risk
+            return Refuse(f"{why}, and the approval policy is never: not run")
+        return self._ask(self.risk, sandboxed)
 
     def _ask(self, reason: str | None, sandboxed: bool) -> Ask:
         """Adds to the reason when the command would run without the confinement that it should have."""

@@ -21,7 +21,15 @@ from typing import Final
 from orchestrator.tools.commands.bash_words import PlainScript, Word
 from orchestrator.tools.commands.script_reader import BEGINNINGS, PLAIN, ask
 
-__all__ = ["MAX_SCRIPT_BYTES", "PlainScript", "Word", "command_beginnings", "read_plain", "unwrap"]
+__all__ = [
+    "MAX_SCRIPT_BYTES",
+    "PlainScript",
+    "Word",
+    "beginnings_or_fault",
+    "command_beginnings",
+    "read_plain",
+    "unwrap",
+]
 
 MAX_SCRIPT_BYTES: Final = 128 * 1024
 """Linux refuses a longer single argument (MAX_ARG_STRLEN), so no longer script can run."""
@@ -69,12 +77,20 @@ def command_beginnings(script: str) -> tuple[tuple[str, ...], ...] | None:
     functions count, and a script that does not parse is searched as far as it was read.
     None if the script is too large or too involved to be read at all.
     """
+    found = beginnings_or_fault(script)
+    return None if isinstance(found, str) else found
+
+
+def beginnings_or_fault(script: str) -> tuple[tuple[str, ...], ...] | str:
+    """`command_beginnings`, or the reason why the script cannot be read."""
     source = _source(script)
     if source is None:
-        return None
-    with suppress(OSError):
-        return _beginnings(source)
-    return None
+        return f"its script is no text of at most {MAX_SCRIPT_BYTES:,} bytes"
+    try:
+        found = _beginnings(source)
+    except OSError:
+        return "the process that reads scripts was lost twice with it, or too slow"
+    return "its script is too involved" if found is None else found
 
 
 @lru_cache(maxsize=256)

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from orchestrator.tools.commands.bash import Word, command_beginnings, read_plain, unwrap
+from orchestrator.tools.commands.bash import Word, beginnings_or_fault, command_beginnings, read_plain, unwrap
 from orchestrator.tools.commands.guards import GUARDS
 
 _SYSTEM_FOLDERS: Final = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
@@ -73,15 +73,25 @@ def obeys_its_folder(argv: Sequence[str]) -> bool:
 def is_dangerous(argv: Sequence[str]) -> bool:
     """Whether the command forces a deletion, or discards changes that git has not recorded.
 
-    Also behind sudo and its like and in a shell's script, plain or not. A script that is
-    too involved to be read counts as dangerous.
+    Also behind sudo and its like and in a shell's script, plain or not. A script that
+    cannot be read is asked about as well, for a reason of its own: `unreadable`.
     """
     command = without_runners(argv)
     script = unwrap(command)
     if script is None:
         return _destroys(command)
-    beginnings = command_beginnings(script)
-    return beginnings is None or any(is_dangerous(beginning) for beginning in beginnings)
+    return any(is_dangerous(beginning) for beginning in command_beginnings(script) or ())
+
+
+def unreadable(argv: Sequence[str]) -> str:
+    """The reason why a script of the command cannot be read; empty if all of it is."""
+    script = unwrap(without_runners(argv))
+    if script is None:
+        return ""
+    found = beginnings_or_fault(script)
+    if isinstance(found, str):
+        return found
+    return next(filter(None, map(unreadable, found)), "")
 
 
 def _is_safe_command(command: Sequence[Word]) -> bool:

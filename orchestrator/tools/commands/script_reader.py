@@ -1,7 +1,8 @@
 """Asks the process that reads scripts (`script_process`), and starts it: when it is first needed, and again.
 
-A script that it dies of, or is too slow for, has no answer. One process serves all threads of this one; a
-fork of this one starts its own.
+One that is lost or late says nothing of the script: it is started again and asked again. A script that
+costs that one, too, has no answer. One process serves all threads of this one; a fork of this one starts its
+own.
 """
 
 from __future__ import annotations
@@ -83,20 +84,27 @@ _reader: _Reader | None = None
 
 
 def ask(kind: bytes, source: bytes) -> Any:
-    """The reader's answer for a script; None if it has none, or died of it.
+    """The reader's answer for a script.
 
-    Raises `OSError` if no reader can be started: that says nothing of the script.
+    Raises `OSError` if no reader can be started, or if each of two was lost or late: nothing is known of the
+    script then.
     """
-    global _reader
     with _lock:
-        if _reader is None:
-            _reader = _Reader()
-        try:
-            return _reader.ask(kind, source)
-        except OSError:
-            _reader.end()
-            _reader = None
-            return None
+        with suppress(OSError):
+            return _ask(kind, source)
+        return _ask(kind, source)
+
+
+def _ask(kind: bytes, source: bytes) -> Any:
+    global _reader
+    if _reader is None:
+        _reader = _Reader()
+    try:
+        return _reader.ask(kind, source)
+    except OSError:
+        _reader.end()
+        _reader = None
+        raise
 
 
 def _forked() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.commands.safety import is_dangerous, is_known_safe
+from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, unreadable
 
 SAFE = [
     "ls",
@@ -442,8 +442,10 @@ def test_a_forced_deletion_or_reset_is_dangerous(argv: list[str]) -> None:
 
 @pytest.mark.parametrize("script", DANGEROUS_SCRIPTS, ids=lambda script: script[:40])
 def test_danger_is_found_anywhere_in_a_script(script: str) -> None:
-    assert is_dangerous(["bash", "-lc", script])
-    assert is_dangerous(["/bin/sh", "-c", script])
+    for shell in (["bash", "-lc"], ["/bin/sh", "-c"]):
+        command = [*shell, script]
+        # One that is too involved may hide anything: it is asked about as well.
+        assert is_dangerous(command) or unreadable(command)
 
 
 @pytest.mark.parametrize("argv", NOT_DANGEROUS)
