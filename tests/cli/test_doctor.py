@@ -25,7 +25,7 @@ from orchestrator.doctor.machine import diagnose, judge_clock, judge_model
 from orchestrator.doctor.mcp_servers import judge_mcp_servers
 from orchestrator.doctor.pack_keys import check_pack_keys
 from orchestrator.doctor.rules import judge_rules
-from orchestrator.doctor.server import judge_access, judge_server
+from orchestrator.doctor.server import judge_access, judge_data, judge_server
 from orchestrator.rollouts.objects import Objects
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -459,3 +459,20 @@ async def test_keys_of_packs_are_tried_on_the_newest_pack(load: Load, tmp_path: 
     assert f"is encrypted with key {key.id}" in await found("warn")
     file.chmod(0o644)
     assert f"chmod 600 {file}" in await found("missing")
+
+
+def test_server_that_passes_over_a_newer_log_in_its_folder_is_named(load: Load, tmp_path: Path) -> None:
+    log = tmp_path / "appendonlydir"
+    log.mkdir()
+    (log / "appendonly.aof.1.base.rdb").write_bytes(
+        b"REDIS0010\xfa\tredis-ver\x067.0.15\xfa\nredis-bits\xc0@"
+    )
+    facts = replace(
+        FACTS, version=ServerVersion("redis", (6, 2, 14)), settings={**GOOD, "dir": str(tmp_path)}
+    )
+    (found,) = judge_data(facts)
+    assert (found.level, found.name) == ("missing", "redis data")
+    assert f"{tmp_path} holds the data of redis 7.0.15, which redis 6.2.14 cannot read" in found.detail
+    assert "start redis 7.0.15 or newer" in found.remedy
+    assert list(judge_data(replace(facts, version=ServerVersion("redis", (7, 0, 0))))) == []
+    assert list(judge_data(replace(facts, settings=None))) == []
