@@ -338,12 +338,17 @@ def _unknown_keys(layers: Layers) -> Iterator[str]:
     for path, found in layers.unread():
         key = ".".join(path)
         # Profiles that were not chosen are not read; empty tables say nothing.
-        if path[0] == "profiles" or found.value == {}:
+        if path[0] == "profiles" or found.value == {} or _is_terminals_trust(path):
             continue
         if useless := {path[0], key} & WITHOUT_EFFECT:
             yield f"{found.origin.where}: {useless.pop()} {NO_EFFECT}"
         else:
             yield f"{found.origin.where}: unknown key {key}{_hint(key, known)}"
+
+
+def _is_terminals_trust(path: KeyPath) -> bool:
+    """Whether a key is what a terminal was told about a folder: a gateway keeps it, and tells it again."""
+    return len(path) == 3 and (path[0], path[2]) == ("projects", "trust_level")
 
 
 def _unknown_variables(host: HostSettings) -> Iterator[str]:

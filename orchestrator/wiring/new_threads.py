@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from orchestrator.broker.births import Births
@@ -16,7 +17,7 @@ from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.ids import InvalidSessionId, TreeId, parse_session_id
 from orchestrator.gateways.app_server.offer import Offer
-from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports
+from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports, Saved
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.fork import copy_texts
 from orchestrator.gateways.permissions import OUTSIDE, Permissions, Policies, permits
@@ -35,7 +36,7 @@ from orchestrator.views.errors import ViewError
 from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.repositories import Repositories
-from orchestrator.wiring.saved_settings import SavedSettings
+from orchestrator.wiring.saved_settings import SavedSettings, saved_tables
 from orchestrator.wiring.sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.sign_in import credential_store, sign_in
 
@@ -273,6 +274,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         checked = permits(found, permissions_of(found.settings, principal, folder))
         return found.client(principal.name, principal.namespace, checked)
 
+    offered = offer(found.settings)
     return Ports(
         found=found,
         client=client,
@@ -283,13 +285,30 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         version=VERSION,
         now_ms=lambda: time.time_ns() // 1_000_000,
         random_bytes=os.urandom,
-        offer=offer(found.settings),
+        offer=offered,
         credentials=credential_store(found.settings),
         sign_in=sign_in(found.settings),
         asks_auto_review=found.settings.gateway.auto_review == "ask",
         jobs=PoolJobs(found.broker, session_pool(found.settings), lambda: uuid.uuid4().hex),
         write_settings=SavedSettings(found.settings, sources).write,
+        read_settings=partial(asyncio.to_thread, _saved, offered, remembering),
     )
+
+
+def _saved(running: Offer, sources: SettingsSources) -> Saved:
+    """The settings as a session would get them now; those of the start where they cannot be read."""
+    try:
+        now = load_settings(sources)
+    except SettingsError:
+        return Saved(running)
+    fresh = replace(
+        running,
+        defaults=now.session_defaults,
+        models=now.model,
+        tools=now.tools,
+        servers=now.mcp_servers,
+    )
+    return Saved(fresh, *saved_tables(now, sources))
 
 
 def offer(settings: Settings) -> Offer:

@@ -6,15 +6,17 @@ import asyncio
 import hashlib
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.private_files import make_folder, new_file
+from orchestrator.protocol.wire import JsonValue
 from orchestrator.sandbox.policy import PROJECT_CONFIG
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.file_edits import CannotEdit, with_edits
-from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath
+from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath, parse_override
 from orchestrator.settings.load import NO_EFFECT
 
 
@@ -82,3 +84,31 @@ class SavedSettings:
 
 def _version(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def saved_tables(
+    settings: Settings, sources: SettingsSources
+) -> tuple[str | None, Mapping[str, Mapping[str, JsonValue]], Mapping[str, str]]:
+    """The chosen profile, the profiles, and the folders with a terminal's trust, as the file has them."""
+    file = settings.config_file or settings.home / PROJECT_CONFIG
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        table = {}
+    profiles, projects = (_tables(table.get(name)) for name in ("profiles", "projects"))
+    trust = {
+        path: level for path, one in projects.items() if isinstance(level := one.get("trust_level"), str)
+    }
+    chosen = _chosen_profile(sources) or table.get("profile")
+    return (chosen if isinstance(chosen, str) else None), profiles, trust
+
+
+def _chosen_profile(sources: SettingsSources) -> object:
+    """The profile that the command line or the environment names."""
+    said = dict(parse_override(override) for override in sources.overrides)
+    return sources.flags.get("profile") or said.get(("profile",)) or sources.environ.get("DENDRO_PROFILE")
+
+
+def _tables(value: object) -> dict[str, dict[str, JsonValue]]:
+    named = value.items() if isinstance(value, dict) else ()
+    return {name: table for name, table in named if isinstance(table, dict)}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +17,7 @@ from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.file_edits import CannotEdit, with_edits
-from orchestrator.wiring.new_threads import offer
+from orchestrator.wiring.new_threads import _saved, offer
 from orchestrator.wiring.saved_settings import SavedSettings
 from tests.doors.peer import ANN, Peer, connected, served
 from tests.doors.ports import ports
@@ -42,10 +44,11 @@ async def peers(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
     sources = SettingsSources(tmp_path, environ, overrides=("approval_policy=never",))
     settings = load_settings(sources)
     writes = SavedSettings(settings, sources).write
+    reads = partial(asyncio.to_thread, _saved, offer(settings), sources)
     tenant = Principal("acme/eve", "acme")
     token = Principal("ci", scope=Scope.ADMIN, token="abc")
     async with (
-        served(ports(offer(settings), write_settings=writes), notifications) as server,
+        served(ports(offer(settings), write_settings=writes, read_settings=reads), notifications) as server,
         connected(server, ANN) as ann,
         connected(server, tenant) as eve,
         connected(server, token) as ci,
@@ -75,6 +78,49 @@ async def test_person_writes_keys_and_everything_else_of_the_file_stays(peers: S
     assert (found["worker"], found["tui"]) == ({"concurrency": 3}, {"theme": "light"})
     await write(peers.ann, "worker.concurrency", None)
     assert not tomllib.loads(peers.file.read_text())["worker"]
+
+
+async def test_terminal_s_trust_is_told_again_and_warns_nobody(
+    peers: SimpleNamespace, tmp_path: Path
+) -> None:
+    folder = "/home/ann/some.project"
+    edits = [{"keyPath": f'projects."{folder}".trust_level', "value": "trusted", "mergeStrategy": "upsert"}]
+    await peers.ann.call("config/batchWrite", {"edits": edits})
+    told = await peers.ann.call("config/read", {})
+    assert_valid("ConfigReadResponse", told)
+    assert told["config"]["projects"] == {folder: {"trust_level": "trusted"}}
+    for other in peers.others[:1]:
+        assert (await other.call("config/read", {}))["config"]["projects"] == {}
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(peers.file.parent), "PATH": "/usr/bin:/bin"}
+    assert not [
+        one for one in load_settings(SettingsSources(tmp_path, environ)).warnings if "projects" in one
+    ]
+
+
+async def test_settings_are_told_as_the_file_has_them_now(peers: SimpleNamespace) -> None:
+    await peers.ann.call("setDefaultModel", {"model": "newest", "reasoningEffort": "high"})
+    for key, value in (
+        ("model_verbosity", "low"),
+        ("model_reasoning_summary", "concise"),
+        ("tools.web_search", True),
+        ("profiles.fast.model", "m-fast"),
+        ("profiles.fast.model_providers.own.base_url", "https://u:k-secret@example.com"),
+        ("profile", "fast"),
+    ):
+        await write(peers.ann, key, value)
+    config = (await peers.ann.call("config/read", {}))["config"]
+    assert (config["model"], config["profile"], config["profiles"]) == (
+        "m-fast",
+        "fast",
+        {"fast": {"model": "m-fast"}},
+    )
+    saved = (await peers.ann.call("getUserSavedConfig", {}))["config"]
+    assert (saved["model"], saved["modelReasoningEffort"], saved["profile"]) == ("m-fast", "high", "fast")
+    assert (saved["modelVerbosity"], saved["modelReasoningSummary"]) == ("low", "concise")
+    assert saved["profiles"]["fast"]["model"] == "m-fast"
+    assert saved["tools"] == {"webSearch": True, "viewImage": True}
+    peers.file.write_text("model = [")
+    assert (await peers.ann.call("config/read", {}))["config"]["model"] == "old"
 
 
 async def test_edits_of_one_batch_are_written_all_or_none(peers: SimpleNamespace) -> None:

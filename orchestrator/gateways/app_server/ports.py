@@ -77,6 +77,18 @@ class ConfigWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class Saved:
+    """The settings in force for new sessions now, and what the person's file says beside them."""
+
+    offer: Offer
+    profile: str | None = None
+    """The chosen profile."""
+    profiles: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    projects: Mapping[str, str] = field(default_factory=dict)
+    """The folders that the person told a terminal to trust or not to: it asks no second time."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
     """The deployment as the doors of a process use it."""
 
@@ -103,9 +115,15 @@ class Ports:
     """The way to workers of the gateway's pool, for what belongs to no session."""
     write_settings: Callable[[ConfigWrite], Awaitable[ConfigWritten]] | None = None
     """Writes keys into the file of the machine's user; raises `BadSetting`."""
+    read_settings: Callable[[], Awaitable[Saved]] | None = None
+    """Reads the person's file as it is now; None where none is read."""
     rollbacks: Rollbacks = field(default_factory=Rollbacks)
     """The logs of which this process knows whether they take turns back."""
     unserved_s: float = 5.0
     """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False
     """Whether a client is asked that says a model reviews its requests: such a client may accept anything."""
+
+    async def saved(self) -> Saved:
+        """The settings in force for new sessions now."""
+        return Saved(self.offer) if self.read_settings is None else await self.read_settings()

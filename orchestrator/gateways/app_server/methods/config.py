@@ -12,11 +12,10 @@ from pydantic import Field
 from orchestrator.gateways.app_server.errors import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods.catalogue import Folder, public_url
-from orchestrator.gateways.app_server.offer import Offer
-from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
+from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten, Saved
 from orchestrator.gateways.app_server.write_settings import approval_json
 from orchestrator.gateways.principals import Scope
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.tables import McpServerSettings, ProviderSettings
 
 if TYPE_CHECKING:
@@ -35,11 +34,12 @@ class ConfigRead(Params):
 
 async def config_read(door: Door, asked: ConfigRead) -> Result:
     """The settings by their keys in the file. Layers are not told: what they made is."""
-    config = _config(door.ports.offer, owner=door.principal.sees_machine)
+    config = _config(await door.ports.saved(), owner=door.principal.sees_machine)
     return {"config": config, "origins": {}, "layers": [] if asked.include_layers else None}
 
 
-def _config(offer: Offer, *, owner: bool) -> JsonObject:
+def _config(saved: Saved, *, owner: bool) -> JsonObject:
+    offer = saved.offer
     defaults, models = offer.defaults, offer.models
     policy = defaults.sandbox.wire()
     config: JsonObject = {
@@ -65,12 +65,20 @@ def _config(offer: Offer, *, owner: bool) -> JsonObject:
         # Folders, commands, addresses and names of variables are the machine's.
         if roots := policy.get("writable_roots"):
             config["sandbox_workspace_write"]["writable_roots"] = roots
+        config["profile"] = saved.profile
+        config["profiles"] = {name: _plain(one) for name, one in saved.profiles.items()}
+        config["projects"] = {path: {"trust_level": level} for path, level in saved.projects.items()}
         config["mcp_servers"] = {name: _server(server) for name, server in offer.servers.items()}
         config["model_providers"] = {name: _provider(one) for name, one in models.providers.items()}
     return config
 
 
 _FLAGS = ("network_access", "exclude_tmpdir_env_var", "exclude_slash_tmp")
+
+
+def _plain(profile: JsonMapping) -> JsonObject:
+    """A profile without its tables, which may hold keys of providers."""
+    return {key: value for key, value in profile.items() if not isinstance(value, dict | list)}
 
 
 def _server(server: McpServerSettings) -> JsonObject:
@@ -156,12 +164,12 @@ async def write(door: Door, wanted: ConfigWrite) -> Result:
         "status": "okOverridden" if done.hidden else "ok",
         "filePath": str(done.file),
         "version": done.version,
-        "overriddenMetadata": _overridden(door, done) if done.hidden else None,
+        "overriddenMetadata": await _overridden(door, done) if done.hidden else None,
     }
 
 
-def _overridden(door: Door, done: ConfigWritten) -> JsonObject:
-    config = _config(door.ports.offer, owner=True)
+async def _overridden(door: Door, done: ConfigWritten) -> JsonObject:
+    config = _config(await door.ports.saved(), owner=True)
     return {
         "message": f"the gateway's command line sets {', '.join(done.hidden)}, and counts before its file",
         "effectiveValue": config.get(done.hidden[0]),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
 
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params, invalid
@@ -25,7 +26,7 @@ from orchestrator.model.credentials import ApiKey
 from orchestrator.protocol import jobs as j
 from orchestrator.protocol.policy import SandboxPolicy, SandboxPolicyField
 from orchestrator.protocol.scalars import ReasoningEffort
-from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.protocol.wire import JsonObject, JsonValue, written
 
 _POLICY: TypeAdapter[SandboxPolicy] = TypeAdapter(SandboxPolicyField)
 
@@ -170,8 +171,9 @@ async def get_user_agent(door: Door, _: NoParams) -> Result:
 
 
 async def user_info(door: Door, _: NoParams) -> Result:
-    """The name of the principal, if it looks like an address."""
-    return {"allegedUserEmail": None}
+    """The address that the machine's user signed in with, for whoever sees the machine."""
+    kept = await account.kept_sign_in(door)
+    return {"allegedUserEmail": None if kept is None or isinstance(kept, ApiKey) else kept.email}
 
 
 class AuthStatus(V1Params):
@@ -184,7 +186,9 @@ class AuthStatus(V1Params):
 async def get_auth_status(door: Door, params: AuthStatus) -> Result:
     """The sign-in of the machine's user; its key is told to that user alone, and not over the network."""
     kept = await account.kept_sign_in(door)
-    status: JsonObject = {"requiresOpenaiAuth": False}
+    offer = door.ports.offer
+    provider = offer.models.providers.get(offer.defaults.model_provider)
+    status: JsonObject = {"requiresOpenaiAuth": provider is not None and provider.auth == "login"}
     if isinstance(kept, ApiKey):
         status["authMethod"] = "apikey"
         if params.include_token and not door.principal.token:
@@ -195,15 +199,22 @@ async def get_auth_status(door: Door, params: AuthStatus) -> Result:
 
 
 async def get_user_saved_config(door: Door, _: NoParams) -> Result:
-    """The settings of new sessions."""
-    defaults = door.ports.offer.defaults
+    """The settings of new sessions, as the person's file has them now."""
+    saved = await door.ports.saved()
+    defaults, tools = saved.offer.defaults, saved.offer.tools
     policy: JsonObject = dict(defaults.sandbox.wire())
     config: JsonObject = {
         "approvalPolicy": defaults.approval_policy,
         "sandboxMode": policy["mode"],
         "model": defaults.model,
+        "modelReasoningSummary": defaults.summary,
+        "modelVerbosity": defaults.verbosity,
+        "tools": {"webSearch": tools.web_search, "viewImage": tools.view_image},
         "profiles": {},
     }
+    if door.principal.sees_machine:
+        config["profile"] = saved.profile
+        config["profiles"] = {name: _profile(table) for name, table in saved.profiles.items()}
     if policy["mode"] == "workspace-write":
         config["sandboxSettings"] = {
             "writableRoots": list(policy.get("writable_roots") or ()) if door.principal.sees_machine else [],
@@ -216,6 +227,20 @@ async def get_user_saved_config(door: Door, _: NoParams) -> Result:
     return {"config": config}
 
 
+_PROFILE = (
+    "model",
+    "model_provider",
+    "approval_policy",
+    "model_reasoning_effort",
+    "model_reasoning_summary",
+    "model_verbosity",
+)
+
+
+def _profile(table: Mapping[str, JsonValue]) -> JsonObject:
+    return {to_camel(name): table.get(name) for name in _PROFILE}
+
+
 class SetDefaultModel(V1Params):
     """The model of sessions to come; null takes back what the file says."""
 
@@ -224,7 +249,7 @@ class SetDefaultModel(V1Params):
 
 
 async def set_default_model(door: Door, params: SetDefaultModel) -> Result:
-    """Writes the settings' file of the machine's user; the gateway reads it when it starts anew."""
+    """Writes the settings' file of the machine's user; sessions that are made from then on have it."""
     effort = None if params.reasoning_effort is None else params.reasoning_effort.value
     await write(door, ConfigWrite(((("model",), params.model), (("model_reasoning_effort",), effort))))
     return {}
