@@ -18,7 +18,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.replies import HEAD_FIELDS, session_head, stored_entry, tree_entry
 from orchestrator.broker.texts import Texts
 from orchestrator.broker.tree_records import TreeEntry
-from orchestrator.core.chain import BrokenLink, ExpectedHead
+from orchestrator.core.chain import BrokenLink, ChainKey, ExpectedHead
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
@@ -107,19 +107,20 @@ class ReadBack:
             header_of(head, "").encode(self._secret) + b"\n",
             *_finished(_lines(source, head, full=True)),
         ]
+        key = ChainKey("", self._secret) if self._secret else None
         file = cast(Any, _File(session, lines))
-        folded = fold_file(file, None, self._secret)
+        folded = fold_file(file, None, key)
         if folded.broken or folded.seq != seen.seq or folded.sha256_then != live.sha256_then:
             self._broken(session, f"its file folds to another state: {folded.broken} at {folded.seq}")
         if folded.head != seen.head or not folded.complete or digest(folded.state) != digest(seen.state):
             self._broken(session, f"its file folds to another state at {folded.seq}")
         noted = ExpectedHead(seen.seq, seen.head)
-        self._verified(session, audit_file(file, self._secret, noted).findings)
+        self._verified(session, audit_file(file, key, noted).findings)
         kept: dict[str, bytes] = {}
-        plan = plan_import(read_rollout(lines, kept), _newcomer(seen), kept, self._secret)
+        plan = plan_import(read_rollout(lines, kept), _newcomer(seen), kept, key)
         self._imported(session, seen, plan)
         shown = _File(session, _finished(_lines(source, head, full=False)))
-        self._verified(session, audit_file(cast(Any, shown), self._secret, None).findings)
+        self._verified(session, audit_file(cast(Any, shown), key, None).findings)
         if kept:
             self._watch.reach.saw("read_back")
 

@@ -112,6 +112,9 @@ def import_(
     pool: Annotated[
         str | None, typer.Option("--pool", metavar="POOL", help="Which workers may run it.")
     ] = None,
+    accept_old_header: Annotated[
+        bool, typer.Option("--accept-old-header", help="A keyed file whose first line bears no code, too.")
+    ] = False,
 ) -> None:
     """Makes a session from a file, and prints its id.
 
@@ -127,13 +130,15 @@ def import_(
     import asyncio
 
     settings = Invocation.of(ctx).settings({"pool": pool})
-    session, plan, lacking = asyncio.run(_import(settings, file))
+    session, plan, lacking = asyncio.run(_import(settings, file, accept_old_header))
     for line in _import_summary(plan, lacking):
         print(line, file=sys.stderr)
     print(session)
 
 
-async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan, int]:
+async def _import(
+    settings: Settings, file: Path, accept_old_header: bool
+) -> tuple[SessionId, ImportPlan, int]:
     """The new session, its plan, and the packs of its folder that this deployment's archive has not."""
     import os
     import time
@@ -154,7 +159,8 @@ async def _import(settings: Settings, file: Path) -> tuple[SessionId, ImportPlan
     key, blobs = chain_key(settings), dict[str, bytes]()
     try:
         with file.open("rb") as lines:
-            plan = plan_import(read_rollout(lines, blobs), newcomer, blobs, key.secret if key else b"")
+            text = read_rollout(lines, blobs)
+            plan = plan_import(text, newcomer, blobs, key, accept_old_header=accept_old_header)
     except (BadLine, RolloutError) as error:
         raise Fault(f"{file}: {error}; nothing was imported") from None
     async with opened(settings) as found:

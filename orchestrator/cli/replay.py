@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
+from orchestrator.terminal.faults import ExitCode
 
 if TYPE_CHECKING:
     from orchestrator.core.state import State
@@ -29,12 +30,16 @@ def replay(
     ],
     at: Annotated[int | None, typer.Option("--at", metavar="SEQ", min=1, help="Fold only so far.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The whole state as JSON.")] = False,
+    accept_old_header: Annotated[
+        bool, typer.Option("--accept-old-header", help="A keyed file whose first line bears no code, too.")
+    ] = False,
 ) -> None:
     """Folds a session's log again, and compares with the live state.
 
     The hash chain is checked on the way. The state's SHA-256 is held against
     the one that the session's last worker had folded live; exit code 1 if
-    they differ, or if the chain is broken.
+    they differ, or if the chain is broken; 2 if the chain's key is not
+    configured here.
 
     \b
     dendro replay 0199a2b4
@@ -43,7 +48,7 @@ def replay(
     """
     import asyncio
 
-    folded = asyncio.run(_folded(Invocation.of(ctx), source, at))
+    folded = asyncio.run(_folded(Invocation.of(ctx), source, at, accept_old_header))
     if json:
         from orchestrator.terminal.text import json_for_stdout
 
@@ -51,10 +56,11 @@ def replay(
     else:
         for line in summary(folded):
             print(line)
-    raise typer.Exit(1 if folded.broken or folded.matches is False else 0)
+    wrong = folded.broken or folded.matches is False
+    raise typer.Exit(ExitCode.FAILED if wrong else ExitCode.USAGE if folded.unchecked else ExitCode.DONE)
 
 
-async def _folded(invocation: Invocation, source: str, at: int | None) -> Folded:
+async def _folded(invocation: Invocation, source: str, at: int | None, accept_old_header: bool) -> Folded:
     from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.replay import fold_file, fold_session
     from orchestrator.wiring import chain_key
@@ -62,8 +68,7 @@ async def _folded(invocation: Invocation, source: str, at: int | None) -> Folded
     settings = invocation.settings()
     path = existing_file(source)
     if path is not None:
-        key = chain_key(settings)
-        return fold_file(path, at, key.secret if key else b"")
+        return fold_file(path, at, chain_key(settings), accept_old_header=accept_old_header)
     async with opened(settings) as found:
         return await fold_session(found, await found.find(source), at)
 
@@ -84,6 +89,7 @@ def _as_json(folded: Folded) -> bytes:
         "live": {"seq": live.seq, "state_sha256": live.sha256} if live else None,
         "matches": folded.matches,
         "broken": {"seq": folded.broken.seq, "reason": folded.broken.reason} if folded.broken else None,
+        "unchecked": folded.unchecked or None,
         "state": orjson.Fragment(encode(folded.state)),
     }
     return orjson.dumps(value)
@@ -134,12 +140,16 @@ def _facts(state: State) -> Iterator[tuple[str, str]]:
 def _chain(folded: Folded) -> str:
     if folded.kind == "foreign":
         return "none"
+    if folded.unchecked:
+        return folded.unchecked
     if folded.broken is not None:
         return f"BROKEN at entry {folded.broken.seq}: {folded.broken.reason}"
     return f"holds, head {folded.head.hex()[:16]}…"
 
 
 def _live(folded: Folded) -> str:
+    if folded.unchecked:
+        return "nothing to compare: nothing was folded"
     if folded.matches is None:
         return "nothing to compare: " + _why_not(folded)
     live = folded.live

@@ -43,11 +43,18 @@ def verify(
             "--expect-head", metavar="SEQ:HASH", help="The `head` of an earlier day: the log must contain it."
         ),
     ] = None,
+    accept_old_header: Annotated[
+        bool,
+        typer.Option(
+            "--accept-old-header", help="A keyed full export whose first line bears no code holds, too."
+        ),
+    ] = False,
 ) -> None:
     """Checks a log: its chain, its texts, its session, and what others noted of it.
 
-    A file is checked without any server. Redacted entries verify. Exit code 1
-    if anything was altered, exchanged or lost; every finding is named.
+    A file is checked without any server. Exit code 1 if anything was altered,
+    exchanged or lost; every finding is named. Exit code 2 if the log's key is
+    not configured here: nothing can be said of it then.
 
     \b
     dendro verify 0199a2b4 --expect-head 118:6c1f…
@@ -59,20 +66,23 @@ def verify(
     if bool(source) == all_ or (expect_head is not None and (tree or all_)):
         raise Fault("give an ID or a FILE, or --all; --expect-head is of one log", ExitCode.USAGE)
     settings, expected = Invocation.of(ctx).settings(), _expected(expect_head)
-    sound = True
-    for report in asyncio.run(_reports(settings, source, tree, all_, expected)):
+    sound, unchecked = True, 0
+    reports = asyncio.run(_reports(settings, source, tree, all_, expected, accept_old_header))
+    for report in reports:
         for line in _lines(settings, report):
             print(line)
         sound = sound and not report.findings
+        unchecked += bool(report.unchecked)
     if workspaces:
         for session, folder in asyncio.run(_folders(settings, source, tree, all_)):
             for line in _folder_lines(session, folder):
                 print(line)
             sound = sound and not folder.findings
-    print(_chain_line(settings))
+    if unchecked < len(reports):
+        print(_chain_line(settings))
     print(NOT_SHOWN)
-    if not sound:
-        raise typer.Exit(1)
+    if not sound or unchecked:
+        raise typer.Exit(ExitCode.USAGE if sound else ExitCode.FAILED)
 
 
 def _expected(text: str | None) -> ExpectedHead | None:
@@ -93,7 +103,12 @@ def _expected(text: str | None) -> ExpectedHead | None:
 
 
 async def _reports(
-    settings: Settings, source: str, tree: bool, all_: bool, expected: ExpectedHead | None
+    settings: Settings,
+    source: str,
+    tree: bool,
+    all_: bool,
+    expected: ExpectedHead | None,
+    accept_old_header: bool = False,
 ) -> list[Report]:
     from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.verify import session_report, sessions_by_tree, tree_reports
@@ -104,8 +119,7 @@ async def _reports(
     if path is not None:
         if tree:
             raise Fault("--tree needs a session: a file is of one", ExitCode.USAGE)
-        key = chain_key(settings)
-        return [audit_file(path, key.secret if key else b"", expected)]
+        return [audit_file(path, chain_key(settings), expected, accept_old_header=accept_old_header)]
     async with opened(settings) as found:
         if all_ or tree:
             named = await found.find_tree(source) if source else None
@@ -142,12 +156,16 @@ async def _folders(
 
 def _lines(settings: Settings, report: Report) -> Iterator[str]:
     findings = report.findings
+    if not findings and report.unchecked:
+        yield f"{report.what}: {report.unchecked}"
+        return
     if not findings:
         length = f"{counted(report.seq, 'entry')} follow from each other"
         yield f"{report.what}: {'; '.join([length, *report.shown])}"
         yield f"head       {report.seq}:{report.head.hex()}"
         return
-    yield f"{report.what}: BROKEN{_hint(settings, report)}"
+    said = f"CHANGED; and {report.unchecked}" if report.unchecked else f"BROKEN{_hint(settings, report)}"
+    yield f"{report.what}: {said}"
     for broken in findings[:FINDINGS_SHOWN]:
         yield f"  {f'at entry {broken.seq}: ' if broken.seq else ''}{broken.reason}"
     if len(findings) > FINDINGS_SHOWN:

@@ -22,7 +22,15 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import REFERENCE
-from orchestrator.core.chain import NAMING_ENTRIES, BrokenLink, ChainWalk, names_session
+from orchestrator.core.chain import (
+    NAMING_ENTRIES,
+    NOT_FOLLOWING,
+    BrokenLink,
+    ChainWalk,
+    Link,
+    first_broken,
+    names_session,
+)
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import SessionId, TreeId, created_ms
@@ -65,6 +73,8 @@ class LogAudit:
     """Large texts that were looked at."""
     witnesses: int = 0
     """Notes that agree."""
+    keyed: bool = False
+    """Whether the log is keyed, and no key is configured here: nothing can be said of its chain."""
     forked_from: ExternalNote | None = None
     """The note of a parent's log in the log of its fork."""
 
@@ -77,6 +87,15 @@ async def audit_session(
     Raises `ArchiveUnavailable` if the archive could not be asked.
     """
     return await _Audit(storage, head, [note for note in witnesses if note.session == head.session]).run()
+
+
+def is_keyed(links: Sequence[Link], broken: BrokenLink) -> bool:
+    """Whether a chain that breaks at its first entry does not go on behind it without a key either.
+
+    Where one entry was changed, the next one follows from the value that stands with the changed one.
+    """
+    first = broken.reason == NOT_FOLLOWING and broken.seq == 1
+    return first and len(links) > 1 and first_broken(links[1:2], links[0].chain) is not None
 
 
 async def tree_witnesses(reader: Reader, tree: TreeId) -> list[ExternalNote]:
@@ -131,9 +150,12 @@ class _Audit:
         storage, end = self._storage, self._end
         try:
             async for page in pages(full_log(storage.broker, storage.archive, end.session, 0, end.seq)):
-                broken = self._walk.take(tuple(links_of(page)))
+                links = tuple(links_of(page))
+                broken = self._walk.take(links)
                 if broken is not None:
-                    self._found.findings.append(broken)
+                    self._found.keyed = not storage.secret and self._walk.seq == 0 and is_keyed(links, broken)
+                    if not self._found.keyed:
+                        self._found.findings.append(broken)
                     return False
                 await self._read(page)
                 await storage.sleep(0)

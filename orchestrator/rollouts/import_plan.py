@@ -18,6 +18,8 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import resolve
+from orchestrator.core.chain import NOT_FOLLOWING, ChainKey
+from orchestrator.core.counts import counted
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.evolve import evolve
 from orchestrator.core.lines import MetaLine, read_meta
@@ -29,7 +31,8 @@ from orchestrator.protocol.codec import rollout_item
 from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.rollouts.errors import RolloutError
-from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, RolloutText
+from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, Header, RolloutText
+from orchestrator.rollouts.verify_file import header_lacks_code, keyed_elsewhere
 
 NO_CLAIM = 0
 """The epoch that no claim has: work of an earlier life is in doubt, never taken for one's own."""
@@ -63,23 +66,29 @@ class ImportPlan:
 
 
 def plan_import(
-    text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes], secret: bytes
+    text: RolloutText,
+    newcomer: Newcomer,
+    blobs: Mapping[str, bytes],
+    key: ChainKey | None,
+    *,
+    accept_old_header: bool = False,
 ) -> ImportPlan:
     """Reads the whole file before anything is made of it; raises `BadLine` or `RolloutError`."""
     if text.header is None:
-        return _plan_foreign(text, newcomer, blobs)
-    return _plan_full(text, newcomer, secret)
+        return _plan_foreign(text, newcomer, blobs, key)
+    return _plan_full(text, text.header, newcomer, key, accept_old_header)
 
 
-def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> ImportPlan:
-    assert text.header is not None
-    walk, notes = FileWalk(secret), []
-    checked = not text.header.key_id or bool(secret)
+def _plan_full(
+    text: RolloutText, header: Header, newcomer: Newcomer, key: ChainKey | None, accept_old: bool
+) -> ImportPlan:
+    notes, elsewhere, export_mac = [], keyed_elsewhere(header, key), False
+    walk = FileWalk(key.secret if key else b"", keyed=not elsewhere)
     entries: list[tuple[Entry, int]] = []
     packs: list[Pack] = []
     at_ms, last = newcomer.now_ms, 0
     for line in text.lines:
-        broken = walk.take_line(line) if checked else None
+        broken = walk.take_line(line)
         if broken is not None:
             raise RolloutError(f"its chain is broken at entry {broken.seq}: {broken.reason}")
         if line.entry is None:
@@ -88,13 +97,20 @@ def _plan_full(text: RolloutText, newcomer: Newcomer, secret: bytes) -> ImportPl
             )
         at_ms, last = _at_ms(line, at_ms), line.place.seq if line.place else last
         packs += _packs_in(line.entry)
+        if line.entry.type == e.DENDRO and f.states(line.entry.payload, f.Configured):
+            export_mac |= line.entry.payload.get("export_mac") is True
         entries.append((renamed(line.entry, newcomer.facts), at_ms))
-    if last < text.header.seq:
-        raise RolloutError(f"it ends at entry {last}, its first line says {text.header.seq}")
-    if checked and (changed := text.header.fault(secret)):
+    if last != header.seq:
+        raise RolloutError(f"it ends at entry {last}, its first line says {header.seq}")
+    if walk.head != header.head:
+        raise RolloutError("its first line names another head than its last entry has")
+    changed = header_lacks_code(header, key, export_mac, accept_old)
+    if not elsewhere or not header.as_written:
+        changed = header.fault(key.secret if key else b"") or changed
+    if changed:
         raise RolloutError(changed.reason)
-    if not checked:
-        notes.append(f"its chain was not checked: the key {text.header.key_id!r} is not configured here")
+    if elsewhere:
+        notes.append(f"its chain was not checked: the key {elsewhere!r} is not configured here")
     state = _folded(entries, start_line=2)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
     return ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))
@@ -132,7 +148,7 @@ def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
         case e.DENDRO, _ if f.states(payload, f.Configured):
             session = facts.wire()
             own = {name: session[name] for name in OWN_FACTS}
-            return {**payload, "session": {**payload["session"], **own}}
+            return {**payload, "session": {**payload["session"], **own}, "export_mac": True}
         case e.DENDRO, _ if f.states(payload, f.WorkspaceBegun):
             return {**payload, "packs": [_pack_renamed(pack, facts) for pack in payload["packs"]]}
         case e.DENDRO, _ if f.states(payload, f.WorkspaceSaved):
@@ -153,11 +169,55 @@ def _pack_renamed(pack: Mapping[str, Any], facts: SessionFacts) -> Mapping[str, 
     return {**pack, "name": f"{facts.tree_id}/workspaces/{facts.session_id}/{file}"}
 
 
-def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes]) -> ImportPlan:
+class _Shaped:
+    """The chain of a file in Codex's shapes. Codex goes on behind its last line, with lines of its own.
+
+    The file does not say by which key it was chained: where that is none of ours, its entries are taken as
+    Codex's are, and the notes say so.
+    """
+
+    def __init__(self, text: RolloutText, key: ChainKey | None) -> None:
+        self._walk = FileWalk(key.secret if key else b"")
+        self._proved = text.kind == "exported"
+        self._lines = 0
+        """Behind the export's last line."""
+        self._unknown = False
+        """Whether the chain is keyed otherwise."""
+
+    def take(self, line: FileLine) -> None:
+        if line.fault:
+            raise BadLine(line.number, line.fault)
+        if not self._proved:
+            return
+        if line.place is None and line.inherited is None and not line.tree_seq:
+            self._lines += 1
+        elif self._lines:
+            raise BadLine(line.number, "a line of the export, behind lines that are of no export")
+        elif not self._unknown and (broken := self._walk.take_line(line)):
+            self._unknown = self._walk.seq == 0 and broken.reason == NOT_FOLLOWING
+            if not self._unknown:
+                raise RolloutError(f"its chain is broken at entry {broken.seq}: {broken.reason}")
+
+    def notes(self) -> Iterator[str]:
+        if not self._unknown and (broken := self._walk.unproved()):
+            raise RolloutError(broken.reason)
+        if self._unknown:
+            yield "its chain was not checked: it is keyed otherwise than here, or its first entry was changed"
+        if self._lines:
+            yield f"{counted(self._lines, 'line')} behind the export's last one are of another program's"
+
+
+def _plan_foreign(
+    text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, bytes], key: ChainKey | None
+) -> ImportPlan:
     entries: list[tuple[Entry, int]] = []
     meta: Mapping[str, Any] = {}
     at_ms, lines, left_out = newcomer.now_ms, 0, 0
+    shaped = _Shaped(text, key)
     for line in text.lines:
+        shaped.take(line)
+        if line.tree_seq:
+            continue
         at_ms = _at_ms(line, at_ms)
         lines, left_out = lines + (line.inherited is None), left_out + len(line.omitted)
         entry = _foreign_entry(line, blobs)
@@ -172,7 +232,8 @@ def _plan_foreign(text: RolloutText, newcomer: Newcomer, blobs: Mapping[str, byt
     state = _folded([(first, newcomer.now_ms), *entries], start_line=1)
     whole = [(entry, newcomer.now_ms) for entry in (first, *_agents_told(text.told))] + entries
     whole += [(entry, newcomer.now_ms) for entry in _settled(state, newcomer)]
-    return ImportPlan(tuple(whole), _folded(whole, start_line=1), newcomer.facts, lines, left_out)
+    notes = tuple(shaped.notes())
+    return ImportPlan(tuple(whole), _folded(whole, start_line=1), newcomer.facts, lines, left_out, notes)
 
 
 def _agents_told(told: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
@@ -242,7 +303,7 @@ def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
         approval_policy=told.approval_policy if told.model else fallback.approval_policy,
         sandbox_policy=told.sandbox_policy if told.model else fallback.sandbox_policy,
     )
-    yield e.fact(f.Configured(settings, newcomer.facts))
+    yield e.fact(f.Configured(settings, newcomer.facts, export_mac=True))
     yield session_configured("", newcomer.facts, settings)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.blobs import externalise, is_reference, references, resolve
-from orchestrator.core.chain import payload_digest
+from orchestrator.core.chain import SALT_BYTES, payload_digest
 from orchestrator.core.entries import RESPONSE_ITEM
 from orchestrator.core.facts import Forked, states
 from orchestrator.core.history import INHERITED, Item
@@ -112,6 +112,8 @@ Inherited = tuple[Mapping[str, Any], Mapping[str, Any]]
 def proves(run: Sequence[Inherited], digests: Mapping[int, bytes]) -> bool:
     """Whether a run of inherited lines matches the fact whose digest has the fact's number in `digests`."""
     try:
+        if not _well_marked(run):
+            return False
         fact = run[0][1]["fact"]
         stored = fact["stored"]
         stored["payload"]["content"] = _content(run)
@@ -120,6 +122,26 @@ def proves(run: Sequence[Inherited], digests: Mapping[int, bytes]) -> bool:
         return same and digests.get(fact["seq"]) == digest
     except (KeyError, TypeError, ValueError):
         return False
+
+
+def _well_marked(run: Sequence[Inherited]) -> bool:
+    """Whether the marks are those that an export writes: what they say beside the items is in no digest."""
+    fact, depths = run[0][1]["fact"], [mark["depth"] for _, mark in run]
+    written = list(fact) == ["seq", "salt", "stored"] and type(fact["seq"]) is int
+    salted = bytes.fromhex(fact["salt"]).hex() == fact["salt"] and len(fact["salt"]) == 2 * SALT_BYTES
+    ordered = all(type(depth) is int and depth >= 0 for depth in depths) and depths == sorted(depths)[::-1]
+    return (
+        written
+        and salted
+        and ordered
+        and fact["stored"]["payload"]["content"] is None
+        and all(list(mark) == _names(mark, number == 0) for number, (_, mark) in enumerate(run))
+    )
+
+
+def _names(mark: Mapping[str, Any], first: bool) -> list[str]:
+    refers = "raw" in mark and next(references(mark["raw"]), None) is not None
+    return ["depth", *(["fact"] if first else []), *(["raw"] if refers else [])]
 
 
 def _content(run: Sequence[Inherited]) -> Any:
@@ -143,4 +165,5 @@ def _shown(raw: Any, shown: Any) -> bool:
         return raw.keys() == shown.keys() and all(_shown(raw[key], shown[key]) for key in raw)
     if isinstance(raw, list) and isinstance(shown, list):
         return len(raw) == len(shown) and all(map(_shown, raw, shown))
-    return bool(raw == shown)
+    # Not by their values: of those 1, 1.0 and true are the same.
+    return orjson.dumps(raw) == orjson.dumps(shown)

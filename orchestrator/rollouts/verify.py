@@ -29,6 +29,8 @@ class Report:
     findings: Sequence[BrokenLink]
     key_id: str = ""
     """The id of the key that the log says its chain was keyed by; full exports say it, sessions do not."""
+    unchecked: str = ""
+    """Why the chain could not be checked here, where it is keyed otherwise: neither sound nor broken."""
 
 
 class Audited(Protocol):
@@ -96,4 +98,12 @@ def _report(audit: LogAudit) -> Report:
     shown = ["it is this session's log"] if audit.named else ["its entries name no session"]
     shown += [f"{audit.texts} large texts are there"] if audit.texts else []
     shown += [f"{audit.witnesses} notes of others agree"] if audit.witnesses else []
-    return Report(f"session {audit.session}", audit.seq, audit.head, tuple(shown), audit.findings)
+    unchecked = unchecked_for("") if audit.keyed else ""
+    what = f"session {audit.session}"
+    return Report(what, audit.seq, audit.head, tuple(shown), audit.findings, unchecked=unchecked)
+
+
+def unchecked_for(key_id: str) -> str:
+    """Why a chain cannot be checked, in words."""
+    by = f"keyed by {key_id!r}" if key_id else "keyed, or changed from its first entries on"
+    return f"{by}: cannot be checked here, where chain.secret is not that key"

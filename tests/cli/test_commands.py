@@ -95,7 +95,7 @@ def test_without_a_terminal_an_approval_parks_the_session_for_whoever_comes(mach
 def test_every_recorded_rollout_folds_as_a_file(name: str) -> None:
     from orchestrator.rollouts.replay import fold_file
 
-    folded = fold_file(TRANSCRIPTS / name / "rollout.jsonl", None, b"")
+    folded = fold_file(TRANSCRIPTS / name / "rollout.jsonl", None, None)
     assert folded.kind == "foreign"
     assert folded.broken is None
     assert len(folded.state.history) >= 2

@@ -107,14 +107,14 @@ async def file_of(found: Opened, session: SessionId) -> list[bytes]:
     assert head is not None
     lines = [header_of(head, "").encode(found.secret)]
     async for chunk in exported(found, head, True, Tally()):
-        lines += chunk.splitlines()
+        lines += chunk.splitlines(keepends=True)
     return lines
 
 
 async def copied(found: Opened, session: SessionId) -> tuple[SessionId, ImportPlan]:
     blobs: dict[str, bytes] = {}
     text = read_rollout(await file_of(found, session), blobs)
-    plan = plan_import(text, newcomer(found.settings), blobs, b"")
+    plan = plan_import(text, newcomer(found.settings), blobs, None)
     return await store(found, plan, blobs, NOW_MS, "an importer"), plan
 
 
@@ -198,14 +198,14 @@ async def test_a_file_with_a_broken_chain_is_refused(found: Opened) -> None:
     )
     lines = [line.replace(b'"one"', b'"two"') for line in await file_of(found, session)]
     with pytest.raises(RolloutError, match="its chain is broken at entry"):
-        plan_import(read_rollout(lines), newcomer(found.settings), {}, b"")
+        plan_import(read_rollout(lines), newcomer(found.settings), {}, None)
 
 
 async def test_a_file_that_ends_early_is_refused(found: Opened) -> None:
     session = await store(found, planned(found.settings), {}, NOW_MS, "an importer")
     lines = await file_of(found, session)
     with pytest.raises(RolloutError, match="it ends at entry"):
-        plan_import(read_rollout(lines[:-1]), newcomer(found.settings), {}, b"")
+        plan_import(read_rollout(lines[:-1]), newcomer(found.settings), {}, None)
 
 
 def recording(name: str) -> RolloutText:
@@ -219,7 +219,7 @@ def test_every_recorded_rollout_becomes_an_idle_session_with_its_history(
     from orchestrator.core.evolve import fold
     from orchestrator.core.state import State
 
-    plan = plan_import(recording(name), newcomer(settings), {}, b"")
+    plan = plan_import(recording(name), newcomer(settings), {}, None)
     lines = [line.entry for line in recording(name).lines]
     told = fold(State(), [entry for entry in lines if entry is not None], 1)
     assert list(plan.state.history) == list(told.history)
@@ -247,5 +247,5 @@ def test_every_recorded_rollout_becomes_an_idle_session_with_its_history(
 def test_a_damaged_line_of_a_peer_is_named(line: bytes, said: str, settings: Settings) -> None:
     good = b'{"timestamp":"t","type":"session_meta","payload":{"id":"x"}}'
     with pytest.raises(BadLine) as caught:
-        plan_import(read_rollout([good, line]), newcomer(settings), {}, b"")
+        plan_import(read_rollout([good, line]), newcomer(settings), {}, None)
     assert str(caught.value).startswith(said)

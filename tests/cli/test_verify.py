@@ -24,7 +24,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, SessionHead, StoredEntry
 from orchestrator.cli.verify import _expected, _reports
-from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.chain import GENESIS, ChainKey, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.rollouts.archive import Archive
@@ -36,7 +36,7 @@ from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.verify_file import audit_file
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring import new_birth
+from orchestrator.wiring import chain_key, new_birth
 from tests.cli.machine import Machine
 from tests.old_sessions.kept import Kept
 from tests.redis_clients import PlainRedis
@@ -45,8 +45,8 @@ from tests.servers import RedisServer
 KEYS = Keys("dendro:", 16)
 
 
-def secret_of(settings: Settings) -> bytes:
-    return settings.chain.key.encode() if settings.chain.key else b""
+def key_of(settings: Settings) -> ChainKey | None:
+    return chain_key(settings)
 
 
 @dataclass
@@ -93,10 +93,10 @@ def deployment(request: pytest.FixtureRequest, redis_server: RedisServer, tmp_pa
     redis = redis_server.client()
     redis.flushall()
     kept.put_into(redis)
-    shutil.copytree(kept.archive, tmp_path / "archive")
+    shutil.copytree(kept.archive, tmp_path / "own" / "archive")
     environ = {
         "HOME": str(tmp_path),
-        "DENDRO_HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path / "own"),
         "DENDRO_REDIS_URL": redis_server.url,
         **kept.environ,
     }
@@ -205,7 +205,7 @@ async def test_cut_end_is_shown_by_the_file_that_a_worker_wrote(
     kept, asking = deployment.kept, deployment.kept.made("asking")
     [name] = [name for name in kept.files() if name.endswith(f"{asking}.rollout.jsonl")]
     moment = datetime.fromtimestamp(created_ms(asking) / 1000)
-    day = tmp_path / "sessions" / moment.strftime("%Y/%m/%d")
+    day = tmp_path / "own" / "sessions" / moment.strftime("%Y/%m/%d")
     day.mkdir(parents=True)
     file = kept.file(name, tmp_path).rename(day / name.replace(".rollout", ""))
     assert await deployment.findings(asking) == []
@@ -404,7 +404,7 @@ def test_any_edit_of_the_first_line_of_a_full_export_is_found(
     forged = file.with_name("forged.jsonl")
     forged.write_bytes(json.dumps(other).encode() + b"\n" + rest)
     try:
-        report = audit_file(forged, secret_of(chosen), None)
+        report = audit_file(forged, key_of(chosen), None)
     except RolloutError:
         return
     assert report.findings, name
@@ -412,26 +412,26 @@ def test_any_edit_of_the_first_line_of_a_full_export_is_found(
 
 def test_changed_first_line_is_refused_by_import_and_told_by_replay(export: tuple[Settings, Path]) -> None:
     chosen, file = export
-    secret = chosen.chain.key.encode() if chosen.chain.key else b""
+    key = key_of(chosen)
     text = file.read_bytes()
-    assert fold_file(file, None, secret).broken is None
+    assert fold_file(file, None, key).broken is None
     first, _, rest = text.partition(b"\n")
     file.write_bytes(json.dumps({**json.loads(first), "state_sha256": ""}).encode() + b"\n" + rest)
-    broken = fold_file(file, None, secret).broken
+    broken = fold_file(file, None, key).broken
     assert broken is not None
     assert "first line was changed" in broken.reason
     born = new_birth(chosen, Workspace(), 1_790_000_000_000, bytes)
     newcomer = Newcomer(born.facts, born.settings, "0", born.at_ms)
     with file.open("rb") as lines, pytest.raises(RolloutError, match="first line was changed"):
-        plan_import(read_rollout(lines), newcomer, {}, secret)
+        plan_import(read_rollout(lines), newcomer, {}, key)
 
 
 def test_file_shows_a_head_that_was_noted_and_one_that_it_lacks(export: tuple[Settings, Path]) -> None:
     chosen, file = export
-    report = audit_file(file, secret_of(chosen), None)
+    report = audit_file(file, key_of(chosen), None)
     assert report.findings == []
-    assert audit_file(file, secret_of(chosen), _expected(f"{report.seq}:{report.head.hex()}")).findings == []
-    [missed] = audit_file(file, secret_of(chosen), _expected(f"{report.seq}:{bytes(32).hex()}")).findings
+    assert audit_file(file, key_of(chosen), _expected(f"{report.seq}:{report.head.hex()}")).findings == []
+    [missed] = audit_file(file, key_of(chosen), _expected(f"{report.seq}:{bytes(32).hex()}")).findings
     assert "expected" in missed.reason
 
 
@@ -441,16 +441,16 @@ def test_file_whose_naming_entries_are_redacted_does_not_show_whose_it_is(
     chosen, file = export
     first, *lines = file.read_bytes().splitlines(keepends=True)
     kept = Kept.of("keyed" if chosen.chain.key else "plain")
-    assert any(kept.made("talk") in text for text in audit_file(file, secret_of(chosen), None).shown)
+    assert any(kept.made("talk") in text for text in audit_file(file, key_of(chosen), None).shown)
     for at in range(3):
         value = json.loads(lines[at])
         stored = {name: value[name] for name in value if name not in PLACE}
         digest = payload_digest(bytes.fromhex(value["salt"]), orjson.dumps(stored))
-        place = {name: value[name] for name in ("timestamp", "seq", "epoch", "chain")}
+        place = {name: value[name] for name in ("seq", "epoch", "chain")}
         lines[at] = orjson.dumps({**place, "digest": digest.hex()}) + b"\n"
     file.write_bytes(b"".join([first, *lines]))
-    report = audit_file(file, secret_of(chosen), None)
-    assert report.findings == []
+    report = audit_file(file, key_of(chosen), None)
+    assert ["no fact of the log says who" in found.reason for found in report.findings] == [True] * 3
     assert "3 of them redacted" in report.shown
     assert "its entries name no session" in report.shown
 
@@ -459,7 +459,10 @@ def test_first_line_of_an_older_export_is_held_against_the_entries(tmp_path: Pat
     kept = Kept.of("keyed")
     chosen = load_settings(SettingsSources(cwd=tmp_path, environ={"HOME": str(tmp_path), **kept.environ}))
     file = kept.file(f"{kept.made('talk')}.full.jsonl", tmp_path)
-    assert "bears no code" in " ".join(audit_file(file, secret_of(chosen), None).shown)
+    [lacks] = audit_file(file, key_of(chosen), None).findings
+    assert "--accept-old-header" in lacks.reason
+    old = audit_file(file, key_of(chosen), None, accept_old_header=True)
+    assert (old.findings, "bears no code" in " ".join(old.shown)) == ([], True)
     first, _, rest = file.read_bytes().partition(b"\n")
     for name, other in (
         ("session_id", kept.made("asking")),
@@ -468,4 +471,4 @@ def test_first_line_of_an_older_export_is_held_against_the_entries(tmp_path: Pat
         ("seq", 3),
     ):
         file.write_bytes(json.dumps({**json.loads(first), name: other}).encode() + b"\n" + rest)
-        assert audit_file(file, secret_of(chosen), None).findings, name
+        assert audit_file(file, key_of(chosen), None).findings, name

@@ -13,6 +13,8 @@ from typing import Any
 
 from redis import Redis
 
+from orchestrator.core.chain import ChainKey
+
 FOLDER = Path(__file__).parent
 NAMES = tuple(sorted(index.parent.name for index in FOLDER.glob("*/index.json")))
 SECRET, KEY_ID = "a secret of the old sessions", "old-1"
@@ -51,6 +53,10 @@ class Kept:
     @property
     def secret(self) -> bytes:
         return SECRET.encode() if self.environ else b""
+
+    @property
+    def key(self) -> ChainKey | None:
+        return ChainKey(KEY_ID, self.secret) if self.secret else None
 
     def made(self, how: str) -> str:
         """The session that `make.py` made so."""

@@ -74,7 +74,7 @@ def test_old_files_fold_to_the_state_of_then(kept: Kept, tmp_path: Path) -> None
     names = kept.files()
     assert {name.split(".", 1)[1] for name in names} == {"jsonl", "full.jsonl", "rollout.jsonl"}
     for name in names:
-        result = fold_file(kept.file(name, tmp_path), None, kept.secret)
+        result = fold_file(kept.file(name, tmp_path), None, kept.key, accept_old_header=True)
         assert result.broken is None, f"{name}: {result.broken}"
         if result.kind == "full":
             assert result.matches is not False

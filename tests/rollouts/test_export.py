@@ -43,7 +43,7 @@ async def test_exports_are_proved_and_tell_how_much_they_hold(kept: Kept) -> Non
     for full in (True, False):
         tally = Tally()
         chunks = [chunk async for chunk in exported(kept, head, full, tally)]
-        lines = b"".join(chunks).splitlines()
+        lines = b"".join(chunks).splitlines(keepends=True)
         text = read_rollout([header_of(head, "k").encode(), *lines] if full else lines)
         walk = FileWalk(b"")
         assert [walk.take_line(line) for line in text.lines] == [None] * len(lines)

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.chain import ChainKey
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.errors import RolloutError
@@ -30,7 +31,9 @@ def line(payload: dict[str, Any], kind: str = "response_item", at: str = "2025-0
 
 def planned(lines: list[bytes], who: Newcomer | None = None, secret: bytes = b"") -> ImportPlan:
     blobs: dict[str, bytes] = {}
-    return plan_import(read_rollout(lines, blobs), who or newcomer(), blobs, secret)
+    return plan_import(
+        read_rollout(lines, blobs), who or newcomer(), blobs, ChainKey("k", secret) if secret else None
+    )
 
 
 @pytest.fixture
@@ -105,10 +108,10 @@ async def test_full_export_with_a_hole_a_short_end_or_a_redacted_entry_is_refuse
         planned(exported[:-1])
     log, texts = stored([e.item(SAID)])
     lines = full(log, texts)
-    value = {"seq": 1, "epoch": 3, "digest": "00" * 32, "chain": log[0].chain.hex()}
+    value = {"seq": 1, "epoch": 3, "chain": log[0].chain.hex(), "digest": "00" * 32}
     keyed = Header("s", "default", 1, log[0].chain, "2026").encode() + b"\n"
     with pytest.raises(RolloutError, match="line 2 is redacted: what it did to the state"):
-        planned([keyed, orjson.dumps(value)])
+        planned([keyed, orjson.dumps(value) + b"\n"])
     assert len(planned([keyed, *lines[1:]]).entries) == 1
 
 
@@ -220,8 +223,8 @@ def test_redacted_line_of_an_exported_file_is_imported_as_one_that_says_nothing(
         "salt": log[0].salt.hex(),
         "chain": log[0].chain.hex(),
     }
-    gone = {"seq": 2, "epoch": 3, "digest": "00" * 32, "chain": log[1].chain.hex()}
-    plan = planned([orjson.dumps(first), orjson.dumps(gone)])
+    gone = {"seq": 2, "epoch": 3, "chain": log[1].chain.hex(), "digest": "00" * 32}
+    plan = planned([orjson.dumps(first) + b"\n", orjson.dumps(gone) + b"\n"])
     assert [entry.type for entry, _ in plan.entries[1:3]] == [e.RESPONSE_ITEM, "redacted"]
 
 

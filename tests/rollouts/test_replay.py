@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.chain import BrokenLink, payload_digest
+from orchestrator.core.chain import BrokenLink, ChainKey, payload_digest
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import Header
@@ -36,7 +36,7 @@ def written(folder: Path, lines: list[bytes]) -> Path:
 
 
 def folded(folder: Path, lines: list[bytes], at: int | None = None, secret: bytes = b"") -> Folded:
-    return fold_file(written(folder, lines), at, secret)
+    return fold_file(written(folder, lines), at, ChainKey("k", secret) if secret else None)
 
 
 async def test_file_folds_to_the_state_that_its_session_rested_with(kept: Kept, tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_exported_file_is_folded_without_its_facts(tmp_path: Path) -> None:
 def test_redacted_entry_of_a_file_is_counted_and_not_folded(tmp_path: Path) -> None:
     log, texts = stored([e.item({"type": "other", "text": "one"}), e.fact(f.Closed())])
     lines, gone = full_of(log, texts), log[1]
-    places = {"seq": 2, "epoch": 3, "digest": payload_digest(gone.salt, gone.payload).hex()}
+    places, digest = {"seq": 2, "epoch": 3}, payload_digest(gone.salt, gone.payload).hex()
     header = Header("s", "default", 2, gone.chain).encode(SECRET) + b"\n"
-    lines = [header, lines[1], orjson.dumps({**places, "chain": gone.chain.hex()})]
+    lines = [header, lines[1], orjson.dumps({**places, "chain": gone.chain.hex(), "digest": digest}) + b"\n"]
     found = folded(tmp_path, lines, secret=SECRET)
     assert (found.broken, found.lines, found.redacted, found.seq) == (None, 2, 1, 2)
     assert found.complete is False

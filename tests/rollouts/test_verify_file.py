@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.chain import BrokenLink, ExpectedHead, payload_digest
+from orchestrator.core.chain import BrokenLink, ChainKey, ExpectedHead, payload_digest
 from orchestrator.core.entries import Entry
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import Header
@@ -34,7 +34,7 @@ FIRST = (
 def audited(folder: Path, lines: list[bytes], expected: ExpectedHead | None = None) -> Report:
     path = folder / "file.jsonl"
     path.write_bytes(b"".join(lines))
-    return audit_file(path, SECRET, expected)
+    return audit_file(path, ChainKey("k1", SECRET), expected)
 
 
 def said(report: Report) -> list[str]:
@@ -76,25 +76,98 @@ def test_inherited_lines_are_no_entries_and_must_be_proved(tmp_path: Path) -> No
 
 
 def test_redacted_entries_and_missing_texts_are_counted(tmp_path: Path) -> None:
-    log, texts = stored([*FIRST, item("x" * 9_000), item("secret")])
-    lines, gone = full(log, {}), log[4]
-    digest = payload_digest(gone.salt, gone.payload).hex()
-    lines[5] = orjson.dumps({"seq": 5, "epoch": 3, "digest": digest, "chain": gone.chain.hex()})
-    lines[0] = Header("s", "default", 5, gone.chain).encode(SECRET) + b"\n"
-    assert len(texts) == 1
-    assert audited(tmp_path, lines).shown == (
-        "all 5 stand in the file",
+    lines, _ = redacted("session:s")
+    report = audited(tmp_path, lines)
+    assert report.findings == []
+    assert report.shown == (
+        "all 6 stand in the file",
         "1 of them redacted",
         "1 large texts are not in the file",
         "it is the log of session s",
     )
 
 
-def test_file_of_an_older_version_says_what_it_does_not_prove(tmp_path: Path) -> None:
-    lines = written(*FIRST)
+def redacted(log_id: str) -> tuple[list[bytes], str]:
+    """A file whose fifth entry is redacted, and whose sixth says so of the log with this id; the digest."""
+    secret = stored([*FIRST, item("x" * 9_000), item("secret")])[0][4]
+    digest = payload_digest(secret.salt, secret.payload).hex()
+    fact = Entry(e.DENDRO, {"kind": "redacted", "log": log_id, "seq": 5, "digest": digest, "who": "ada"})
+    log, _ = stored([*FIRST, item("x" * 9_000), item("secret"), fact])
+    lines = full(log, {})
+    lines[0] = Header("s", "default", 6, log[5].chain, "k1").encode(SECRET) + b"\n"
+    lines[5] = orjson.dumps({"seq": 5, "epoch": 3, "chain": log[4].chain.hex(), "digest": digest}) + b"\n"
+    return lines, digest
+
+
+def test_redaction_that_the_log_does_not_explain_is_a_finding(tmp_path: Path) -> None:
+    lines, _ = redacted("session:another")
+    assert said(audited(tmp_path, lines)) == [
+        "5 it is redacted, and no fact of the log says who did that and why"
+    ]
+
+
+@pytest.mark.parametrize(
+    "beside", [{"timestamp": "2020-01-01T00:00:00.000Z"}, {"type": "event_msg"}, {"x": 1}]
+)
+def test_redacted_line_says_nothing_beside_its_place(tmp_path: Path, beside: dict[str, Any]) -> None:
+    lines, _ = redacted("session:s")
+    lines[5] = orjson.dumps({**beside, **orjson.loads(lines[5])}) + b"\n"
+    [found] = said(audited(tmp_path, lines))
+    assert "seq, epoch, chain, digest and nothing else: what else it says is not believed" in found
+
+
+def test_redaction_in_codex_shapes_is_explained_by_nothing(tmp_path: Path) -> None:
+    log, texts = stored([*FIRST, item("one")])
+    lines = list(export_lines(map(LogLine, log), texts.get))
+    gone = log[3]
+    digest = payload_digest(gone.salt, gone.payload).hex()
+    lines[-1] = orjson.dumps({"seq": 4, "epoch": 3, "chain": gone.chain.hex(), "digest": digest}) + b"\n"
+    [found] = said(audited(tmp_path, lines))
+    assert found.startswith("4 it is redacted, a file in Codex's shapes has no facts")
+
+
+def test_first_line_of_a_log_that_says_so_bears_a_code(tmp_path: Path) -> None:
+    """Whatever the reader accepts of older files, and without any key, too."""
+    first = [*FIRST]
+    first[1] = Entry(e.DENDRO, {**FIRST[1].payload, "export_mac": True})
+    lines = without_code(written(*first))
+    path = tmp_path / "file.jsonl"
+    path.write_bytes(b"".join(lines))
+    report = audit_file(path, ChainKey("k1", SECRET), None, accept_old_header=True)
+    assert [found.endswith("it was taken away") for found in said(report)] == [True]
+
+
+def test_full_file_of_another_key_is_neither_sound_nor_broken(tmp_path: Path) -> None:
+    path = tmp_path / "file.jsonl"
+    lines = written(*FIRST, item("one"))
+    path.write_bytes(b"".join(lines))
+    for key in (None, ChainKey("k2", b"another")):
+        report = audit_file(path, key, None)
+        assert (report.findings, report.unchecked[:32]) == ([], "keyed by 'k1': cannot be checked")
+    path.write_bytes(b"".join(lines[:-1]))
+    assert said(audit_file(path, None, None))[0] == "4 the file should go on to 4"
+
+
+def test_file_in_codex_shapes_of_another_key_is_told_from_a_changed_one(tmp_path: Path) -> None:
+    path = tmp_path / "file.jsonl"
+    for secret in (SECRET, b""):
+        log, texts = stored([*FIRST, item("one")], secret)
+        lines = list(export_lines(map(LogLine, log), texts.get))
+        path.write_bytes(b"".join(lines).replace(b'"id":"s"', b'"id":"t"', 1))
+        report = audit_file(path, None, None)
+        assert (bool(report.findings), bool(report.unchecked)) == (not secret, bool(secret))
+
+
+def without_code(lines: list[bytes]) -> list[bytes]:
     first = orjson.loads(lines[0])
     del first["mac"]
-    report = audited(tmp_path, [orjson.dumps(first) + b"\n", *lines[1:]])
+    return [orjson.dumps(first) + b"\n", *lines[1:]]
+
+
+def test_file_of_an_older_version_says_what_it_does_not_prove(tmp_path: Path) -> None:
+    lines = without_code(written(*FIRST))
+    assert ["bears no code" in found for found in said(audited(tmp_path, lines))] == [True]
+    report = audit_file(tmp_path / "file.jsonl", ChainKey("k1", SECRET), None, accept_old_header=True)
     assert (report.shown[-1][:31], report.findings) == ("its first line bears no code, a", [])
 
 

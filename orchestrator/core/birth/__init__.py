@@ -67,7 +67,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
         )
     return (
         e.line(meta),
-        e.fact(f.Configured(settings, facts)),
+        e.fact(f.Configured(settings, facts, export_mac=True)),
         *((e.fact(birth.folder),) if birth.folder is not None else ()),
         session_configured("", facts, settings, history=birth.history, forked_from=given(parent)),
         *_left_out(birth.folder),

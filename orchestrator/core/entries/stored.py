@@ -6,7 +6,7 @@ them in the stream, and are woven in only when a line is exported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import orjson
 
@@ -35,15 +35,24 @@ class Encoded:
 
 def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
     """The stored line of an entry written at `at_ms`; large values go to `blobs` (hash → bytes)."""
-    line = _line(entry, at_ms)
+    entry, line = stored_form(entry, lambda entry: _line(entry, at_ms), blobs)
+    return Encoded(entry, line, at_ms)
+
+
+def stored_form(
+    entry: Entry, line_of: Callable[[Entry], bytes], blobs: dict[str, bytes]
+) -> tuple[Entry, bytes]:
+    """The entry and its line without what is too large for one; the same again for an entry that is read back
+    from a file with its large values put in."""
+    line = line_of(entry)
     if len(line) > INLINE_BYTES:
         entry = replace(entry, payload=externalise(entry.payload, blobs))
-        line = _line(entry, at_ms)
+        line = line_of(entry)
     for most in (INLINE_BYTES, SHORT_BYTES):
         if len(line) > LINE_BYTES and _is_said(entry):
             entry = replace(entry, payload=_shortened(entry, blobs, most))
-            line = _line(entry, at_ms)
-    return Encoded(entry, line, at_ms)
+            line = line_of(entry)
+    return entry, line
 
 
 def _shortened(entry: Entry, blobs: dict[str, bytes], most: int) -> JsonValue:

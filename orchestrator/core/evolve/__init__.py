@@ -168,7 +168,7 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
     match fact:
         case f.TimerTaken(generation):
             return replace(state, timers=max(state.timers, generation))
-        case f.Configured(settings, session):
+        case f.Configured(settings=settings, session=session):
             return replace(state, native=True, settings=settings, facts=session)
         case f.SettingsChanged(changes):
             return replace(state, settings=state.settings.changed(changes), native=True)

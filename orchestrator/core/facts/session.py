@@ -23,6 +23,8 @@ class Configured:
     of: ClassVar[Literal["session"]] = "session"
     settings: TurnSettings = field(metadata=form(read=TurnSettings.of, write=TurnSettings.wire))
     session: SessionFacts = field(metadata=form(read=SessionFacts.of, write=SessionFacts.wire))
+    export_mac: bool = False
+    """Whether every full export of the log bears a code on its first line; older logs do not say so."""
 
 
 @record
