@@ -53,7 +53,11 @@ SPEC: dict[str, Any] = {
 def settings(tmp_path: Path, redis_server: RedisServer) -> Settings:
     with redis_server.client() as client:
         client.flushall()
-    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "DENDRO_REDIS_URL": redis_server.url}
+    environ = {
+        "HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path / "own"),
+        "DENDRO_REDIS_URL": redis_server.url,
+    }
     return load_settings(SettingsSources(cwd=tmp_path, environ=environ))
 
 
