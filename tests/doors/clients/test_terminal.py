@@ -224,3 +224,22 @@ def test_terminal_answers_for_an_agent_outlives_its_worker_and_lists_its_thread(
         with terminal(user, "resume", "--remote", address) as listed:
             listed.wait_for("send a scout|A title")
     assert (machine.folder / "made.txt").read_text() == "made\n"
+
+
+@pytest.mark.timeout(300)
+def test_terminal_asks_once_whether_it_may_trust_a_folder(machine: Machine) -> None:
+    address = f"unix://{machine.folder.parent / 'door'}"
+    words = ("--remote", address, "-C", str(machine.folder))
+    with machine.playing(json.dumps(SCENARIO)) as user:
+        with server(user, address), terminal(user, *words) as screen:
+            screen.wait_for("Trust this folder")
+            # What is pressed while the dialog is being drawn is lost, and nothing tells when it is drawn.
+            time.sleep(1)
+            screen.press("Enter")
+            screen.wait_for("describe a task")
+        with server(user, address), terminal(user, *words) as screen:
+            shown = screen.wait_for("describe a task|Trust this folder")
+            assert "Trust this folder" not in shown
+        listed = [*dendro("sessions")]
+        done = subprocess.run(listed, cwd=user.folder, env=user.environ, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
