@@ -240,7 +240,7 @@ def _behind(key: Key, cursor: ListCursor, direction: Direction) -> bool:
 
 
 async def loaded(broker: Broker, most: int, namespace: str = "") -> list[SessionId]:
-    """The sessions of a namespace that a worker holds, or that owe something, newest first."""
+    """The sessions of a namespace that are at work or wait for somebody, newest first."""
     ids = await broker.newest(LOOKED_THROUGH)
     found: list[SessionId] = []
     for start in range(0, len(ids), READ):
@@ -252,4 +252,5 @@ async def loaded(broker: Broker, most: int, namespace: str = "") -> list[Session
 
 
 def _is_loaded(head: SessionHead) -> bool:
-    return bool(head.holder) or head.sq_tip != head.cursor
+    # A session that waits for a person or for agents is held by nobody, and in the middle of a turn.
+    return bool(head.holder) or head.sq_tip != head.cursor or head.status not in ("idle", "closed")

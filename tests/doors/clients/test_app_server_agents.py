@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.cli.machine import Machine, dendro
+from tests.cli.parked_tree import worker
 
 pytestmark = pytest.mark.realredis
 
@@ -56,6 +58,48 @@ class Client:
     def call(self, id: int, method: str, **params: Any) -> Any:
         self.send(id=id, method=method, params=params)
         return self.until(lambda message: message.get("id") == id)["result"]
+
+
+@contextmanager
+def served(user: Machine, *words: str) -> Iterator[Client]:
+    """A client of a server of its own, which has greeted; the server is killed at the end."""
+    command = dendro("app-server", "--config", "approval_policy=on-request", *words)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=user.folder,
+        env=user.environ,
+    ) as process:
+        client = Client(process)
+        client.call(1, "initialize", clientInfo={"name": "mine", "version": "1"})
+        try:
+            yield client
+        finally:
+            process.kill()
+
+
+def is_asked(message: dict[str, Any]) -> bool:
+    return str(message.get("method")).endswith("/requestApproval")
+
+
+def test_client_that_comes_back_to_a_root_is_told_of_its_agents_and_asked_for_them(machine: Machine) -> None:
+    with machine.playing(json.dumps(SCENARIO)) as user:
+        with worker(user), served(user, "--no-worker") as first:
+            root = first.call(2, "thread/start")["thread"]["id"]
+            first.call(3, "turn/start", threadId=root, input=[{"type": "text", "text": "go"}])
+            child = first.until(is_asked)["params"]["threadId"]
+        with worker(user), served(user, "--no-worker") as back:
+            back.call(2, "thread/resume", threadId=root)
+            request = back.until(is_asked)
+            assert request["params"]["threadId"] == child
+            started = [m["params"]["thread"] for m in back.heard if m.get("method") == "thread/started"]
+            assert [(one["id"], one["parentThreadId"]) for one in started] == [(child, root)]
+            assert {root, child} <= set(back.call(4, "thread/loaded/list")["data"])
+            back.send(id=request["id"], result={"decision": "accept"})
+            back.until(lambda m: m.get("method") == "turn/completed" and m["params"]["threadId"] == root)
+    assert (machine.folder / "made.txt").read_text() == "made\n"
 
 
 def test_client_of_a_root_hears_its_agents_and_answers_what_they_ask(machine: Machine) -> None:

@@ -87,7 +87,7 @@ async def thread_resume(door: Door, params: ThreadResume) -> Result:
     seen = await _seen(door, head, subscription.live.seq)
     answer = await _answer(door, seen, params)
     await _tell_tokens(door, seen)
-    for session in (head.session, *await _running_below(door, head)):
+    for session in (head.session, *await _running_below(door, head, subscription.asks)):
         await _ask_again(door, session)
     return answer
 
@@ -143,15 +143,25 @@ async def _last_count(door: Door, seen: SessionHead) -> Event | None:
     return None
 
 
-async def _running_below(door: Door, head: SessionHead) -> list[SessionId]:
+async def _running_below(door: Door, head: SessionHead, asks: bool) -> list[SessionId]:
     """The agents below a thread that are at work; they are heard from now on."""
     agents = projected(await door.ports.found.broker.agents(head.tree)).agents.values()
     below = [agent for agent in agents if head.agent_id == ROOT or agent.below(head.agent_id)]
     running = [SessionId(agent.session) for agent in below if agent.at_work][:MOST_AGENTS]
     for session in running:
         with suppress(UnknownSession):
-            await door.subscribe(session)
+            if session not in door.subscriptions:
+                await _hear_agent(door, session, asks)
     return running
+
+
+async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
+    """Tells the client of an agent's thread, as at its birth: it drops requests of a thread unknown to it."""
+    subscription = await door.subscribe(session)
+    subscription.asks = asks
+    head = await door.known(session)
+    if head is not None:
+        door.notify("thread/started", {"thread": await thread_of(door, head)})
 
 
 async def _ask_again(door: Door, session: SessionId) -> None:

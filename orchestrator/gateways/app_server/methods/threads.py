@@ -206,8 +206,10 @@ def _text(cursor: ListCursor | Cursor | None) -> str | None:
 
 
 async def loaded_list(door: Door, params: PageParams) -> Result:
-    """The threads that a worker holds, or that owe something."""
-    return page(await loaded(door.ports.found.broker, MOST_LOADED, door.principal.namespace), params)
+    """The threads that are at work or wait for somebody, and those that this connection hears."""
+    found = await loaded(door.ports.found.broker, MOST_LOADED, door.principal.namespace)
+    heard = [session for session in sorted(door.subscriptions, reverse=True) if session not in found]
+    return page((found + heard)[:MOST_LOADED], params)
 
 
 # ── a thread ──────────────────────────────────────────────────────────────────────────────────
