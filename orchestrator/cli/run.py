@@ -106,7 +106,8 @@ def run(
     is what the agent at work reads next; /help shows more. Ctrl-D leaves.
     Asks at the terminal before a command that needs approval. Ctrl-C
     interrupts the turn, a second one leaves. Without a terminal a needed
-    approval leaves the session parked, with exit code 3.
+    approval or answer, or a budget that is spent, ends it with exit code 3;
+    the session waits for a person.
 
     \b
     dendro run "fix the failing test" -m gpt-5

@@ -46,6 +46,8 @@ PATIENCE_S = 5.0
 PARK_S = 10.0
 TYPED_IN_VAIN = "the secret question is not asked any more: what you typed was not sent"
 POLL_S = 0.05
+PAUSED = "paused"
+"""The status of a session that waits for room in its tree's budget."""
 
 
 def put_question(question: str, *, again: bool = False) -> None:
@@ -256,7 +258,8 @@ class Conversation:
 
     async def _next(self) -> Happening:
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if self._told_silence else PATIENCE_S):
+            never = self._told_silence and self.seat.interactive
+            async with asyncio.timeout(None if never else PATIENCE_S):
                 return await self._queue.get()
         return Silence()
 
@@ -279,8 +282,7 @@ class Conversation:
             case Broken(error):
                 raise error
             case Silence():
-                await self._silence()
-                return None
+                return await self._silence()
             case _:
                 assert_never(happening)
 
@@ -301,6 +303,8 @@ class Conversation:
         if after is not None and self.seat.interactive and scrolls(event):
             self._remind(after)
         mine = self.task_id in (None, event.id)
+        if not self.seat.interactive and _tells_of_a_spent_budget(event):
+            return await self._out_of_budget()
         if event.type == "error" and mine:
             self._failed = True
         elif event.type == "error" and not event.id:
@@ -326,11 +330,25 @@ class Conversation:
             self.seat.view.note(f"worker {holder}" + (" took over" if self._holder else ""))
             self._holder = holder
 
-    async def _silence(self) -> None:
+    async def _out_of_budget(self) -> ExitCode | None:
+        """Leaves a session that waits for more budget: only a person can give it."""
+        await self._parked()
         head = await self.seat.client.head(self.seat.session)
-        if head is not None and not head.holder and head.sq_tip != head.cursor:
+        if head is None or head.holder or head.status in ("idle", "closed"):
+            return None
+        how = f"dendro budget {self.seat.name} adds some; {self.seat.how_to_go_on}"
+        self.seat.view.note(f"waiting for more budget, which only a person can give; {how}")
+        return ExitCode.WAITING
+
+    async def _silence(self) -> ExitCode | None:
+        head = await self.seat.client.head(self.seat.session)
+        if not self.seat.interactive and head is not None and head.status == PAUSED:
+            return await self._out_of_budget()
+        waits = head is not None and not head.holder and head.sq_tip != head.cursor
+        if head is not None and waits and not self._told_silence:
             self.seat.view.note(no_worker(head.pool))
             self._told_silence = True
+        return None
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -422,6 +440,12 @@ class Conversation:
         id = new_submission_id()
         await self.seat.client.submit(self.seat.session, Submission(SubmissionId(id), op))
         return id
+
+
+def _tells_of_a_spent_budget(event: Event) -> bool:
+    budget = event.msg.get("budget") if event.type == "warning" else None
+    # The tree is told at 80 % as well.
+    return bool(budget) and "is spent" in event.msg["message"]
 
 
 async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead) -> None:

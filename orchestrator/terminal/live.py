@@ -26,6 +26,7 @@ from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import (
+    PLAN_ITEM,
     client_call_text,
     client_result_text,
     command_text,
@@ -45,6 +46,7 @@ from orchestrator.views.event_text import (
 from orchestrator.views.messages import message_line
 from orchestrator.views.questions import is_elicitation, is_plan, is_question, subject_of
 
+PROPOSED = "the agent proposes a plan:"
 OUTPUT_LINES = 12
 """Lines of a command's output that are shown; the model gets more, the log keeps all."""
 DIFF_LINES = 40
@@ -95,6 +97,10 @@ class Live:
         self._outputs: dict[str, _Output] = {}
         self._tokens: Mapping[str, Any] | None = None
         self._labels: dict[int, str] = {}
+        self._plans: dict[str, str] = {}
+        """What was streamed of plans that are being proposed, by their items."""
+        self._behind_plan = False
+        """Whether the message that holds such a plan was streamed up to it."""
 
     def know(self, labels: Mapping[int, str]) -> None:
         """Adds labels of agents that were created before the events that are shown."""
@@ -111,8 +117,16 @@ class Live:
         match event.type:
             case "agent_message_delta":
                 self._stream("message", message["delta"], "")
+            case "agent_message" if self._behind_plan:
+                # Its beginning was streamed before the plan that it held.
+                self._behind_plan = False
+                self._end_line()
             case "agent_message":
                 self._whole("message", message["message"], "")
+            case "item_started" | "item_completed" if message["item"].get("type") == PLAN_ITEM:
+                self._plan_item(message["item"], done=event.type == "item_completed")
+            case "plan_delta":
+                self._plan_delta(message)
             case "agent_reasoning_delta":
                 self._stream("reasoning", message["delta"], "dim italic")
             case "agent_reasoning":
@@ -225,6 +239,24 @@ class Live:
         if output.hidden_lines:
             self.line(f"  … {output.hidden_lines} more lines", "dim")
         self.line(f"{'✓' if good else '✗'}{took}", "green" if good else "red")
+
+    # ── plans that a message proposes ─────────────────────────────────────────────────────────
+
+    def _plan_delta(self, message: Mapping[str, Any]) -> None:
+        if self._streaming:
+            self._behind_plan = self._behind_plan or self._streamed == "message"
+            known = self._plans.get(message["item_id"], "")
+            if not known:
+                self.line(PROPOSED, "bold yellow")
+            self._plans[message["item_id"]] = known + message["delta"]
+            self._stream("plan", message["delta"], "yellow")
+
+    def _plan_item(self, item: Mapping[str, Any], *, done: bool) -> None:
+        """Shows the plan, unless just this was streamed: the finished item counts."""
+        streamed = self._plans.pop(item["id"], "")
+        if done and streamed.strip() != item["text"].strip():
+            self.line(PROPOSED, "bold yellow")
+            self.line(_indented(item["text"], "  "), "yellow")
 
     # ── patches and plans ─────────────────────────────────────────────────────────────────────
 

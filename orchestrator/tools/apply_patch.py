@@ -132,7 +132,8 @@ class ApplyPatchTool(Tool):
 
     async def assess_request(self, request: PatchRequest, site: CallSite) -> Assessment:
         """The assessment of a patch, in whatever form the model has given it."""
-        if plans(task_of(site.state).settings):
+        task = task_of(site.state)
+        if task.kind == "plan" or plans(task.settings):
             return Immediate(NOT_IN_PLAN_MODE)
         return await asyncio.to_thread(_assessed, request, site.state, self._config)
 

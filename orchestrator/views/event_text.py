@@ -28,6 +28,10 @@ SILENT = frozenset(
 """Events that a person is shown nothing of."""
 
 
+PLAN_ITEM = "Plan"
+"""The type of the item that a proposed plan is."""
+
+
 def lifecycle_text(message: Mapping[str, Any]) -> str:
     """The text of a lifecycle event for a person; empty for changes in between."""
     known = message.get("subagent") or {}
@@ -53,6 +57,8 @@ def visible(message: Mapping[str, Any]) -> bool:
     """Whether a person is shown anything of an event."""
     if message["type"] == "subagent_lifecycle":
         return bool(lifecycle_text(message))
+    if message["type"] in ("item_started", "item_completed"):
+        return bool(message["type"] == "item_completed" and message["item"].get("type") == PLAN_ITEM)
     return message["type"] not in SILENT
 
 

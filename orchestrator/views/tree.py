@@ -27,7 +27,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
 from orchestrator.core.turn_calls import Phase
-from orchestrator.views.event_text import command_text, is_outside, mcp_call_text
+from orchestrator.views.event_text import PLAN_ITEM, command_text, is_outside, mcp_call_text
 from orchestrator.views.questions import LISTED, subject_of
 from orchestrator.views.status import session_status, wants_worker
 
@@ -266,6 +266,8 @@ def message_summary(message: Mapping[str, Any]) -> str:
             return _changed_files(message)
         case kind if kind in LISTED:
             return f"? {_first_line(subject_of(message))}"
+        case "item_completed" if message["item"].get("type") == PLAN_ITEM:
+            text = f"proposes a plan: {message['item']['text'].strip()}"
         case "error":
             text = f"error: {message['message']}"
         case "turn_aborted":

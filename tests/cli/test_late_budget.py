@@ -56,3 +56,16 @@ def test_person_limits_the_cost_of_a_tree_that_was_made_without_prices(machine: 
         unpriced = user.run("run", "--resume", session, "third")
         assert unpriced.returncode == 1
         assert 'model gpt-5 has no price: set model_prices."gpt-5"' in unpriced.stdout + unpriced.stderr
+
+
+def test_without_a_terminal_a_spent_budget_ends_the_command_and_says_who_can_go_on(machine: Machine) -> None:
+    with machine.model(says("hello"), says("hello again")) as user:
+        assert user.run("run", "say hello").returncode == 0
+        [session] = user.session_ids()
+        assert user.run("budget", session, "--add", "requests=-9999").returncode == 0
+        for _ in range(2):
+            # The second one hears no warning: that was told once.
+            ran = user.run("run", "--resume", session, "and again")
+            assert ran.returncode == 3, ran.stdout + ran.stderr
+            assert "waiting for more budget, which only a person can give" in ran.stderr
+            assert f"dendro budget {session}" in ran.stderr

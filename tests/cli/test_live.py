@@ -18,6 +18,7 @@ from orchestrator.terminal.live import OUTPUT_LINES, Live, show_request
 from orchestrator.terminal.prompts import ANSWERS
 from orchestrator.terminal.text import plain
 from orchestrator.views.event import Event
+from orchestrator.views.event_text import visible
 from orchestrator.views.tree import message_summary
 
 BEGIN = {
@@ -40,6 +41,37 @@ def seen(*messages: dict[str, Any], streaming: bool = False) -> list[str]:
 
 def delta(text: str) -> dict[str, Any]:
     return {"type": "agent_message_delta", "delta": text}
+
+
+def plan(type: str, text: str) -> dict[str, Any]:
+    return {"type": type, "item": {"type": "Plan", "id": "t1-plan", "text": text}}
+
+
+def piece(text: str) -> dict[str, Any]:
+    return {"type": "plan_delta", "item_id": "t1-plan", "delta": text}
+
+
+MESSAGE = {"type": "agent_message", "message": "Intro\nOutro"}
+
+
+def test_proposed_plan_streams_once_and_so_does_the_message_around_it() -> None:
+    begun = [delta("Intro"), plan("item_started", ""), piece("- a\n"), piece("- b")]
+    done = plan("item_completed", "- a\n- b")
+    whole = ["Intro", "the agent proposes a plan:", "- a", "- b"]
+    assert seen(*begun, delta("Outro"), done, MESSAGE, streaming=True) == [*whole, "Outro"]
+    assert seen(*begun, done, {**MESSAGE, "message": "Intro"}, streaming=True) == whole
+
+
+def test_finished_plan_is_shown_where_nothing_streams_or_something_else_did() -> None:
+    done = plan("item_completed", "- a\n- b")
+    shown = ["the agent proposes a plan:", "  - a", "  - b"]
+    assert seen(done, MESSAGE) == [*shown, "Intro", "Outro"]
+    broken = [piece("- x"), plan("item_started", "")]
+    assert seen(*broken, done, streaming=True)[-3:] == shown
+    other = {"type": "item_completed", "item": {"type": "AgentMessage", "id": "m", "content": []}}
+    assert seen(other) == []
+    assert (visible(done), visible(other), visible(plan("item_started", ""))) == (True, False, False)
+    assert message_summary(done) == "proposes a plan: - a"
 
 
 def chunk(data: bytes) -> dict[str, Any]:

@@ -131,6 +131,19 @@ def test_a_plan_is_shown_while_it_is_written_and_kept_when_it_is_done(machine: M
     assert "apply_patch" in offered(asked[1])
 
 
+def test_proposed_plan_is_read_in_the_log_and_by_whoever_is_attached(machine: Machine) -> None:
+    with machine.model(says(PROPOSED), says(PROPOSED)) as user, proto(user) as client:
+        turn(client, machine, "t1", collaboration_mode=mode("plan"))
+        [session] = user.session_ids()
+        told = user.run("logs", session).stdout
+        assert "the agent proposes a plan:\n  - a\n  - b\n" in told
+        with user.terminal("attach", session) as person:
+            person.wait_for("attached|agent")
+            turn(client, machine, "t2", collaboration_mode=mode("plan"))
+            person.wait_for("the agent proposes a plan:")
+            person.wait_for("- b")
+
+
 def test_nothing_is_written_in_plan_mode(machine: Machine) -> None:
     patch = "*** Begin Patch\n*** Add File: new.txt\n+one\n*** End Patch"
     calls = [

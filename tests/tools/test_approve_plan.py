@@ -88,6 +88,12 @@ async def test_other_tools_are_refused_in_a_planning_session(tool: str, told: st
     assert await assess(tool, {}, PLANNING) == Immediate(told)
 
 
+async def test_patch_in_a_commands_clothes_is_refused_in_a_planning_session_in_the_same_words() -> None:
+    patch = "*** Begin Patch\n*** Add File: new.txt\n+one\n*** End Patch"
+    told = await assess("shell", {"command": ["apply_patch", patch]}, PLANNING)
+    assert told == Immediate("apply_patch is not allowed in Plan mode")
+
+
 def test_variants_are_offered_to_planning_sessions_of_trees_that_may_grow() -> None:
     agents = SessionFacts.of({"agents": True})
     assert "propose_plan_variants" in names(replace(PLANNING, facts=agents))
