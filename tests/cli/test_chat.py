@@ -88,7 +88,7 @@ def test_approval_is_asked_in_the_lines_place_and_a_message_is_no_answer(machine
         person.type("go\r")
         person.wait_for("touch made.txt")
         person.wait_for("uit the turn:")
-        person.wait_for("the agent wants to run: touch made.txt")
+        person.wait_for("the agent wants to run OUTSIDE THE SANDBOX: touch made.txt")
         person.type("what is it for?\r")
         person.wait_for("answer the question first")
         person.type("n\r")
