@@ -14,7 +14,15 @@ from orchestrator.core.context import (
     new_context,
     standing_context,
 )
-from orchestrator.core.history import INHERITED, INJECTED, Item, message_text, user_message
+from orchestrator.core.history import (
+    CALL_KINDS,
+    INHERITED,
+    INJECTED,
+    OUTPUT_KINDS,
+    Item,
+    message_text,
+    user_message,
+)
 from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.modes import is_of_modes, standing_modes, task_settings
 from orchestrator.core.processes import Processes
@@ -243,20 +251,36 @@ _LEFT_OUT = (0.0, 0.0, 0.5, 0.75)
 
 
 def _without_oldest(shown: Sequence[Item], share: float) -> Sequence[Item]:
-    """The newest items; the user's last message is never left out, and a call goes with its output."""
-    sizes = [_size(item) for item in shown]
-    left, place = share * sum(sizes), 0
-    while left > 0 and place < len(shown):
-        left -= sizes[place]
-        place += 1
-    while 0 < place < len(shown) and shown[place].get("type") not in _STANDING_ALONE:
-        place += 1
-    last = next((at for at in reversed(range(len(shown))) if _is_of_user(shown[at])), place)
-    return shown[place:] if last >= place else [shown[last], *shown[place:]]
+    """The newest items; the user's last message is never left out, and a call goes with its output.
+
+    Calls go one by one, also those of one response: their items carry no ids, by which a provider would miss
+    the reasoning before them.
+    """
+    sizes, outputs = [_size(item) for item in shown], _outputs(shown)
+    last = next((at for at in reversed(range(len(shown))) if _is_of_user(shown[at])), None)
+    left, gone = share * sum(sizes), set[int]()
+    for place, item in enumerate(shown):
+        if left <= 0:
+            break
+        if place == last or place in gone:
+            continue
+        together = [place, *outputs.get(str(item.get("call_id")), ())] if _is_call(item) else [place]
+        gone.update(together)
+        left -= sum(sizes[at] for at in together)
+    return [item for place, item in enumerate(shown) if place not in gone]
 
 
-_STANDING_ALONE = frozenset({"message", "reasoning"})
-"""Kinds of items that a conversation may begin with: others need what stands before them."""
+def _is_call(item: Item) -> bool:
+    return item.get("type") in CALL_KINDS
+
+
+def _outputs(shown: Sequence[Item]) -> dict[str, list[int]]:
+    """The places of the outputs of each call."""
+    found: dict[str, list[int]] = {}
+    for place, item in enumerate(shown):
+        if item.get("type") in OUTPUT_KINDS:
+            found.setdefault(str(item.get("call_id")), []).append(place)
+    return found
 
 
 def _size(value: JsonValue) -> int:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-_WINDOWS = (("codex-mini-latest", 200_000), ("gpt-5", 272_000))
+_WINDOWS = (
+    ("codex-mini-latest", 200_000),
+    ("gpt-5", 272_000),
+    ("o3", 200_000),
+    ("o4-mini", 200_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-4o", 128_000),
+    ("gpt-oss", 131_072),
+)
+"""By the beginning of a model's name."""
 
 
 def context_window(model: str, configured: int | None = None) -> int | None:

@@ -24,8 +24,9 @@ class ToolSettings(Table):
 
     local_shell: bool = setting(False, "tools.local_shell", folder=(False, True))
     """Offer the Responses API's built-in `local_shell` in the place of `shell` to every model; without it
-    `codex-mini-latest` alone, which was trained with it, is offered it. Its calls may set environment
-    variables, which approvals show; without this setting a call that does is refused."""
+    `codex-mini-latest` alone, which was trained with it, is offered it. Where it is
+    offered its calls may set environment variables, which approvals show; those of the loader and of shells
+    (`LD_*`, `BASH_ENV`, …) are refused."""
 
     unified_exec: bool = setting(False, "tools.unified_exec", folder=(False, True))
     """Offer a new session's model `exec_command` and `write_stdin` in the place of `shell`: commands that may

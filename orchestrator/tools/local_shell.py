@@ -54,7 +54,7 @@ class LocalShell(Tool):
             return await self._shell.assess(call, site)
         if call.item.get("status") == "incomplete":
             return Immediate(INCOMPLETE)
-        return await self._shell.assess_request(_request(call.item, self._config), site)
+        return await self._shell.assess_request(_request(call.item, site.state, self._config), site)
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         return await self._shell.run(call, site)
@@ -63,11 +63,11 @@ class LocalShell(Tool):
         return await self._shell.judge(call, claim)
 
 
-def _request(item: Item, config: ToolConfig) -> ShellRequest:
+def _request(item: Item, state: State, config: ToolConfig) -> ShellRequest:
     action = parsed(LocalShellAction, item.get("action") or {})
     if action.user is not None:
         raise BadArguments("running as another user is not supported; leave `user` out")
-    if action.env and not config.tools.local_shell:
+    if action.env and not is_hosted(state, config):
         raise BadArguments(
             "`env` is not taken here; leave it out, or begin the command with `env NAME=VALUE`"
         )

@@ -291,6 +291,39 @@ def test_approval_to_run_unconfined_covers_the_next_run_at_once() -> None:
     assert sandboxed(session.call("c2")) is False
 
 
+def _stopped_by_the_sandbox() -> Session:
+    session = Session(settings={"approval_policy": "on-failure"}, facts={"approval_timeout_ms": 60_000})
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make"))
+    session.finishes("c1", "12 tests passed, 1 was denied", sandbox_denied=True)
+    return session
+
+
+def _output_of_c1(session: Session) -> str:
+    return str(session.output_of("c1"))
+
+
+def test_model_reads_the_confined_run_of_a_command_whose_other_run_was_denied() -> None:
+    session = _stopped_by_the_sandbox()
+    session.decides("c1", "denied")
+    said = "exec command rejected by user; its run in the sandbox gave:\n12 tests passed, 1 was denied"
+    assert _output_of_c1(session) == said
+
+
+def test_model_reads_the_confined_run_of_a_command_whose_question_an_interrupt_withdrew() -> None:
+    session = _stopped_by_the_sandbox()
+    session.interrupt()
+    assert _output_of_c1(session).endswith("its run in the sandbox gave:\n12 tests passed, 1 was denied")
+
+
+def test_second_run_of_a_command_replaces_the_confined_one() -> None:
+    session = _stopped_by_the_sandbox()
+    session.decides("c1", "approved")
+    session.finishes("c1", "13 tests passed")
+    assert _output_of_c1(session) == "13 tests passed"
+
+
 def test_patch_outside_of_the_roots_offers_its_folder_and_the_grant_stays() -> None:
     session = patching("/other/b.txt")
     request = session.seen[-1].one("apply_patch_approval_request")

@@ -175,12 +175,18 @@ def test_new_model_forgets_a_window_that_was_set_for_the_old_one() -> None:
 
 
 def test_windows_come_from_the_table_and_unknown_models_have_none() -> None:
-    assert [context_window(model) for model in ("gpt-5", "gpt-5-codex", "codex-mini-latest", "other")] == [
-        272_000,
-        272_000,
-        200_000,
-        None,
-    ]
+    windows = {
+        "gpt-5": 272_000,
+        "gpt-5-codex": 272_000,
+        "codex-mini-latest": 200_000,
+        "o3": 200_000,
+        "o4-mini": 200_000,
+        "gpt-4.1-mini": 1_047_576,
+        "gpt-4o": 128_000,
+        "gpt-oss:20b": 131_072,
+        "other": None,
+    }
+    assert {model: context_window(model) for model in windows} == windows
 
 
 def test_blended_total_leaves_cached_input_out() -> None:

@@ -194,6 +194,29 @@ def test_output_is_left_out_with_its_call() -> None:
     assert _shown(items, 2) == ["go", "done" * 10]
 
 
+def _ran(call_id: str) -> list[dict[str, Any]]:
+    said = {"type": "function_call_output", "call_id": call_id, "output": "x" * 100}
+    return [function_call(call_id), said]
+
+
+def test_each_attempt_keeps_the_newest_of_a_long_task_of_nothing_but_calls() -> None:
+    items = [_said("go"), *(item for n in range(200) for item in _ran(f"c{n}"))]
+    shown = [_shown(items, attempt) for attempt in (1, 2, 3)]
+    assert list(map(len, shown)) == [401, 199, 99]
+    assert shown[1] == ["go", *shown[0][203:]]
+    assert shown[2] == ["go", *shown[0][303:]]
+
+
+def test_calls_of_one_response_are_left_out_one_by_one_each_with_its_output() -> None:
+    calls = [function_call(f"c{n}") for n in range(100)]
+    outputs = [{"type": "function_call_output", "call_id": f"c{n}", "output": "x" * 100} for n in range(100)]
+    for attempt, left in ((2, 49), (3, 24)):
+        found = compaction_input([_said("go"), *calls, *outputs], attempt)[1:-1]
+        made = [item["call_id"] for item in found if item["type"] == "function_call"]
+        answered = [item["call_id"] for item in found if item["type"] == "function_call_output"]
+        assert made == answered == [f"c{n}" for n in range(100 - left, 100)]
+
+
 def test_conversation_of_one_message_is_shown_at_every_attempt() -> None:
     assert [_shown([_said("all")], attempt) for attempt in (1, 2, 3)] == [["all"]] * 3
     assert _shown([], 3) == []

@@ -103,14 +103,9 @@ async def test_variables_are_refused_where_local_shell_is_not_offered(tmp_path: 
 @pytest.mark.parametrize(
     "name",
     [
-        "LD_PRELOAD",
-        "LD_LIBRARY_PATH",
-        "LD_AUDIT",
         "GIT_EXTERNAL_DIFF",
         "GIT_DIR",
         "GIT_CONFIG_COUNT",
-        "BASH_ENV",
-        "ENV",
         "PATH",
         "PYTHONPATH",
         "PERL5OPT",
@@ -122,11 +117,7 @@ async def test_variables_are_refused_where_local_shell_is_not_offered(tmp_path: 
         "RIPGREP_CONFIG_PATH",
         "LESSOPEN",
         "RUSTC_WRAPPER",
-        "GCONV_PATH",
         "LOCPATH",
-        "IFS",
-        "SHELLOPTS",
-        "PROMPT_COMMAND",
         "CARGO_HOME",
         "lc_all",
     ],
@@ -137,6 +128,29 @@ async def test_person_is_asked_about_a_reading_command_with_a_variable(name: str
     settings = site(tmp_path).state.task
     assert settings is not None
     assert isinstance(found.judged(settings.settings, frozenset()), Ask)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "GCONV_PATH", "ld_preload"),
+        *("BASH_ENV", "ENV", "SHELLOPTS", "IFS", "PS4", "PROMPT_COMMAND", "ZDOTDIR"),
+    ],
+)
+async def test_variables_of_the_loader_and_of_shells_are_refused(name: str, tmp_path: Path) -> None:
+    found = await assessed(OFFERING, tmp_path, {name: "x"})
+    assert isinstance(found, Immediate)
+    assert f"env: {name} is not taken: it makes the loader or a shell run other code" in str(found.output)
+
+
+async def test_model_that_was_trained_with_local_shell_sets_variables_without_a_setting(
+    tmp_path: Path,
+) -> None:
+    action = {"type": "exec", "command": ["make"], "env": {"A": "1"}}
+    call = Call(CallId("c1"), "local_shell", {"type": "local_shell_call", "call_id": "c1", "action": action})
+    found = await PLAIN.assess(call, site(tmp_path, model="codex-mini-latest"))
+    assert isinstance(found, Exec), found
+    assert found.env == {"A": "1"}
 
 
 async def test_person_is_not_asked_about_a_language(tmp_path: Path) -> None:

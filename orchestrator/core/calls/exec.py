@@ -22,6 +22,8 @@ from orchestrator.protocol.wire import JsonObject, written
 UNSANDBOXED_REASON = "command failed; retry without sandbox?"
 NO_CONFINEMENT_REASON = "this worker cannot confine commands; run it without a sandbox?"
 UNCONFINED = "unconfined:"
+MOST_CONFINED_CHARS = 16_384
+"""Characters that are kept of a run in the sandbox; outputs for the model are shorter."""
 RULE_REASON = "a rule wants this command to be asked about"
 DESTRUCTIVE_REASON = "the command looks destructive"
 
@@ -230,6 +232,8 @@ class ExecWork:
     """Whether a person typed it."""
     lasting: Lasting | None = field(default=None, metadata=form(read=read_lasting, write=write_lasting))
     """The command may go on behind its call; None for one that ends with it."""
+    confined_run: str = ""
+    """The output of a first run, which the sandbox stopped, for the model; it is asked about another run."""
 
     @property
     def source(self) -> ExecCommandSource | None:
@@ -246,9 +250,13 @@ class ExecWork:
     def asked(self, timer: int) -> ExecWork:
         return replace(self, timer=timer)
 
-    def unconfined(self) -> ExecWork:
-        """The same command without its sandbox."""
-        return replace(self, sandboxed=False)
+    def unconfined(self, output: str) -> ExecWork:
+        """The same command without its sandbox, behind a run in it that gave `output`."""
+        return replace(self, sandboxed=False, confined_run=output[:MOST_CONFINED_CHARS])
+
+    def without_second(self, text: str) -> str:
+        """The output of the call where no other run is known; `text` says why."""
+        return f"{text}; its run in the sandbox gave:\n{self.confined_run}" if self.confined_run else text
 
     def request(self, call_id: CallId, reach: Reach) -> ExecApprovalRequest:
         return ExecApprovalRequest(

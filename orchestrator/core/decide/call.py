@@ -135,7 +135,8 @@ def finished(draft: Draft, command: CallFinished) -> None:
     ):
         for event in command.events:
             draft.event(event)
-        ask(draft, call, work.unconfined(), Ask(UNSANDBOXED_REASON, sandboxed=False))
+        first = command.output if isinstance(command.output, str) else ""
+        ask(draft, call, work.unconfined(first), Ask(UNSANDBOXED_REASON, sandboxed=False))
         return
     if command.keeps:
         keep(draft, call)

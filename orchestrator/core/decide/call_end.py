@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import ExecWork
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.elicitation import withdraw
 from orchestrator.core.decide.item_events import publish_call
@@ -32,6 +33,9 @@ def close(
         withdraw(draft, call, with_task=with_task)
     for event in events:
         draft.event(event)
+    if call.phase is Phase.AWAITING_APPROVAL and isinstance(call.work, ExecWork) and isinstance(output, str):
+        # Denied, withdrawn or timed out: the run in the sandbox is what there is.
+        output = call.work.without_second(output)
     answer = answer_item(call.item, output)
     draft.add(e.item(answer))
     publish_call(draft, call.name, answer)

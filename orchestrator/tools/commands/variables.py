@@ -20,6 +20,12 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HARMLESS: Final = re.compile(
     r"CI|CLICOLOR|CLICOLOR_FORCE|COLUMNS|FORCE_COLOR|LANG|LANGUAGE|LC_[A-Z]+|LINES|NO_COLOR|TERM|TZ"
 )
+_LOADING: Final = re.compile(
+    r"(LD|DYLD)_.*|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV|BASH_LOADABLES_PATH|BASHOPTS|SHELLOPTS|ENV|IFS|PS4"
+    r"|PROMPT_COMMAND|ZDOTDIR",
+    re.IGNORECASE,
+)
+"""Variables of the loader and of shells: with them any program, and any script, runs other code first."""
 # No slash: a locale, a terminal or a time zone named by a path is a file that somebody has written.
 _HARMLESS_VALUE: Final = re.compile(r"[A-Za-z0-9_.@+-]{0,64}")
 
@@ -31,6 +37,10 @@ def check_variables(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if _NAME.fullmatch(name) is None:
             raise BadArguments(f"env: {name[:40]!r} is not the name of a variable (letters, digits, _)")
+        if _LOADING.fullmatch(name):
+            raise BadArguments(
+                f"env: {name} is not taken: it makes the loader or a shell run other code; leave it out"
+            )
         if "\0" in value or not _encodable(value):
             raise BadArguments(f"env: the value of {name} holds a character that no program can be given")
     size = sum(len(name) + len(value.encode()) for name, value in env.items())
