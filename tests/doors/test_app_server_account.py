@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
 
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.model.credentials import ApiKey, CredentialStore
-from orchestrator.tables import Secret
+from orchestrator.model.credentials import ApiKey, CredentialStore, Tokens
+from orchestrator.tables import ProviderSettings, Secret
 from tests.doors.peer import ANN, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid
@@ -88,3 +90,25 @@ async def test_limits_and_usage_are_valid_and_empty(tmp_path: Path) -> None:
     async with greeted(tmp_path) as peer:
         assert_valid("GetAccountRateLimitsResponse", await peer.call("account/rateLimits/read"))
         assert_valid("GetAccountTokenUsageResponse", await peer.call("account/usage/read"))
+
+
+async def test_version_1_tells_the_sign_in_and_whether_one_is_needed_to_whoever_sees_the_machine(
+    tmp_path: Path,
+) -> None:
+    store = CredentialStore(tmp_path, "file")
+    store.write(Tokens(Secret("a"), "https://id.example.com", "dendro", email="ann@example.com"))
+    provider = ProviderSettings(name="own", id="own", base_url="https://p.example.com", auth="login")
+    reader = Principal("ci", scope=Scope.READ, token="t")
+    for auth, needed in (("login", True), ("env", False)):
+        one = provider.model_copy(update={"auth": auth})
+        offer = SimpleNamespace(
+            defaults=SimpleNamespace(model_provider="own"), models=SimpleNamespace(providers={"own": one})
+        )
+        given = ports(cast(Any, offer), credentials=store)
+        async with served(given, lambda session, change: ()) as server:
+            for who, email in ((ANN, "ann@example.com"), (TENANT, None), (reader, None)):
+                async with connected(server, who) as peer:
+                    assert await peer.call("userInfo") == {"allegedUserEmail": email}
+                    status = await peer.call("getAuthStatus", {"includeToken": True})
+                    assert status["requiresOpenaiAuth"] is needed
+                    assert ("authMethod" in status) is (email is not None)
