@@ -17,7 +17,8 @@ folder decide, and they survive any death because the kernel or the disk keeps t
 What may happen, and what follows:
 
 - Two processes start at once: the second waits at start.lock and joins.
-- A user dies: the kernel frees its users.lock. If it was the last, it runs until the next one leaves.
+- A user dies: the kernel frees its users.lock. If it was the last, the server's guard (`server_guard`)
+  ends it some seconds later; so it does when the data folder was removed.
 - The starter dies half-way: server.lock tells the next one whether the server came to life; it waits for it.
 - The server dies: each of its users watches it (`server_watch`), and the first to get start.lock starts
   it again on the same log; the others find it alive. Without a user, the next `acquire` does.
@@ -37,6 +38,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -45,6 +47,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
+from orchestrator.broker import server_guard
 from orchestrator.broker.server_binary import (
     WHEELS,
     EmbeddedError,
@@ -103,6 +106,9 @@ class EmbeddedConfig:
     silence_s: float = 10.0
     """Seconds without an answer after which a live server counts as lost. Loading is an answer."""
 
+    idle_s: float = 10.0
+    """Seconds without a user after which the server is ended, if no user did it."""
+
     @property
     def folder(self) -> Path:
         """Where the data, the locks and the record are."""
@@ -147,7 +153,9 @@ class EmbeddedRedis:
             users = _open_lock(config.folder / "users.lock")
             try:
                 fcntl.flock(users, fcntl.LOCK_SH)
-                return cls(config, users, _ensure_running(config), say)
+                address = _ensure_running(config)
+                _guard(config)
+                return cls(config, users, address, say)
             except BaseException:
                 # An interrupt while the server loads must not leave it without users.
                 _leave(config, users)
@@ -183,6 +191,7 @@ class EmbeddedRedis:
             if _server_lives(self._config):
                 return
             address = _ensure_running(self._config)
+            _guard(self._config)
         self._failure = ""
         self._say("the private Redis had ended; it was started again")
         if address != self._address:
@@ -342,6 +351,29 @@ def _server_lives(config: EmbeddedConfig) -> bool:
     finally:
         os.close(lock)
     return False
+
+
+def _guard(config: EmbeddedConfig) -> None:
+    """Sees to it that a guard ends the server when all its users were killed, or its folder was removed."""
+    lock, pid = _open_lock(config.folder / server_guard.LOCK), _server_pid(config)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return  # there is one; it ends with its server
+    finally:
+        os.close(lock)
+    if pid is not None:
+        words = [
+            sys.executable,
+            "-I",
+            "-S",
+            server_guard.__file__,
+            config.folder,
+            str(pid),
+            str(config.idle_s),
+        ]
+        null = subprocess.DEVNULL
+        subprocess.run(words, cwd="/", env={}, stdin=null, stdout=null, stderr=null, check=False)
 
 
 def _server_pid(config: EmbeddedConfig) -> int | None:

@@ -34,8 +34,8 @@ import sys
 from pathlib import Path
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 
-home, search_path = sys.argv[1:]
-server = EmbeddedRedis.acquire(EmbeddedConfig(Path(home), search_path, "here"))
+home, search_path, idle_s = sys.argv[1:]
+server = EmbeddedRedis.acquire(EmbeddedConfig(Path(home), search_path, "here", idle_s=float(idle_s)))
 print(server.url, flush=True)
 sys.stdin.readline()
 server.release()
@@ -88,7 +88,7 @@ class User:
 
     def __init__(self, config: EmbeddedConfig) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", USER, str(config.home), config.search_path],
+            [sys.executable, "-c", USER, str(config.home), config.search_path, str(config.idle_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -207,6 +207,38 @@ def test_next_user_stops_the_server_that_a_killed_one_left(config: EmbeddedConfi
     with EmbeddedRedis.acquire(config) as server:
         assert _server_pid(server.url) == pid
     assert not _serves(url)
+
+
+def test_server_whose_users_were_all_killed_ends_by_itself(config: EmbeddedConfig, users: list[User]) -> None:
+    hasty = replace(config, idle_s=0.2)
+    users += [User(hasty), User(hasty)]
+    url, _ = users[0].line(), users[1].line()
+    pid = os.pidfd_open(_server_pid(url))
+    with _client(url) as client:
+        client.xadd("log", {"entry": "one"})
+    users[0].end()
+    ready, _, _ = select.select([pid], [], [], 1)
+    assert not ready, "one user is left"
+    users[1].end()
+    ready, _, _ = select.select([pid], [], [], 15)
+    os.close(pid)
+    assert ready, "the server lives on"
+    with EmbeddedRedis.acquire(replace(hasty, host="elsewhere")) as server, _client(server.url) as client:
+        assert client.xlen("log") == 1
+
+
+@pytest.mark.parametrize("users_live", [True, False])
+def test_server_whose_folder_was_removed_ends_by_itself(
+    config: EmbeddedConfig, users: list[User], users_live: bool
+) -> None:
+    users.append(User(config))
+    pid = os.pidfd_open(_server_pid(users[0].line()))
+    if not users_live:
+        users[0].end()
+    shutil.rmtree(config.home)
+    ready, _, _ = select.select([pid], [], [], 15)
+    os.close(pid)
+    assert ready, "the server lives on"
 
 
 def test_interrupt_of_the_terminal_does_not_reach_the_server(
