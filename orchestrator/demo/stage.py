@@ -14,12 +14,13 @@ from pathlib import Path
 from orchestrator.demo.machines import DemoWorker, LocalMachine, machine_at
 from orchestrator.demo.play import DemoFailed
 from orchestrator.private_files import make_folder, open_file
+from orchestrator.sandbox.git import run_git
 from orchestrator.sandbox.probe import cannot_mount, probe
-from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.settings import Settings
 from orchestrator.wiring import Deployment
 
 START_S = 20.0
+CLONE_S = 120.0
 MACHINES = ("north", "south")
 WORKSPACES = "workspaces"
 SMALL_PROJECT = {
@@ -77,16 +78,11 @@ def clone(stage: Stage, around: Path) -> str:
 
     Where there is none, it makes a small one of its own and answers nothing.
     """
-    git = [find_program("git") or "git", "-c", "user.name=Dendro", "-c", "user.email=dendro@localhost"]
-    root = subprocess.run(
-        [*git, "-C", str(around), "rev-parse", "--show-toplevel"], capture_output=True, text=True
-    )
-    if root.returncode == 0:
-        source = root.stdout.strip()
-        done = subprocess.run(
-            [*git, "clone", "--quiet", source, str(stage.workspace)], capture_output=True, text=True
-        )
-        if done.returncode == 0 and any(stage.workspace.glob("[!.]*")):
+    made = (stage.folder,)
+    if source := run_git(around, "rev-parse", "--show-toplevel").text:
+        cloning = ("clone", "--quiet", "--no-hardlinks", source, str(stage.workspace))
+        done = run_git(stage.folder, *cloning, writable=made, allow="file", seconds=CLONE_S)
+        if done.code == 0 and any(stage.workspace.glob("[!.]*")):
             return source
     shutil.rmtree(stage.workspace, ignore_errors=True)
     stage.workspace.mkdir()
@@ -95,7 +91,10 @@ def clone(stage: Stage, around: Path) -> str:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "Begin"]):
-        subprocess.run([*git, "-C", str(stage.workspace), *words], check=True, capture_output=True)
+        named = ("-c", "user.name=Dendro", "-c", "user.email=dendro@localhost")
+        done = run_git(stage.workspace, *named, *words, writable=made)
+        if done.code:
+            raise DemoFailed(f"git {words[0]} failed: {done.why}")
     return ""
 
 

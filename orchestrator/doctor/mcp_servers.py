@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 from orchestrator.doctor.findings import Finding, without_credentials
+from orchestrator.sandbox.trusted_files import find_named_program
 from orchestrator.settings import Settings
 from orchestrator.tables import McpServerSettings
 
@@ -26,7 +26,8 @@ def judge_mcp_servers(settings: Settings) -> Iterator[Finding]:
 def _fault(server: McpServerSettings, settings: Settings) -> tuple[str, str] | None:
     """The reason why the server cannot work, and the remedy."""
     if server.command is not None and not _is_there(server, settings):
-        return "there is no such program", f"install it, or correct mcp_servers.{server.id}.command"
+        remedy = f"install it, or name it by its path in mcp_servers.{server.id}.command"
+        return "there is no such program on PATH, as far as it lies in no project", remedy
     names = [*server.env_vars, *server.env_http_headers.values(), server.bearer_token_env_var]
     missing = [name for name in names if name and not settings.host.environ.get(name)]
     if missing:
@@ -38,4 +39,4 @@ def _is_there(server: McpServerSettings, settings: Settings) -> bool:
     assert server.command is not None
     if "/" in server.command and not server.command.startswith("/"):
         return True  # it counts from a session's folder
-    return shutil.which(server.command, path=server.env.get("PATH", settings.host.search_path)) is not None
+    return find_named_program(server.command, server.env.get("PATH", settings.host.search_path)) is not None

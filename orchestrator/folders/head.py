@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -26,9 +26,20 @@ from orchestrator.folders.names import (
 )
 from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.records import Bounds, FolderError
+from orchestrator.sandbox.git import (
+    Answer,
+    GitFailed,
+    git_environment,
+    git_words,
+    irregular,
+    run_git,
+    run_git_here,
+)
+from orchestrator.sandbox.trusted_files import read_regular
 
 _MODES = {b"100644": FILE, b"100755": PROGRAM, b"120000": LINK, b"160000": COMMIT, b"100664": FILE}
 _MOST_LINE = 16 * 1024
+_GIT_S = 10.0
 
 
 class Listed(NamedTuple):
@@ -40,33 +51,19 @@ class Listed(NamedTuple):
     path: bytes
 
 
-def git_environment(repository: Path | None) -> dict[str, str]:
-    """Variables under which git reads no configuration of the machine's, and asks and fetches nothing."""
-    return {
-        "PATH": ":".join(os.get_exec_path()),
-        "GIT_DIR": str(repository) if repository is not None else os.devnull,
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_NO_REPLACE_OBJECTS": "1",
-        "GIT_NO_LAZY_FETCH": "1",
-        "GIT_ALLOW_PROTOCOL": "none",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-        "LC_ALL": "C",
-    }
-
-
 def read_head(repository: Path, ref: str) -> Head | None:
     """The commit of `ref`, and the branch if it is one; None for a repository without a commit."""
+    if fault := irregular(repository):
+        raise FolderError("refused", fault)
     if ref.startswith("-"):
         raise FolderError("refused", f"{ref!r} is not the name of a branch or a commit")
     found = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
-    commit = found.stdout.strip().decode()
+    commit = found.out.strip().decode()
     if len(commit) == 64:
         raise FolderError(
             "refused", f"{repository} has ids of SHA-256, which portable folders do not know yet"
         )
-    if found.returncode != 0 or len(commit) != 40:
+    if found.code != 0 or len(commit) != 40:
         if ref != "HEAD":
             raise FolderError("missing", f"the repository {repository} has no commit {ref!r}")
         return None
@@ -75,35 +72,30 @@ def read_head(repository: Path, ref: str) -> Head | None:
 
 def _branch(repository: Path, ref: str, commit: str) -> str:
     """The branch that `ref` is; of a commit, the one that the repository shows it on."""
-    named = _git(repository, "rev-parse", "--symbolic-full-name", "--end-of-options", ref).stdout.strip()
+    named = _git(repository, "rev-parse", "--symbolic-full-name", "--end-of-options", ref).out.strip()
     if not named.startswith(b"refs/heads/"):
-        shown = _git(repository, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").stdout.strip()
+        shown = _git(repository, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").out.strip()
         named = (
-            _git(repository, "symbolic-ref", "--quiet", "HEAD").stdout.strip()
+            _git(repository, "symbolic-ref", "--quiet", "HEAD").out.strip()
             if shown.decode() == commit
             else b""
         )
     return branch_name(named.removeprefix(b"refs/heads/"))
 
 
-def _git(repository: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+def _git(repository: Path, *words: str) -> Answer:
     try:
-        return subprocess.run(
-            ["git", *words],
-            env=git_environment(repository),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        raise no_git() from error
+        return run_git_here(words, git_environment(repository), Path("/"), _GIT_S)
+    except GitFailed as error:
+        raise FolderError("failed", str(error)) from error
 
 
-def no_git() -> FolderError:
-    """The error of a machine without git."""
-    return FolderError(
-        "failed", "git is not installed on this machine: install it, or have another worker do this"
-    )
+def _started(repository: Path, *words: str, stdin: int) -> subprocess.Popen[bytes]:
+    try:
+        argv = git_words(*words)
+    except GitFailed as error:
+        raise FolderError("failed", str(error)) from error
+    return subprocess.Popen(argv, env=git_environment(repository), stdin=stdin, stdout=subprocess.PIPE)
 
 
 class HeadImport:
@@ -128,10 +120,8 @@ class HeadImport:
 
     def _list(self) -> Iterator[Listed]:
         most, total = self._bounds.max_files, 0
-        words = ["git", "ls-tree", "-r", "-t", "-l", "-z", "--full-tree", self._head.commit.hex()]
-        with subprocess.Popen(
-            words, env=git_environment(self._repository), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-        ) as process:
+        words = ("ls-tree", "-r", "-t", "-l", "-z", "--full-tree", self._head.commit.hex())
+        with _started(self._repository, *words, stdin=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             files = 0
             for line in _records(process.stdout):
@@ -162,12 +152,7 @@ class HeadImport:
     def _copy(self, wanted: list[bytes], links: set[bytes]) -> None:
         """Copies objects by their ids: the commit and its root first, which no listing names."""
         commit = self._head.commit
-        with subprocess.Popen(
-            ["git", "cat-file", "--batch"],
-            env=git_environment(self._repository),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as process:
+        with _started(self._repository, "cat-file", "--batch", stdin=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             try:
@@ -248,26 +233,36 @@ def _unreadable(repository: Path) -> FolderError:
     return FolderError("damaged", text)
 
 
-def excludes_of(environ: Mapping[str, str], folder: Path) -> tuple[str, ...]:
-    """The rules of the person's own for a repository: `core.excludesFile`, then `.git/info/exclude`."""
-    named = _answer(environ, folder, "config", "--type=path", "core.excludesFile")
+def excludes_of(
+    environ: Mapping[str, str], repository: Path | None, hidden: Iterable[Path] = ()
+) -> tuple[str, ...]:
+    """The rules of the person's own for a repository: `core.excludesFile`, then its `info/exclude`.
+
+    The file is named by the person's own configuration alone: a repository's is an agent's or a stranger's,
+    and what it names would be read aloud. Nothing below `hidden` is read. Raises `FolderError` for a file
+    that cannot be read, because what it hides must not be copied.
+    """
+    kept = tuple(hidden)
+    words = ("config", "--global", "--includes", "--type=path", "--get", "core.excludesFile")
+    try:
+        named = os.fsdecode(run_git(Path("/"), *words, person=environ).out.removesuffix(b"\n"))
+    except GitFailed as error:
+        raise FolderError("failed", str(error)) from error
     home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/"), ".config"))
-    files = [
-        named or home / "git" / "ignore",
-        _answer(environ, folder, "rev-parse", "--git-path", "info/exclude"),
-    ]
-    return tuple(line for file in files if file is not None for line in _rule_lines(file))
+    lines = list(_rule_lines(Path("/", named) if named else home / "git" / "ignore", kept, None))
+    if repository is not None:
+        lines += _rule_lines(repository / "info" / "exclude", kept, repository)
+    return tuple(lines)
 
 
-def _answer(environ: Mapping[str, str], folder: Path, *words: str) -> Path | None:
-    asked = subprocess.run(
-        ["git", "-C", str(folder), *words], env=dict(environ), capture_output=True, check=False
-    )
-    name = os.fsdecode(asked.stdout.removesuffix(b"\n"))
-    return folder / name if name else None
-
-
-def _rule_lines(path: Path) -> Iterator[str]:
-    if path.is_file():
-        with path.open("rb") as file:
-            yield from (os.fsdecode(line) for line in lines_of(file.read(64 * 1024)))
+def _rule_lines(path: Path, hidden: tuple[Path, ...], below: Path | None) -> list[str]:
+    try:
+        content = read_regular(path, 64 * 1024, hidden, below)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return []
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise FolderError(
+            "refused", f"{path} names what git ignores, and is not read ({why}): correct or remove it"
+        ) from error
+    return [os.fsdecode(line) for line in lines_of(content)]

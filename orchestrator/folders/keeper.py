@@ -13,6 +13,7 @@ import base64
 import json
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -42,6 +43,7 @@ from orchestrator.folders.records import (
     Unchanged,
 )
 from orchestrator.folders.wire import LENGTH, MOST_ANSWERED, MOST_ASKED, MOST_DESCRIPTORS, frame
+from orchestrator.sandbox.trusted_files import program_environment
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = (
@@ -96,7 +98,7 @@ class Keeper:
             pair = (work.fileno(), control.fileno())
             argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, *map(str, pair)]
             # What the keeper does not have, no hostile object can make it tell: it is told where git is.
-            env = {"PATH": ":".join(os.get_exec_path())}
+            env = program_environment()
             self._process = subprocess.Popen(
                 argv, pass_fds=pair, env=env, start_new_session=True, stdin=subprocess.DEVNULL, cwd="/"
             )
@@ -342,7 +344,10 @@ class Keeper:
 
     def _kill(self) -> None:
         self._lost = True
-        self._process.kill()
+        if self._process.poll() is None:
+            # With the git that it may wait for: a pipe in a repository would hold that for ever.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _stop(self) -> None:
         """Closes both sockets, which ends the process, and waits for its end."""
@@ -352,5 +357,5 @@ class Keeper:
         try:
             await asyncio.to_thread(self._process.wait, _CLOSE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             await asyncio.to_thread(self._process.wait)

@@ -154,6 +154,8 @@ def _obey_deadlines(control: socket.socket) -> None:
 
 def _die() -> NoReturn:
     """No code of this process may run on: the parent is gone, or the right to the copy is."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)  # with the git that it may wait for
     os.kill(os.getpid(), signal.SIGKILL)
     os._exit(1)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import NamedTuple
 
 from orchestrator.folders.build import FOLDER_FLAGS
 from orchestrator.folders.git_objects import object_id
-from orchestrator.folders.head import git_environment, no_git
 from orchestrator.folders.known import Change, File, Known, changes
 from orchestrator.folders.names import FILE, FOLDER, LINK, PROGRAM, mode_of, quoted
 from orchestrator.folders.records import (
@@ -33,6 +31,7 @@ from orchestrator.folders.records import (
 )
 from orchestrator.folders.store import Objects
 from orchestrator.folders.take import told
+from orchestrator.sandbox.git import GitFailed, git_environment, run_git_here
 
 MOST_CONFLICTS = 100
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -175,29 +174,19 @@ class Planner:
         for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
             (self._work / name).write_bytes(content)
             names.append(name)
-        words = ["git", "merge-file", "-p", *names]
         try:
-            done = subprocess.run(
-                words,
-                cwd=self._work,
-                env=git_environment(None),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=self._bounds.seconds,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise no_git() from error
-        except subprocess.TimeoutExpired as error:
-            raise FolderError("time", "git took too long to merge a file: nothing was merged") from error
-        if done.returncode == 0:
-            return done.stdout
-        if 0 < done.returncode < 128:
+            words, environ = ("merge-file", "-p", *names), git_environment(Path(os.devnull))
+            done = run_git_here(words, environ, self._work, self._bounds.seconds)
+        except GitFailed as error:
+            raise FolderError("failed", f"{error}. Nothing was merged") from error
+        if done.code == 0:
+            return done.out
+        if 0 < done.code < 128:
             raise Refused("the same lines changed on both sides")
-        if b"binary" in done.stderr:
+        if b"binary" in done.complaint:
             raise Refused("a binary file, changed on both sides")
         raise FolderError(
-            "failed", f"git cannot merge a file: {done.stderr.decode('utf-8', 'replace')[:200].strip()}"
+            "failed", f"git cannot merge a file: {done.complaint.decode('utf-8', 'replace')[:200].strip()}"
         )
 
     def _ours(self, root: int, path: bytes) -> Side | None:

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.sandbox.trusted_files import find_program
-
-GIT_PATIENCE_S = 5.0
-
-OBEY_NOTHING = (
-    "--no-optional-locks",
-    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.pager=cat"),
-    *("-c", "safe.bareRepository=explicit", "-c", "protocol.allow=never"),
-)
-"""An agent may have written the repository's configuration, or a repository into a folder that has none."""
+from orchestrator.sandbox.git import GitFailed, run_git
 
 
 def git(cwd: Path, *words: str) -> str:
     """The output of a git command that only reads; empty if it fails, or if there is no git."""
-    if (program := find_program("git")) is None:
-        return ""
     try:
-        done = subprocess.run(
-            [program, *OBEY_NOTHING, "-C", str(cwd), *words],
-            capture_output=True,
-            text=True,
-            timeout=GIT_PATIENCE_S,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return run_git(cwd, *words).text
+    except (GitFailed, OSError, ValueError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 @dataclass(frozen=True, slots=True)

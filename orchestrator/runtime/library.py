@@ -16,6 +16,7 @@ from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.prompts import custom_prompts
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime.log import log
+from orchestrator.sandbox.git import in_git_thread
 from orchestrator.tools.images import fitting_data_url
 
 PATIENCE_S = 10.0
@@ -99,4 +100,4 @@ class NoFiles:
 
 async def _read(work: Callable[[], T]) -> T:
     async with asyncio.timeout(PATIENCE_S):
-        return await asyncio.to_thread(work)
+        return await in_git_thread(work)

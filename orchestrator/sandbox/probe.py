@@ -134,7 +134,7 @@ def _probe_bubblewrap() -> tuple[str | None, str]:
     with tempfile.TemporaryDirectory(prefix="dendro-probe-") as folder:
         launcher = Bubblewrap(path, platform.machine(), as_root=os.geteuid() == 0)
         trial = Confinement(mode="read-only", cwd=Path("/"))
-        argv = ("sh", "-c", '! ( : > "$0" ) 2>/dev/null', f"{folder}/written")
+        argv = ("/bin/sh", "-c", '! ( : > "$0" ) 2>/dev/null', f"{folder}/written")
         return _try_bubblewrap(path, launcher, trial, argv)
 
 

@@ -14,8 +14,10 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from orchestrator.sandbox.trusted_files import find_named_program
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
@@ -93,9 +95,13 @@ class Notifications:
             self.bell(f"\x1b]9;{one_line(line)[:SHOWN_CHARS]}{BEL}" if self.osc9 else BEL)
 
     async def _run(self, argument: str) -> None:
+        name, *words = self.settings.notify
         try:
+            if (found := find_named_program(name, ":".join(os.get_exec_path()), (Path(self.cwd),))) is None:
+                raise FileNotFoundError("there is no such program outside of projects: name it by its path")
             program = await asyncio.create_subprocess_exec(
-                *self.settings.notify,
+                found,
+                *words,
                 argument,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.mcp_server.door import NotPermitted
 from orchestrator.gateways.mcp_server.tools import RunArguments
+from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings, SettingsError, SettingsSources, keys_that_loosen, load_settings
 from orchestrator.wiring.open_deployment import new_session
 
@@ -28,7 +28,7 @@ class AskedSessions:
     async def create(self, asked: RunArguments) -> SessionId:
         """A session as a `run` wants it; raises `NotPermitted` for more than the person permits."""
         # The folder is looked at, and files are read.
-        settings = await asyncio.to_thread(self._settings, asked)
+        settings = await in_git_thread(self._settings, asked)
         return await new_session(settings, self._client)
 
     def _settings(self, asked: RunArguments) -> Settings:

@@ -28,6 +28,7 @@ from orchestrator.protocol.bounds import PATH_BYTES
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
+from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.layers import parse_override
 from orchestrator.settings.overrides import of_object
@@ -74,7 +75,7 @@ class NewThreads:
 
     async def create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
         """Makes a root session as a client wishes it; raises `BadSetting`, `NotPermitted`."""
-        settings, warnings = await asyncio.to_thread(self._seen, principal, wish)
+        settings, warnings = await in_git_thread(self._seen, principal, wish)
         await self._check(principal, settings, wish)
         birth = await self._born(client, principal, wish, settings)
         facts = replace(birth.facts, client_tools=self._brought(wish))
@@ -93,7 +94,7 @@ class NewThreads:
 
     async def _born(self, client: Client, principal: Principal, wish: NewThread, settings: Settings) -> Birth:
         if (source := wish.workspace) is None:
-            return await asyncio.to_thread(self._birth, settings)
+            return await in_git_thread(self._birth, settings)
         if source.folder is not None:
             if principal.is_tenant:
                 raise NotPermitted("folders of the gateway's machine are its user's: name a git address")
@@ -111,7 +112,7 @@ class NewThreads:
         """Raises `NotPermitted` for policies beyond those of the person's files for the same folder."""
         if principal.may(Scope.APPROVE) or not (wish.settings or wish.config):
             return
-        plain, _ = await asyncio.to_thread(self._settings, NewThread(wish.cwd))
+        plain, _ = await in_git_thread(self._settings, NewThread(wish.cwd))
         asked, own = (each.session_defaults for each in (settings, plain))
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(_policies(asked, asked.sandbox), _policies(own, own.sandbox))
@@ -121,8 +122,8 @@ class NewThreads:
 
         Only what the client names is new: the gateway's own command line is not about this session.
         """
-        settings, warnings = await asyncio.to_thread(self._seen, principal, wish)
-        own = replace(await asyncio.to_thread(self._birth, settings), history=await client.history())
+        settings, warnings = await in_git_thread(self._seen, principal, wish)
+        own = replace(await in_git_thread(self._birth, settings), history=await client.history())
         birth = await _forked(self.found.broker, replace(settings, named=_named(wish)), source, own)
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))

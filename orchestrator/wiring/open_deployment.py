@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 import uuid
@@ -34,6 +33,7 @@ from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.restore import restore_session
+from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import require_private
 from orchestrator.views.find import find, find_one, find_tree
@@ -179,7 +179,7 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     source = await to_fork(found, text, at)
     settings = found.settings
     folder = settings.session_defaults.cwd
-    workspace = await asyncio.to_thread(look_at, folder, guide(settings))
+    workspace = await in_git_thread(look_at, folder, guide(settings))
     own = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
     birth = await _forked(found, source, replace(own, history=await client.history()))
     tree = TreeId(birth.facts.tree_id)
@@ -209,7 +209,7 @@ async def new_session(
     settings: Settings, client: Client, originator: str | None = None, *, source: Source = "cli"
 ) -> SessionId:
     """A session with these settings, in their working folder; `originator` is the program that wants it."""
-    workspace = await asyncio.to_thread(look_at, settings.session_defaults.cwd, guide(settings))
+    workspace = await in_git_thread(look_at, settings.session_defaults.cwd, guide(settings))
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
     birth = replace(birth, originator=originator or birth.originator)
     return await client.create(replace(birth, history=await client.history()), source=source)

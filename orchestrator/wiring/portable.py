@@ -35,6 +35,7 @@ from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
+from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.probe import SandboxSupport, cannot_mount
 from orchestrator.settings import Settings
 from orchestrator.views.errors import ViewError
@@ -201,7 +202,7 @@ async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBeg
 
     portable = birth.facts.portable
     assert portable is not None
-    commit, repository = await asyncio.to_thread(commit_of, top)
+    commit, repository = await in_git_thread(commit_of, top)
     with tempfile.TemporaryDirectory(prefix="dendro-birth-") as objects:
         place, bounds = Place(top, Path(objects)), birth_bounds(settings.workspace, portable)
         deadline = boottime() + BIRTH_S
@@ -240,8 +241,8 @@ def _pack_name(birth: Birth, sha256: str) -> PackName:
 async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Settings) -> Birth:
     """The birth of a session whose folder is portable; raises `NoWorkspace`, `ViewError`."""
     source = None if wish.session is None else await _state_of(found, wish.session, wish.at)
-    first = await asyncio.to_thread(first_folder, settings, wish, source)
-    looked_at = await asyncio.to_thread(_looked_at, settings, first.top, first.within)
+    first = await in_git_thread(first_folder, settings, wish, source)
+    looked_at = await in_git_thread(_looked_at, settings, first.top, first.within)
     birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom, first)
     if first.warning:
         birth = replace(birth, warnings=(first.warning,))

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.instructions.repository import OBEY_NOTHING
-from orchestrator.sandbox.trusted_files import find_program
+from orchestrator.sandbox.git import Answer, GitFailed, run_git
 
 FILE, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
 """Modes of git's trees."""
@@ -61,21 +59,24 @@ class Repository:
 
     folder: Path
     environ: Mapping[str, str]
+    places: tuple[Path, ...]
+    """Its `.git` folders, all that git may write here."""
 
     @classmethod
     def at(cls, folder: Path, environ: Mapping[str, str]) -> Repository:
         """The repository that a folder is in; raises `PushRefused`."""
-        found = cls(folder, environ)
-        done = found._run("rev-parse", "--git-dir", known=(0, 128))
-        if done.returncode:
+        asked = cls(folder, environ, ())._run(
+            "rev-parse", "--path-format=absolute", "--git-dir", "--git-common-dir", known=(0, 128)
+        )
+        if asked.code:
             raise PushRefused(f"{folder} is in no git repository: a branch needs one; `cd` into yours")
-        return found
+        return cls(folder, environ, tuple(Path(os.fsdecode(line)) for line in asked.out.splitlines()))
 
     def check(self, branch: str) -> None:
         """Raises `PushRefused` for a name that is none, and for a branch that somebody works on."""
         if (
             branch.startswith("-")
-            or self._run("check-ref-format", "--branch", branch, known=(0, 1, 128)).returncode
+            or self._run("check-ref-format", "--branch", branch, known=(0, 1, 128)).code
         ):
             raise PushRefused(f"{branch!r} is no name for a branch: give another one with --branch")
         if f"branch refs/heads/{branch}\n" in self._says("worktree", "list", "--porcelain"):
@@ -87,9 +88,8 @@ class Repository:
     def push(self, branch: str, folder: Path, work: Work) -> Pushed:
         """Makes the branch, or adds a commit to one that the same session made; raises `PushRefused`."""
         tip = self._tip(branch)
-        if tip is not None and f"{TRAILER}: {work.session}\n" not in self._says(
-            "log", "-1", "--format=%B", tip
-        ):
+        # Its text as it is: `git log` would check signatures by a program that the repository names.
+        if tip is not None and f"{TRAILER}: {work.session}\n" not in self._says("cat-file", "commit", tip):
             raise PushRefused(
                 f"the branch {branch} is there, and its newest commit is none of session {work.session}: "
                 "name another one with --branch"
@@ -105,12 +105,12 @@ class Repository:
 
     def _tip(self, branch: str) -> str | None:
         found = self._run("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}^{{commit}}", known=(0, 1))
-        return found.stdout.decode().strip() or None
+        return found.out.decode().strip() or None
 
     def _known(self, commit: str | None) -> str | None:
         if commit is None:
             return None
-        if self._run("cat-file", "-e", f"{commit}^{{commit}}", known=(0, 1, 128)).returncode:
+        if self._run("cat-file", "-e", f"{commit}^{{commit}}", known=(0, 1, 128)).code:
             raise PushRefused(
                 f"this repository has no commit {commit}, which the session began with: run the command in "
                 "the repository that it was made from, or fetch that commit first"
@@ -119,7 +119,7 @@ class Repository:
 
     def _committed(self, tree: str, parent: str | None, message: str) -> str:
         parents = ("-p", parent) if parent else ()
-        return self._run("commit-tree", *parents, tree, input=message.encode()).stdout.decode().strip()
+        return self._run("commit-tree", *parents, tree, input=message.encode()).out.decode().strip()
 
     def _tree(self, folder: Path) -> str:
         """The id of the folder's tree, with all that it names in the repository."""
@@ -127,11 +127,11 @@ class Repository:
             index = {"GIT_INDEX_FILE": str(Path(spool, "index"))}
             lines = list(self._lines(folder))
             done = self._run("update-index", "-z", "--index-info", input=b"".join(lines), environ=index)
-            if self._run("ls-files", "-z", environ=index).stdout.count(b"\0") != len(lines):
+            if self._run("ls-files", "-z", environ=index).out.count(b"\0") != len(lines):
                 # It leaves out what no tree may have, and succeeds.
-                why = done.stderr.decode("utf-8", "replace").strip()[-500:]
+                why = done.complaint.decode("utf-8", "replace").strip()[-500:]
                 raise PushRefused(f"git does not take all paths of the folder, so no branch was made: {why}")
-            return self._run("write-tree", environ=index).stdout.decode().strip()
+            return self._run("write-tree", environ=index).out.decode().strip()
 
     def _lines(self, folder: Path) -> Iterator[bytes]:
         """The lines of an index for the folder's files."""
@@ -139,7 +139,7 @@ class Repository:
         # A path with a line break cannot stand in a list of lines.
         listed = [file for file, mode in files if mode != LINK and "\n" not in str(file)]
         lines = b"".join(os.fsencode(file) + b"\n" for file in listed)
-        told = self._run("hash-object", "-w", "--no-filters", "--stdin-paths", input=lines).stdout.split()
+        told = self._run("hash-object", "-w", "--no-filters", "--stdin-paths", input=lines).out.split()
         blobs = dict(zip(listed, told, strict=True))
         for file, mode in files:
             blob = blobs.get(file) or self._blob(
@@ -148,10 +148,10 @@ class Repository:
             yield b"%o %s\t%s\0" % (mode, blob, os.fsencode(file.relative_to(folder)))
 
     def _blob(self, content: bytes) -> bytes:
-        return self._run("hash-object", "-w", "--stdin", input=content).stdout.strip()
+        return self._run("hash-object", "-w", "--stdin", input=content).out.strip()
 
     def _says(self, *words: str) -> str:
-        return self._run(*words).stdout.decode("utf-8", "replace")
+        return self._run(*words).out.decode("utf-8", "replace")
 
     def _run(
         self,
@@ -159,27 +159,26 @@ class Repository:
         input: bytes = b"",
         environ: Mapping[str, str] | None = None,
         known: Sequence[int] = (0,),
-    ) -> subprocess.CompletedProcess[bytes]:
-        """Runs git in the person's repository, in the person's name, without what it is configured to start.
+    ) -> Answer:
+        """Runs git in the person's repository, in the person's name; raises `PushRefused` if it fails.
 
-        An agent may have written that configuration. Raises `PushRefused` if git fails.
+        An agent may have written that repository's configuration.
         """
-        if (program := find_program("git")) is None:
-            raise PushRefused("git is not installed: a branch needs it")
+        spool = () if environ is None else tuple(Path(it).parent for it in environ.values())
         try:
-            done = subprocess.run(
-                [program, *OBEY_NOTHING, *words],
-                cwd=self.folder,
+            done = run_git(
+                self.folder,
+                *words,
+                person=self.environ,
+                more=environ,
                 input=input,
-                env={**self.environ, **(environ or {})},
-                capture_output=True,
-                timeout=GIT_S,
-                check=False,
+                seconds=GIT_S,
+                writable=(*self.places, *spool),
             )
-        except subprocess.TimeoutExpired:
-            raise PushRefused(f"git {words[0]} has not ended in {GIT_S} s: no branch was made") from None
-        if done.returncode not in known:
-            why = done.stderr.decode("utf-8", "replace").strip()[-500:]
+        except GitFailed as error:
+            raise PushRefused(f"{error}. No branch was made") from None
+        if done.code not in known:
+            why = done.complaint.decode("utf-8", "replace").strip()[-500:]
             raise PushRefused(f"git {words[0]} refused: {why}")
         return done
 

@@ -17,6 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from orchestrator.sandbox.git import git_environment
+from orchestrator.sandbox.trusted_files import find_program, named_folders
+
 URL_BYTES = 2048
 REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@+-]{0,254}")
 _SCP = re.compile(r"[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^:]")
@@ -53,10 +56,10 @@ async def clone(url: str, ref: str, target: Path, environ: Mapping[str, str], se
 
     Raises `CloneFailed`. Cancelling it kills git.
     """
-    env = {**environ, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", "LC_ALL": "C"}
     protocol = url.partition("://")[0] if "://" in url else "ssh"
-    env["GIT_ALLOW_PROTOCOL"] = protocol
-    git = ("git", "-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "transfer.fsckObjects=true")
+    env = _environment(environ, protocol)
+    options = ("core.hooksPath=/dev/null", "gc.auto=0", "maintenance.auto=false", "transfer.fsckObjects=true")
+    git = (_program(), "--no-pager", *(part for option in options for part in ("-c", option)))
     try:
         async with asyncio.timeout(seconds):
             await _run((*git, "init", "--quiet", "--bare", str(target)), env, url)
@@ -68,6 +71,32 @@ async def clone(url: str, ref: str, target: Path, environ: Mapping[str, str], se
         raise CloneFailed(
             f"{without_secrets(url)} was not cloned within {seconds:g} s (`workspace.clone_s`)"
         ) from None
+
+
+def _program() -> str:
+    if (program := find_program("git")) is None:
+        raise CloneFailed("git is not installed on this machine, or only where sessions may write")
+    return program
+
+
+def _environment(environ: Mapping[str, str], protocol: str) -> dict[str, str]:
+    """The worker's own, with its configuration and credentials of git, without the keys of providers.
+
+    Programs that this configuration names (`ssh`, a helper of credentials) are found where no project is.
+    """
+    kept = {name: value for name, value in environ.items() if not _is_others(name)}
+    folders = named_folders(environ.get("PATH", os.defpath))
+    ours = git_environment(person=environ, allow=protocol)
+    # Credentials may be named in the machine's configuration; the new repository has none of its own.
+    del ours["GIT_CONFIG_NOSYSTEM"]
+    return {**kept, **ours, "PATH": ":".join(folders)}
+
+
+def _is_others(name: str) -> bool:
+    """Whether a variable leads git to another repository, or is a key of the worker's and none of git's."""
+    if name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR"):
+        return True
+    return name.startswith("DENDRO_") or name.endswith("_API_KEY")
 
 
 async def _run(words: tuple[str, ...], env: Mapping[str, str], url: str) -> str:
@@ -94,10 +123,11 @@ async def _ended(words: tuple[str, ...], env: Mapping[str, str], out: IO[bytes],
             stdout=out,
             stderr=err,
             env=dict(env),
+            cwd="/",
             start_new_session=True,
         )
-    except FileNotFoundError:
-        raise CloneFailed("git is not installed on this machine") from None
+    except OSError as error:
+        raise CloneFailed(f"git cannot be started: {error.strerror}") from None
     try:
         return await git.wait()
     except BaseException:

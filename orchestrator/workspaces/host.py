@@ -35,6 +35,7 @@ from orchestrator.folders.merge_writer import settle
 from orchestrator.folders.records import Bounds, FolderError, Guard, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.sandbox.git import in_git_thread
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.copies import Copy, boot_id
 from orchestrator.workspaces.deadlines import Deadlines
@@ -86,9 +87,7 @@ class MachineHostFolders:
         cwd = state.in_force.cwd
         try:
             config = self._config
-            found = await asyncio.to_thread(
-                host_folder, Path(cwd), config.settings, config.home, config.environ
-            )
+            found = await in_git_thread(host_folder, Path(cwd), config.settings, config.home, config.environ)
             if fault := await asyncio.to_thread(config.fault, found.portable):
                 return FolderNotCopied(f"this machine makes no copies of folders: {fault}. {SHARE}")
             setup, warning = await asyncio.to_thread(config.setup_of, found.top)
@@ -104,7 +103,7 @@ class MachineHostFolders:
 
     async def _copied(self, state: State, claim: Claim, found: HostFolder) -> Copied:
         facts, bounds = state.facts, birth_bounds(self._config.settings, found.portable)
-        commit, repository = await asyncio.to_thread(commit_of, found.top)
+        commit, repository = await in_git_thread(commit_of, found.top)
         async with self._keeping(state, claim, found.top, bounds) as held:
             taken = await held.keeper.born(repository, commit, self._now_ms())
             name = PackName(facts.tree_id, facts.session_id, claim.epoch, claim.claim_id, taken.sha256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from pathlib import Path
 
 from orchestrator.core.settings import PortableFolder
 from orchestrator.folders.head import excludes_of
-from orchestrator.folders.records import Bounds
-from orchestrator.instructions.repository import git
+from orchestrator.folders.records import Bounds, FolderError
+from orchestrator.sandbox.git import GitFailed, repository_above, run_git
 from orchestrator.tables import WorkspaceSettings
 
 IGNORED_BYTES = 16 << 10
@@ -47,15 +48,21 @@ def host_folder(
             raise UnfitFolder(
                 f"{real} and Dendro's own folder {kept} contain each other; name a folder of work"
             )
-    top = Path(git(real, "rev-parse", "--show-toplevel") or real)
-    top = top if real.is_relative_to(top) else real
+    top = _top_of(real)
     if settings.key_file is not None and settings.key_file.resolve().is_relative_to(top):
         raise UnfitFolder(
             f"{settings.key_file} (`workspace.key_file`) lies in {top}, and would be stored with it; keep it "
             "elsewhere"
         )
-    portable = portable_folder(settings, top.name, ignored=_own_ignores(environ, top))
-    return HostFolder(top, str(real.relative_to(top)), portable)
+    hidden = tuple(it for it in (home, root, settings.key_file) if it is not None)
+    repository = repository_of(top)
+    if repository is not None and any(repository.resolve().is_relative_to(it.resolve()) for it in hidden):
+        raise UnfitFolder(f"the repository of {top} lies in Dendro's own folder: no copy is made of it")
+    try:
+        ignored = _own_ignores(environ, top, repository, hidden)
+    except FolderError as error:
+        raise UnfitFolder(error.text) from error
+    return HostFolder(top, str(real.relative_to(top)), portable_folder(settings, top.name, ignored=ignored))
 
 
 def portable_folder(settings: WorkspaceSettings, name: str, **more: object) -> PortableFolder:
@@ -65,10 +72,12 @@ def portable_folder(settings: WorkspaceSettings, name: str, **more: object) -> P
     return PortableFolder(str(settings.root), plain, **globs)  # type: ignore[arg-type]
 
 
-def _own_ignores(environ: Mapping[str, str], top: Path) -> tuple[str, ...]:
+def _own_ignores(
+    environ: Mapping[str, str], top: Path, repository: Path | None, hidden: tuple[Path, ...]
+) -> tuple[str, ...]:
     """The person's own rules, which no other machine has: what they hide must not be uploaded from there."""
     lines: list[str] = []
-    for line in excludes_of(environ, top):
+    for line in excludes_of(environ, repository, hidden):
         if sum(map(len, lines)) + len(line) > IGNORED_BYTES:
             raise UnfitFolder(
                 f"the rules of your own for {top} (`core.excludesFile`, `.git/info/exclude`) travel "
@@ -93,7 +102,39 @@ def birth_bounds(settings: WorkspaceSettings, portable: PortableFolder) -> Bound
 
 
 def commit_of(top: Path) -> tuple[str, Path | None]:
-    """The commit that a folder's repository is at, and the repository; none outside of one. Blocking."""
-    commit = git(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    common = git(top, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    return (commit, Path(common)) if commit and common else ("", None)
+    """The commit that a folder's repository is at, and the repository; none outside of one. Blocking.
+
+    Raises `UnfitFolder` where git does not answer.
+    """
+    repository = repository_of(top)
+    if repository is None:
+        return "", None
+    commit = _asked(top, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    return (commit, repository) if commit else ("", None)
+
+
+def repository_of(top: Path) -> Path | None:
+    """The repository of a folder that has one of its own: the `.git` that all its work trees share."""
+    if not os.path.lexists(top / ".git"):
+        return None
+    common = _asked(top, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    return Path(common) if common else None
+
+
+def _asked(folder: Path, *words: str) -> str:
+    try:
+        return run_git(folder, *words).text
+    except GitFailed as error:
+        raise UnfitFolder(str(error)) from error
+
+
+def _top_of(folder: Path) -> Path:
+    """The top of the repository around a folder, else the folder.
+
+    The nearest `.git` decides: a repository's configuration can name any other folder (`core.worktree`), and
+    that one would be copied.
+    """
+    place = repository_above(folder)
+    if place is None or _asked(folder, "rev-parse", "--show-toplevel") != str(place.parent):
+        return folder
+    return place.parent

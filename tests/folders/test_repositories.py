@@ -195,10 +195,30 @@ def test_excludes_of_the_person_are_read_as_git_reads_them(bench: Bench) -> None
     (home / ".config" / "git" / "ignore").write_text("*.swp\n# a comment\n\n")
     (bench.folder / ".git" / "info" / "exclude").write_text(".env\n")
     environ = {"HOME": str(home), "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
-    assert excludes_of(environ, bench.folder) == ("*.swp", ".env")
+    assert excludes_of(environ, bench.folder / ".git") == ("*.swp", ".env")
     (home / "own").write_text("*.own\n")
     (home / ".gitconfig").write_text("[core]\n\texcludesFile = ~/own\n")
-    assert excludes_of(environ, bench.folder) == ("*.own", ".env")
+    assert excludes_of(environ, bench.folder / ".git") == ("*.own", ".env")
+
+
+def test_repository_names_no_file_of_excludes(bench: Bench) -> None:
+    """What the file says would stand in the log, and in the copy that the agent reads."""
+    git(bench.root, "init", "-q", str(bench.folder))
+    home = bench.root / "home"
+    home.mkdir()
+    (home / "pack.keys").write_text("swordfish\n")
+    git(bench.folder, "config", "core.excludesFile", str(home / "pack.keys"))
+    exclude = bench.folder / ".git" / "info" / "exclude"
+    exclude.write_text("")
+    environ = {"HOME": str(home)}
+    assert excludes_of(environ, bench.folder / ".git") == ()
+    exclude.unlink()
+    exclude.symlink_to(home / "pack.keys")
+    with pytest.raises(FolderError, match="link leads out"):
+        excludes_of(environ, bench.folder / ".git")
+    (home / ".gitconfig").write_text("[core]\n\texcludesFile = ~/pack.keys\n")
+    with pytest.raises(FolderError, match=r"pack\.keys"):
+        excludes_of(environ, None, (home / "pack.keys",))
 
 
 def test_diff_of_snapshots_is_that_of_git(bench: Bench) -> None:

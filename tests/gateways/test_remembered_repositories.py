@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from shutil import rmtree, which
+from shutil import rmtree
 
 import pytest
 
 from orchestrator.gateways.workspace import look_at
+from orchestrator.sandbox.git import git_words
 from orchestrator.wiring.repositories import MOST_AGE_S, MOST_FOLDERS, Repositories
 from tests.gateways.test_look_at import guide_of
 from tests.gateways.test_workspace_mark import git, repository
@@ -27,19 +28,20 @@ class Clock:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Counts the processes of git since it was last called: a git of PATH writes each down."""
-    folder, log = tmp_path / "bin", tmp_path / "calls"
-    folder.mkdir()
-    real = which("git")
-    (folder / "git").write_text(f'#!/bin/sh\necho "$*" >>{log}\nexec {real} "$@"\n')
-    (folder / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Counts the processes of git since it was last called: each makes its command line once."""
+    lines: list[tuple[str, ...]] = []
+
+    def noted(*words: str) -> list[str]:
+        lines.append(words)
+        return git_words(*words)
+
+    monkeypatch.setattr("orchestrator.sandbox.git.git_words", noted)
 
     def count() -> int:
-        lines = log.read_text().splitlines() if log.exists() else []
-        log.unlink(missing_ok=True)
-        return len(lines)
+        found = len(lines)
+        lines.clear()
+        return found
 
     return count
 
@@ -131,10 +133,7 @@ def test_head_that_an_agent_wrote_leads_nowhere(tmp_path: Path, head: bytes) -> 
     assert Repositories(os.environ).repository(top) == Repositories(os.environ).repository(top)
 
 
-def test_branch_that_nobody_ends_to_write_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("orchestrator.instructions.repository.GIT_PATIENCE_S", 0.5)
+def test_branch_that_nobody_ends_to_write_is_given_up(tmp_path: Path) -> None:
     top = repository(tmp_path / "repo")
     os.mkfifo(top / ".git/refs/heads/pipe")
     (top / ".git/HEAD").write_bytes(b"ref: refs/heads/pipe\n")

@@ -60,6 +60,7 @@ def test_a_bubblewrap_that_does_not_confine_is_not_believed(
     fake.write_text(script)
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("DENDRO_PROGRAMS", str(tmp_path))
     support = probe()
     assert support.bubblewrap is None
     assert any(reason in why for why in support.why)

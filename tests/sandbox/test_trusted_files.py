@@ -21,8 +21,14 @@ from orchestrator.instructions.skills import Skills
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import InputImage
 from orchestrator.runtime.workspace import check_workspace
+from orchestrator.sandbox.limits import find_pids_cgroup
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.sandbox.trusted_files import find_program, read_regular
+from orchestrator.sandbox.trusted_files import (
+    find_named_program,
+    find_program,
+    program_environment,
+    read_regular,
+)
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.site import CallSite, ToolConfig
@@ -146,27 +152,76 @@ def test_reader_takes_no_more_than_it_asked_for(workspace: Path) -> None:
     assert read_regular(workspace / "a", 2) == b"ab"
 
 
+def planted(folder: Path, name: str = "git") -> Path:
+    """A program that leaves a trace beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / name
+    program.write_text(f"#!/bin/sh\n: > {folder}/ran\n")
+    program.chmod(0o755)
+    return program
+
+
 def test_program_that_an_agent_can_write_is_not_started_by_the_product(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also from a folder that is no session's: the PATH of a worker names environments of any project."""
     evil, good = workspace / ".venv/bin", tmp_path / "good"
     for folder in (evil, good):
-        folder.mkdir(parents=True)
-        program = folder / "git"
-        program.write_text(f"#!/bin/sh\n: > {folder}/ran\n")
-        program.chmod(0o755)
-    monkeypatch.chdir(workspace)
+        planted(folder)
     (tmp_path / "link").symlink_to(workspace)
     parts = [".", ".venv/bin", "", str(evil), str(tmp_path / "link/.venv/bin"), str(good)]
     monkeypatch.setenv("PATH", ":".join(parts))
-    assert find_program("git") == str(good / "git")
-    look_at(workspace, guide_of(tmp_path / "home"))
+    for cwd in (workspace, tmp_path, Path("/")):
+        monkeypatch.chdir(cwd)
+        monkeypatch.delenv("DENDRO_PROGRAMS", raising=False)
+        assert find_program("git") is None
+        look_at(workspace, guide_of(tmp_path / "home"))
+        monkeypatch.setenv("DENDRO_PROGRAMS", str(good))
+        assert find_program("git") == str(good / "git")
+        assert program_environment()["PATH"] == str(good)
+    assert not (evil / "ran").exists()
+
+
+def test_programs_of_the_system_are_found_behind_those_of_a_project(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = planted(workspace / ".venv/bin").parent
+    monkeypatch.setenv("PATH", f"{evil}:/usr/local/bin:/usr/bin:/bin")
+    found = find_program("git")
+    assert found is not None
+    assert not found.startswith(str(evil))
     (workspace / ".git").mkdir()
     in_work_tree(workspace, dict(os.environ))
+    find_pids_cgroup()
     assert not (evil / "ran").exists()
-    assert (good / "ran").exists()
-    monkeypatch.setenv("PATH", f".:{evil}")
-    assert find_program("git") is None
+
+
+def test_link_of_the_system_into_a_project_is_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evil = planted(tmp_path / "project")
+    bin = tmp_path / "usr/bin"
+    bin.mkdir(parents=True)
+    (bin / "git").symlink_to(evil)
+    monkeypatch.setattr("orchestrator.sandbox.trusted_files.SYSTEM_FOLDERS", frozenset({str(bin)}))
+    monkeypatch.setattr("orchestrator.sandbox.trusted_files._never", list)
+    assert find_program("git", str(bin)) is None
+
+
+def test_program_of_a_person_is_not_taken_from_a_project(
+    workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setattr("orchestrator.sandbox.trusted_files._temporary", list)
+    project, tools = tmp_path / "project", tmp_path / "home/tools"
+    (project / ".git").mkdir(parents=True)
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    for folder in (project / "bin", tmp_path / "venv/bin", workspace / "bin", tools):
+        planted(folder, "npx")
+    path = f"bin:{project}/bin:{tmp_path}/venv/bin:{workspace}/bin:{tools}"
+    assert find_named_program("npx", path, (workspace,)) == str(tools / "npx")
+    assert find_named_program(str(project / "bin/npx"), path) == str(project / "bin/npx")
 
 
 def test_product_starts_nothing_that_a_repository_names(workspace: Path, tmp_path: Path) -> None:

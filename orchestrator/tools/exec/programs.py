@@ -13,11 +13,12 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.boottime import boottime
 from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.trusted_files import find_named_program
 from orchestrator.tools.exec.command import Command, Finished, Stream
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 
@@ -206,11 +207,24 @@ async def running_program(supervisor: Supervisor, program: Program) -> AsyncIter
 
     Raises `FileNotFoundError` if there is no such program, `NotADirectoryError` if there is no such folder.
     """
-    name = program.argv[0]
     if not program.cwd.is_dir():
         raise NotADirectoryError(f"its folder {program.cwd} is not there")
-    if shutil.which(name if "/" not in name else program.cwd / name, path=program.env.get("PATH")) is None:
-        raise FileNotFoundError(f"the program {name} is not there, or cannot be run")
-    running = RunningProgram(program)
+    found = _found(program)
+    running = RunningProgram(replace(program, argv=(found, *program.argv[1:])))
     async with running.kept(supervisor):
         yield running
+
+
+def _found(program: Program) -> str:
+    """The path of the program; raises `FileNotFoundError`."""
+    name = program.argv[0]
+    if "/" in name:
+        found = shutil.which(program.cwd / name)
+    else:
+        found = find_named_program(name, program.env.get("PATH", os.defpath), (program.cwd,))
+    if found is None:
+        where = (
+            "" if "/" in name else " (programs of projects and of temporary folders are named by their path)"
+        )
+        raise FileNotFoundError(f"the program {name} is not there, or cannot be run{where}")
+    return str(found)

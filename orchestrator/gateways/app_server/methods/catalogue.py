@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit, urlunsplit
 
@@ -16,6 +17,7 @@ from orchestrator.gateways.app_server.paging import PageParams, page
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.catalog import SkillsListEntry
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.sandbox.git import in_git_thread
 from orchestrator.tables import ProviderSettings
 
 if TYPE_CHECKING:
@@ -186,7 +188,7 @@ async def skills_list(door: Door, asked: SkillsList) -> Result:
         return {"data": [{"cwd": cwd, "skills": [], "errors": []} for cwd in cwds]}
     try:
         async with asyncio.timeout(FILES_S):
-            found = await asyncio.to_thread(_skills, door.ports.offer, cwds, anew=asked.force_reload)
+            found = await in_git_thread(partial(_skills, door.ports.offer, cwds, anew=asked.force_reload))
     except TimeoutError:
         raise RpcError(
             f"the files of this machine did not answer within {FILES_S:g} s: check the mounts, ask again"

@@ -1,0 +1,208 @@
+"""Git over repositories that a stranger or an agent has made, and the code's ways to start programs."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+import workers
+from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git
+from orchestrator.tables import WorkspaceSettings
+from orchestrator.workspaces.branches import PushRefused, Repository, Work
+from orchestrator.workspaces.host_births import UnfitFolder, commit_of, host_folder
+
+STARTS = {
+    *(
+        "run",
+        "Popen",
+        "call",
+        "check_call",
+        "check_output",
+        "create_subprocess_exec",
+        "create_subprocess_shell",
+    ),
+    *(
+        "execv",
+        "execve",
+        "execvp",
+        "execvpe",
+        "execl",
+        "execlp",
+        "posix_spawn",
+        "posix_spawnp",
+        "system",
+        "popen",
+    ),
+}
+OWNERS = {"subprocess", "asyncio", "os"}
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ("-c", "user.name=Ann", "-c", "user.email=ann@example.invalid")
+    done = subprocess.run(["git", *names, *words], cwd=folder, capture_output=True, check=True)
+    return os.fsdecode(done.stdout).strip()
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """A program that leaves `ran` beside it."""
+    program = tmp_path / "trap"
+    program.write_text(f"#!/bin/sh\n: > {tmp_path}/ran\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def planted(tmp_path: Path, trap: Path) -> Path:
+    """A repository whose commit is missing, and is promised by a remote that is a program."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / ".git/refs/heads/main").write_text("1" * 40 + "\n")
+    for key, value in {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.url": f"ext::{trap}",
+        "remote.origin.promisor": "true",
+        "protocol.ext.allow": "always",
+        "protocol.allow": "always",
+        "gpg.program": str(trap),
+        "log.showSignature": "true",
+        "core.fsmonitor": str(trap),
+        "core.sshCommand": str(trap),
+    }.items():
+        git(folder, "config", key, value)
+    return folder
+
+
+def test_repository_that_promises_its_commit_starts_nothing_for_a_copy(planted: Path, tmp_path: Path) -> None:
+    assert commit_of(planted) == ("", None)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_repository_that_promises_its_commit_starts_nothing_for_a_branch(
+    planted: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    repository = Repository.at(planted, os.environ)
+    with pytest.raises(PushRefused):
+        repository.push("main", folder, Work("s", "the root", "5" * 40, "1" * 40))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_signature_of_a_branch_is_checked_by_no_program_of_the_repository(
+    tmp_path: Path, trap: Path, planted: Path
+) -> None:
+    tree = git(planted, "mktree")
+    who = "A <a@b> 1 +0000"
+    mark = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n -----END PGP SIGNATURE-----"
+    signed = f"tree {tree}\nauthor {who}\ncommitter {who}\n{mark}\n\nx\n"
+    done = subprocess.run(
+        ["git", "hash-object", "-t", "commit", "-w", "--stdin"],
+        cwd=planted,
+        input=signed.encode(),
+        capture_output=True,
+        check=True,
+    )
+    (planted / ".git/refs/heads/theirs").write_bytes(done.stdout)
+    with pytest.raises(PushRefused, match="none of session"):
+        Repository.at(planted, os.environ).push("theirs", tmp_path, Work("s", "a", "5" * 40, None))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_git_of_the_product_writes_nothing_and_has_no_network(tmp_path: Path, trap: Path) -> None:
+    """The second wall: a program that git is made to start all the same."""
+    git(tmp_path, "init", "-q", str(tmp_path / "repo"))
+    answer = run_git(tmp_path / "repo", "-c", f"alias.trap=!{trap}", "trap")
+    assert answer.code != 0
+    assert not (tmp_path / "ran").exists()
+    assert run_git(tmp_path / "repo", "config", "a.b", "c").code != 0
+
+
+@pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs"])
+def test_pipe_in_a_repository_is_named_at_once(tmp_path: Path, name: str) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".git" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / ".git" / name)
+    with pytest.raises(UnfitFolder, match=rf"{name} is no file but a pipe"):
+        commit_of(tmp_path)
+
+
+async def test_pipe_that_a_configuration_includes_ends_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.sandbox.git.PATIENCE_S", 0.5)
+    git(tmp_path, "init", "-q")
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / ".git/config").open("a") as config:
+        config.write(f"[include]\n\tpath = {tmp_path}/pipe\n")
+    with pytest.raises(GitFailed, match="names a file that never ends"):
+        await in_git_thread(run_git, tmp_path, "rev-parse", "HEAD")
+    began = time.monotonic()
+    with pytest.raises(GitFailed, match="names a file that never ends"):
+        run_git(tmp_path, "rev-parse", "HEAD")
+    assert time.monotonic() - began < 0.4, "it is not asked again so soon"
+
+
+def test_copy_begins_at_no_other_folder_that_a_repository_names(tmp_path: Path) -> None:
+    inner = tmp_path / "person/work"
+    inner.mkdir(parents=True)
+    git(inner, "init", "-q")
+    git(inner, "config", "core.worktree", str(tmp_path / "person"))
+    settings = WorkspaceSettings(root=tmp_path / "root")
+    assert host_folder(inner, settings, None, os.environ).top == inner.resolve()
+
+
+def calls() -> Iterator[tuple[Path, ast.Call, ast.AST]]:
+    for package in (orchestrator, workers):
+        for file in sorted(Path(str(package.__file__)).parent.rglob("*.py")):
+            tree = ast.parse(file.read_text())
+            for node in ast.walk(tree):
+                match node:
+                    case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr=name)) if (
+                        owner in OWNERS and name in STARTS and (owner, name) != ("asyncio", "run")
+                    ):
+                        yield file, node, tree
+
+
+def bare(node: ast.expr) -> bool:
+    """Whether a command line begins with a word that PATH decides about."""
+    match node:
+        case ast.Constant(value=str(word)):
+            return not word.startswith("/")
+        case ast.List(elts=[first, *_]) | ast.Tuple(elts=[first, *_]):
+            return bare(first)
+        case ast.BoolOp(values=values):
+            return any(bare(value) for value in values)
+    return False
+
+
+def test_no_program_is_started_by_a_bare_name() -> None:
+    found = []
+    for file, call, tree in calls():
+        lines = [call.args[0]] if call.args else []
+        if lines and isinstance(lines[0], ast.Name):
+            name = lines[0].id
+            lines += [
+                it.value
+                for it in ast.walk(tree)
+                if isinstance(it, ast.Assign)
+                and any(isinstance(one, ast.Name) and one.id == name for one in it.targets)
+            ]
+        found += [f"{file}:{call.lineno}" for line in lines if bare(line)]
+    assert found == []
+
+
+def test_security_names_each_place_that_starts_a_program() -> None:
+    page = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+    root = Path(str(orchestrator.__file__)).parents[1]
+    places = {str(file.relative_to(root)) for file, _, _ in calls()}
+    assert {place for place in places if f"`{place}`" not in page} == set()
