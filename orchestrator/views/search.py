@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from orchestrator.broker.errors import BrokerError
@@ -15,6 +16,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event_text import command_text
+from orchestrator.views.questions import ASKED, subject_of
 
 LINES = 3
 """Of one session."""
@@ -46,7 +48,12 @@ async def matches(found: LogSource, head: SessionHead, text: str) -> AsyncIterat
         yield f"[not read to its end: {error}]"
 
 
-_SAYING = (b'"user_message"', b'"agent_message"', b'"exec_command_begin"')
+_SAYING = (
+    b'"user_message"',
+    b'"agent_message"',
+    b'"exec_command_begin"',
+    *(f'"{kind}"'.encode() for kind in sorted(ASKED)),
+)
 
 
 def _text_of(message: Mapping[str, Any]) -> str:
@@ -56,8 +63,11 @@ def _text_of(message: Mapping[str, Any]) -> str:
             return str(message.get("message", ""))
         case "exec_command_begin":
             return f"$ {command_text(list(message['command']))}"
-        case _:
-            return ""
+        case kind if kind in ASKED:
+            # An imported log may hold a request of any shape.
+            with suppress(KeyError, TypeError):
+                return subject_of(message)
+    return ""
 
 
 def excerpt(text: str, start: int, end: int) -> str:

@@ -153,3 +153,12 @@ def test_path_that_redis_names_outside_of_the_data_folder_is_not_deleted(machine
         server.hset(key, "meta", json.dumps({**json.loads(stored), "rollout_path": str(precious)}))
     assert machine.run("rm", session, "--force").returncode == 0
     assert precious.read_text() == "precious"
+
+
+def test_search_finds_what_an_agent_has_asked(machine: Machine) -> None:
+    options = [{"label": each, "description": each} for each in ("Redis", "Disk")]
+    asked = {"header": "Store", "question": "Which basalt?", "options": options, "multiSelect": False}
+    step = {"items": [{"call": "ask_user_question", "args": {"questions": [asked]}}]}
+    with machine.model(step) as user:
+        assert user.run("run", "go").returncode == 3
+        assert "    Store: Which basalt?\n" in user.run("search", "BASALT", "--content").stdout
