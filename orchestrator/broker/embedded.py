@@ -368,7 +368,7 @@ def _guard(config: EmbeddedConfig) -> None:
             "-I",
             "-S",
             server_guard.__file__,
-            config.folder,
+            str(config.folder),
             str(pid),
             str(config.idle_s),
         ]
