@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock pyproject.toml
+	@echo "Setting up $(VENV) (once): a virtual environment, then the packages of requirements.lock. It takes a minute or more."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .

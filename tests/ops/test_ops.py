@@ -95,7 +95,7 @@ def test_unit_has_what_its_kind_needs(unit: Path) -> None:
     assert service["Restart"] == "always"
     assert int(service["TimeoutStopSec"]) > 10, "a drain takes 10 s and more"
     if "dendro " in service["ExecStart"]:
-        assert service["ExecStart"].split()[1] in {"worker", "upkeep"}
+        assert service["ExecStart"].split()[1] in {"worker", "upkeep", "serve"}
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
