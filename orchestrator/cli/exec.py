@@ -156,12 +156,15 @@ def _as_run(settings: Settings, add_dirs: tuple[Path, ...]) -> Settings:
 
 
 def _check_folder(settings: Settings, *, skipped: bool) -> None:
+    from orchestrator.sandbox.git import git_fault
     from orchestrator.settings.repository import in_work_tree
 
     folder = settings.session_defaults.cwd
     if not folder.is_dir():
         raise Fault(f"no folder {folder}")
     if not skipped and not in_work_tree(folder, settings.host.environ):
+        if fault := git_fault(folder):
+            raise Fault(fault)
         raise Fault(
             f"{folder} is in no git repository, where changes could be seen and taken back; "
             "to work there all the same: --skip-git-repo-check"
