@@ -58,7 +58,7 @@ def test_person_sees_who_waits_for_whom(standing: ParkedTree) -> None:
     assert "7 agents made, 1 at work of" in drawn
     assert re.search(rf"^0 root  waiting .* waits for agents {ASKER} \(at most \d+m more\)", drawn, re.M)
     assert re.search(rf"├── {ASKER} asker  awaiting_approval .* waits for an approval", drawn)
-    assert "? git count-objects -v" in drawn
+    assert "? outside the sandbox: git count-objects -v" in drawn
     assert re.search(rf"│   └── {READER} reader", drawn), "two levels deep"
     assert f"{FAILING} failing  failed" in drawn
 
