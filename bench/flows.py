@@ -25,7 +25,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import QuestionsAnswered
 from orchestrator.protocol.submission import Submission
-from orchestrator.wiring import guide
+from orchestrator.wiring.sessions import guide
 
 SKILLS, TOOLS, PROMPTS, HISTORY = 200, 30, 20, 50
 DELTA_BYTES = 64

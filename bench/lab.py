@@ -22,7 +22,8 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring import Deployment, deployment, new_birth
+from orchestrator.wiring.deployment import Deployment, deployment
+from orchestrator.wiring.sessions import new_birth
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _END_S = 20.0

@@ -26,7 +26,7 @@ from bench.turns import PATIENCE_S, submit_turn
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import Submit
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.wiring import session_pool
+from orchestrator.wiring.deployment import session_pool
 
 _SAMPLE = 200
 _AT_ONCE = 16

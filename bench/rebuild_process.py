@@ -21,7 +21,7 @@ from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projec
 from orchestrator.runtime.loader import LogEnd, end_of, folded
 from orchestrator.runtime.ports import Ports
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.wiring import deployment
+from orchestrator.wiring.deployment import deployment
 
 _AT_ONCE = 16
 _PAGE = 2_000

@@ -19,7 +19,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.ports import Ports
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.wiring import deployment
+from orchestrator.wiring.deployment import deployment
 
 
 async def _resume(session: SessionId) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from bench.tree_script import merged, order
 from bench.turns import PATIENCE_S, submit_turn
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
-from orchestrator.wiring import session_pool
+from orchestrator.wiring.deployment import session_pool
 
 _WIDE = ("max_active_subagents=2000", "agents.max_spawned=2000", "model_context_window=100000000")
 """Limits raised, and a window that a thousand results fit in: nothing is compacted."""

@@ -21,10 +21,10 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.broker.texts import Texts
 from orchestrator.broker.worker_state import MachineFacts
+from orchestrator.core import CORE_VERSION
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.ports import Ports

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from orchestrator.core.snapshot import CORE_VERSION
+from orchestrator.core import CORE_VERSION
 from sim.archive_moves import UpkeepRules
 from sim.degradations import Degradations
 from sim.double import Double

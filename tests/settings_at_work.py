@@ -56,9 +56,10 @@ from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.toolbox import Toolbox, built_in
 from orchestrator.views.event import Event
-from orchestrator.wiring import Deployment, broker_config, new_birth, redis_url, worker_pools
 from orchestrator.wiring import worker as wired
+from orchestrator.wiring.deployment import Deployment, broker_config, redis_url, worker_pools
 from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.sessions import new_birth
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
 from workers.upkeep import Upkeep, upkeep_of

@@ -41,7 +41,7 @@ from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.reaper import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
-from orchestrator.wiring import chain_key, deployment, redis_url, worker_name
+from orchestrator.wiring.deployment import chain_key, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.workspaces.packs import Packs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
@@ -74,8 +74,10 @@ from orchestrator.broker.secrets import Secrets
 from orchestrator.broker.storage import StorageCalls
 from orchestrator.broker.tokens import Tokens
 from orchestrator.broker.trees import Trees
-from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.core.commit_parts import NewEvent
 
 _CANDIDATES = 8
 _NAME_NEXT = (b"NONE", b"LEFT")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.arguments import Argument
 from orchestrator.broker.connection import ScriptCall, call
@@ -16,8 +16,10 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, CommitRequest, Place
 from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, mark_of, queue_number
 from orchestrator.broker.tree_records import Spend
-from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.ids import SessionId
+
+if TYPE_CHECKING:
+    from orchestrator.core.commit_parts import TreeEvent
 
 _NO_PAYLOAD = b""
 """Stands in the commit's column for what a timer says beyond its id: none has ever said more."""

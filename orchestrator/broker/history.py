@@ -7,12 +7,15 @@ has an id, drawn once: a place means something only in the log that it was told 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.ids import SessionId
-from orchestrator.core.settings import HistoryHead
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import HistoryHead
 
 MOST_ENTRIES = 10_000
 MOST_BYTES = 32 << 20
@@ -61,6 +64,8 @@ class History(Reader):
 
     async def history_head(self, who: str, random_bytes: bytes) -> HistoryHead:
         """The log of `who`; its id is drawn from `random_bytes` if it has none yet."""
+        from orchestrator.core.settings import HistoryHead
+
         _, head = self.keys.history(person_of(who))
         await self._connection.command("HSETNX", head, "id", _fresh_id(random_bytes))
         log_id, count = await self._connection.command("HMGET", head, "id", "count")

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from orchestrator.broker.tree_records import (
     Account,
     BudgetPart,
     InboxDepth,
 )
-from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, NewSession, Timer, TreePart
+from orchestrator.core import CORE_VERSION
+from orchestrator.core.commit_parts import TreePart
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.tables import RedisSettings, WorkerSettings, WorkspaceSettings
+
+if TYPE_CHECKING:
+    from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, NewSession, Timer
 
 Release = Literal["keep", "park", "yield"]
 START = "0-0"

@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.arguments import Argument
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import UNLABELLED, BrokerConfig, Claim, Labels, NewTree, Place, Submit
-from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.ids import SessionId
 from orchestrator.core.secrets import secret_name
+
+if TYPE_CHECKING:
+    from orchestrator.core.commit_parts import NewSession
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 MAX_SUBMISSION_BYTES = 8 << 20

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
-from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession
+from orchestrator.core.commit_parts import NewEntry, NewEvent
 from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import Encoded, encode_event
+from orchestrator.core.entries.stored import encode_event
 from orchestrator.core.frozen import replace
+
+if TYPE_CHECKING:
+    from orchestrator.core.commit_parts import NewSession
+    from orchestrator.core.entries.stored import Encoded
 
 
 class ChainWriter(Protocol):

@@ -25,11 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.core.commit_parts import TreeEvent
 
 BudgetKind = Literal["tokens", "cost", "requests", "wall"]
 BUDGET_KINDS: tuple[BudgetKind, ...] = ("tokens", "cost", "requests", "wall")

@@ -151,7 +151,8 @@ async def _import(
     from orchestrator.rollouts.import_store import store
     from orchestrator.terminal.faults import Fault
     from orchestrator.views.workspaces import copied_to
-    from orchestrator.wiring import VERSION, chain_key, new_birth, worker_name
+    from orchestrator.wiring.deployment import chain_key, worker_name
+    from orchestrator.wiring.sessions import VERSION, new_birth
 
     now_ms = time.time_ns() // 1_000_000
     birth = new_birth(settings, Workspace(), now_ms, os.urandom)

@@ -1,49 +1,94 @@
 """The `dendro` command: its options, its commands, and what a person is told when one fails.
 
-Only typer is imported here and at the top of each command's module; what a command needs is
-imported when it runs, so that `dendro --help` answers at once.
+Only typer is imported here and at the top of each command's module; a command's module is imported when it is
+called, and what it needs when it runs, so that a list answers at once.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.apply import apply
-from orchestrator.cli.approvals import approvals
-from orchestrator.cli.attach import attach
-from orchestrator.cli.budget import budget
-from orchestrator.cli.cancel import cancel, revoke
-from orchestrator.cli.checkout import checkout, push
-from orchestrator.cli.demo import demo
-from orchestrator.cli.diff import diff
-from orchestrator.cli.doctor import doctor
-from orchestrator.cli.exec import exec_
-from orchestrator.cli.export import export, import_
 from orchestrator.cli.invocation import Invocation, hoisted
-from orchestrator.cli.keys import keys
-from orchestrator.cli.logs import logs
-from orchestrator.cli.processes import model_stub, upkeep, worker
-from orchestrator.cli.proto import proto
-from orchestrator.cli.remove import rm
-from orchestrator.cli.replay import replay
-from orchestrator.cli.review import review
-from orchestrator.cli.run import run
-from orchestrator.cli.send import interrupt, send
-from orchestrator.cli.serve import app_server, mcp_server, serve
-from orchestrator.cli.sessions import name, search, sessions
-from orchestrator.cli.token import token
-from orchestrator.cli.tree import tree
-from orchestrator.cli.trust import trust
-from orchestrator.cli.verify import verify
-from orchestrator.cli.workers import stats, workers
 from orchestrator.terminal.missing import open_missing
+
+if TYPE_CHECKING:
+    # typer's own copy of click, which its groups are made of.
+    from typer._click.core import Command, Context
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("demo", "demo"),
+    "run": ("run", "run"),
+    "review": ("review", "review"),
+    "proto": ("proto", "proto"),
+    "app-server": ("serve", "app_server"),
+    "serve": ("serve", "serve"),
+    "sessions": ("sessions", "sessions"),
+    "search": ("sessions", "search"),
+    "name": ("sessions", "name"),
+    "rm": ("remove", "rm"),
+    "tree": ("tree", "tree"),
+    "logs": ("logs", "logs"),
+    "attach": ("attach", "attach"),
+    "send": ("send", "send"),
+    "interrupt": ("send", "interrupt"),
+    "cancel": ("cancel", "cancel"),
+    "approvals": ("approvals", "approvals"),
+    "budget": ("budget", "budget"),
+    "diff": ("diff", "diff"),
+    "checkout": ("checkout", "checkout"),
+    "apply": ("apply", "apply"),
+    "push": ("checkout", "push"),
+    "replay": ("replay", "replay"),
+    "verify": ("verify", "verify"),
+    "export": ("export", "export"),
+    "revoke": ("cancel", "revoke"),
+    "trust": ("trust", "trust"),
+    "stats": ("workers", "stats"),
+    "worker": ("processes", "worker"),
+    "upkeep": ("processes", "upkeep"),
+    "mcp-server": ("serve", "mcp_server"),
+    "doctor": ("doctor", "doctor"),
+    "model-stub": ("processes", "model_stub"),
+    "import": ("export", "import_"),
+    "exec": ("exec", "exec_"),
+    "workers": ("workers", "workers"),
+    "token": ("token", "token"),
+    "keys": ("keys", "keys"),
+}
+"""The commands in the order of the help: the module of `orchestrator.cli` and the name there."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The group of the commands, which imports and builds the one that is called, and for the help all."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name]
+        return _built(cmd_name, getattr(import_module(f"orchestrator.cli.{module}"), attribute))
+
+
+def _built(name: str, found: typer.Typer | Callable[..., object]) -> Command:
+    """The command of a function, or of a group of commands."""
+    if isinstance(found, typer.Typer):
+        return typer.main.get_group(found)
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
 
 app = typer.Typer(
     name="dendro",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -93,20 +138,6 @@ def dendro(
     dendro run -c model=gpt-5-mini "hi"  with another setting
     """
     ctx.obj = Invocation.given(config or (), override or (), home)
-
-
-app.add_typer(workers)
-for command in (
-    demo, run, review, proto, app_server, serve, sessions, search, name, rm,
-    tree, logs, attach, send, interrupt, cancel, approvals, budget,
-    diff, checkout, apply, push,
-    replay, verify, export, revoke, trust, stats, worker, upkeep, mcp_server, doctor, model_stub,
-):  # fmt: skip
-    app.command()(command)
-app.command("import")(import_)
-app.add_typer(token)
-app.add_typer(keys)
-app.command("exec")(exec_)
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ def replay(
 async def _folded(invocation: Invocation, source: str, at: int | None, accept_old_header: bool) -> Folded:
     from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.replay import fold_file, fold_session
-    from orchestrator.wiring import chain_key
+    from orchestrator.wiring.deployment import chain_key
 
     settings = invocation.settings()
     path = existing_file(source)

@@ -113,7 +113,7 @@ async def _reports(
     from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.verify import session_report, sessions_by_tree, tree_reports
     from orchestrator.rollouts.verify_file import audit_file
-    from orchestrator.wiring import chain_key
+    from orchestrator.wiring.deployment import chain_key
 
     path = existing_file(source) if source else None
     if path is not None:

@@ -21,11 +21,10 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from orchestrator.core import entries
-from orchestrator.core.entries import Entry
-from orchestrator.core.facts import Configured, states
+if TYPE_CHECKING:
+    from orchestrator.core.entries import Entry
 
 GENESIS = bytes(32)
 DIGEST_BYTES = 32
@@ -152,6 +151,10 @@ NAMING_ENTRIES = 3
 
 def names_session(entry: Entry) -> str:
     """The session that one of the first entries says its log is of; empty if it says none."""
+    # Imported here: a program that only lists sessions reads no entry.
+    from orchestrator.core import entries
+    from orchestrator.core.facts import Configured, states
+
     payload = entry.payload
     match entry.type:
         case entries.SESSION_META:

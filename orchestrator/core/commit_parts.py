@@ -2,21 +2,24 @@
 
 What only a worker knows is added on the way: the salts and chain values of a child's log, and how many of
 the commit's own events stand before an event of the tree.
+
+The functions import the codec when they are called: a program that only lists sessions needs the records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from orchestrator.core.blobs import externalise
-from orchestrator.core.entries.stored import Encoded, encode_json, encode_value
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.tree import AgentRecord
-from orchestrator.protocol.wire import EventModel, JsonMapping, written
+
+if TYPE_CHECKING:
+    from orchestrator.core.entries.stored import Encoded
+    from orchestrator.core.settings import SessionFacts, TurnSettings
+    from orchestrator.core.tree import AgentRecord
+    from orchestrator.protocol.wire import EventModel, JsonMapping
 
 SLOTS = "slots"
 SPAWNED = "spawned"
@@ -66,6 +69,9 @@ class Approval:
 
 def approval(call_id: str, request: JsonMapping, blobs: dict[str, bytes]) -> Approval:
     """The approval that shows `request`, the event that asks; large changes go to `blobs`."""
+    from orchestrator.core.blobs import externalise
+    from orchestrator.core.entries.stored import encode_value
+
     return Approval(call_id, encode_value(externalise(request, blobs), blobs))
 
 
@@ -139,6 +145,9 @@ def tree_event(
     once: str = "",
 ) -> TreeEvent:
     """The event of a message, whose large texts go to `blobs`; with `inbox` it tells that inbox's depths."""
+    from orchestrator.core.entries.stored import encode_json, encode_value
+    from orchestrator.protocol.wire import written
+
     payload = encode_value({"id": id or "", "msg": written(message)}, blobs)
     targeted = tuple(SessionId(target) for target in targets)
     note = encode_json(about) if about else b""
@@ -185,6 +194,8 @@ def new_session(
     facts: SessionFacts, settings: TurnSettings, title: str = "", forked_from: str | None = None
 ) -> NewSession:
     """The session with these facts, without a log yet; lists show the title until it rests."""
+    from orchestrator.core.entries.stored import encode_json
+
     shown = {
         "cwd": settings.cwd,
         "model": settings.model,

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import orjson
 
-from orchestrator.core.agent_views import summary_of
 from orchestrator.core.commit_parts import SLOTS, SPAWNED
 from orchestrator.core.frozen import replace
-from orchestrator.core.settings import TreeRules
 from orchestrator.core.tree import ACTIVE
-from orchestrator.protocol.wire import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import TreeRules
+    from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 _NOBODY = -1
 
@@ -74,6 +76,8 @@ class Agent:
 
     def summary(self) -> JsonObject:
         """The SubagentSummary."""
+        from orchestrator.core.agent_views import summary_of
+
         return summary_of({**self.record, "status": self.status}, self.pending)
 
 

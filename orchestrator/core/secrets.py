@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from orchestrator.core.frozen import record
-from orchestrator.core.history import Item
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from orchestrator.core.history import Item
 
 NOT_KEPT: Final = "[a secret answer, not kept]"
 """The text that the log has in the place of a secret one."""

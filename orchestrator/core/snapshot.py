@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 
 import orjson
 
+from orchestrator.core import CORE_VERSION
 from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
 from orchestrator.core.extras import NO_EXTRAS, read_extras, without_extras, write_extras
@@ -46,8 +47,6 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 R = TypeVar("R")
 
-CORE_VERSION = 7
-"""Grows when a fold of before would not give what a fold of today gives: older workers leave it alone."""
 SAME_SNAPSHOTS = frozenset({4, 5, 6, CORE_VERSION})
 """The versions whose snapshots are what a fold of today gives: they lack look-ups, modes and questions."""
 

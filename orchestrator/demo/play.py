@@ -29,7 +29,7 @@ from orchestrator.views.event import Event
 from orchestrator.views.event_text import command_text
 from orchestrator.views.questions import name_of, options_of, subject_of
 from orchestrator.views.tree import TreeReader
-from orchestrator.wiring import Deployment
+from orchestrator.wiring.deployment import Deployment
 
 PROMPT = "Survey this repository with agents that ask me, and merge what they find into REPORT.md."
 OWN_FOLDERS = " Each of them has a folder of its own."

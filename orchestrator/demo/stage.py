@@ -17,7 +17,7 @@ from orchestrator.private_files import make_folder, open_file
 from orchestrator.sandbox.git import run_git
 from orchestrator.sandbox.probe import cannot_mount, probe
 from orchestrator.settings import Settings
-from orchestrator.wiring import Deployment
+from orchestrator.wiring.deployment import Deployment
 
 START_S = 20.0
 CLONE_S = 120.0

@@ -17,7 +17,7 @@ from orchestrator.broker.server_facts import ServerFacts, examine
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
-from orchestrator.wiring import redis_url
+from orchestrator.wiring.deployment import redis_url
 
 CLOCK_TOLERANCE_S = 1.0
 DEFAULT_STREAM_NODE_BYTES = 4096

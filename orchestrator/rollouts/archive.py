@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.segments import (
     BrokenArchive,
-    Manifest,
-    Segment,
     decode_segment,
     encode_entries,
     last_of,
@@ -29,6 +28,12 @@ from orchestrator.rollouts.segments import (
     segment_of,
     unpack,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.rollouts.segments import (
+        Manifest,
+        Segment,
+    )
 
 SEGMENT_ENTRIES = 16_384
 SEGMENT_BYTES = 16 << 20

@@ -8,13 +8,16 @@ nothing on the way of a session that resumes from its snapshot.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
-from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
+
+if TYPE_CHECKING:
+    from orchestrator.rollouts.archive import Archive
 
 PAGE = 500
 

@@ -23,6 +23,7 @@ from orchestrator.broker.records import (
     Unstored,
 )
 from orchestrator.broker.seal import LogWriter, event_of, seal
+from orchestrator.core import CORE_VERSION
 from orchestrator.core.blobs import references
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import GENESIS
@@ -32,7 +33,6 @@ from orchestrator.core.entries.stored import Encoded, encode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
-from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call

@@ -39,9 +39,10 @@ from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.questions import ASKED
 from orchestrator.views.tree import TreePicture, TreeReader, message_summary
-from orchestrator.wiring import deployment, guide, new_birth, redis_url
+from orchestrator.wiring.deployment import deployment, redis_url
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.portable import portable_birth
+from orchestrator.wiring.sessions import guide, new_birth
 
 REPORT_LINES = 30
 

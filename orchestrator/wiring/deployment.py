@@ -23,10 +23,6 @@ from orchestrator.broker.retries import RetryingConnection
 from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import Texts
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.entries import event
-from orchestrator.core.entries.stored import encode_event
-from orchestrator.protocol.events import Error
-from orchestrator.protocol.wire import UNSET
 from orchestrator.settings import Settings
 from orchestrator.settings.load import usual_pools
 from orchestrator.tables import ProviderSettings
@@ -41,6 +37,8 @@ QUARANTINED = (
     "this session was quarantined: five workers in a row took it and could not go on; "
     "`dendro verify` and the workers' logs tell why, `dendro revoke` lets it run again"
 )
+QUARANTINE_EVENT = orjson.dumps({"id": "", "msg": {"type": "error", "message": QUARANTINED}})
+"""The `error` event of a quarantine, as bytes: a command that lists sessions loads no events."""
 
 
 @contextmanager
@@ -81,13 +79,12 @@ class Deployment:
 
 
 def broker_config(settings: Settings) -> BrokerConfig:
-    error = Error(message=QUARANTINED, codex_error_info=UNSET)
     return BrokerConfig(
         prefix=settings.redis.prefix,
         shards=settings.redis.shards,
         lease_s=settings.worker.lease_s,
         watch_s=settings.worker.lease_s,
-        quarantine_event=encode_event(event("", error)),
+        quarantine_event=QUARANTINE_EVENT,
         machine=settings.host.machine_id,
         leave_s=settings.workspace.leave_s,
     )

@@ -1,4 +1,7 @@
-"""The deployment of some settings, opened for a command or for another program, and new sessions in it."""
+"""The deployment of some settings, opened for a command or for another program, and new sessions in it.
+
+What a use of it needs is imported at that use: a command that lists sessions loads no rule, store or client.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,28 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import SessionArchived
-from orchestrator.broker.follow import EventReader
-from orchestrator.broker.outage import Outage
-from orchestrator.broker.records import SessionHead, Source, StoredEntry
-from orchestrator.broker.texts import Texts
-from orchestrator.core.birth import Birth
-from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.folders.records import Bounds
-from orchestrator.gateways.client import Client, ClientPorts
-from orchestrator.gateways.messages import Messages
-from orchestrator.gateways.permissions import Permits
-from orchestrator.gateways.principals import user_name
-from orchestrator.gateways.workspace import look_at
-from orchestrator.protocol.workspaces import WorkspaceSource
-from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.full_log import full_log, head_of
-from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loader import BrokenLog
-from orchestrator.runtime.restore import restore_session
-from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import require_private
-from orchestrator.views.find import find, find_one, find_tree
 from orchestrator.wiring.deployment import Deployment, chain_key, deployment, redis_url
-from orchestrator.wiring.pack_store import pack_store
-from orchestrator.wiring.sessions import SESSIONS, forked_birth, guide, new_birth
-from orchestrator.workspaces.packs import Packs
+
+if TYPE_CHECKING:
+    from orchestrator.broker.broker import Broker
+    from orchestrator.broker.follow import EventReader
+    from orchestrator.broker.records import SessionHead, Source, StoredEntry
+    from orchestrator.broker.texts import Texts
+    from orchestrator.core.birth import Birth
+    from orchestrator.core.birth.session_fork import ForkedFrom
+    from orchestrator.gateways.client import Client
+    from orchestrator.gateways.messages import Messages
+    from orchestrator.gateways.permissions import Permits
+    from orchestrator.protocol.workspaces import WorkspaceSource
+    from orchestrator.rollouts.archive import Archive
+    from orchestrator.rollouts.storage import Storage
+    from orchestrator.workspaces.packs import Packs
 
 PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
@@ -76,14 +69,20 @@ class Opened:
     @property
     def rollout_files(self) -> Path:
         """The folder of rollout files in this user's data folder."""
+        from orchestrator.wiring.sessions import SESSIONS
+
         return self.settings.home / SESSIONS
 
     def archive(self) -> Archive:
         """The store of the sealed stretches of logs."""
+        from orchestrator.rollouts.archive import Archive
+
         return Archive.at(self.settings.upkeep.archive_url, self.secret)
 
     def packs(self) -> Packs:
         """The store of the packs of portable folders."""
+        from orchestrator.wiring.pack_store import pack_store
+
         return pack_store(self.settings)
 
     def folder_bounds(self) -> Bounds:
@@ -93,10 +92,14 @@ class Opened:
 
     def storage(self) -> Storage:
         """Redis and the archive, for those who walk whole logs."""
+        from orchestrator.rollouts.storage import Storage
+
         return Storage(self.broker, self.deployment.blobs, self.archive(), self.secret)
 
     def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
         """The session's entries after `after` up to `through`, wherever they are kept."""
+        from orchestrator.rollouts.full_log import full_log
+
         return full_log(self.broker, self.archive(), session, after, through)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
@@ -114,6 +117,9 @@ class Opened:
 
         With a namespace there are no sessions but those of it.
         """
+        from orchestrator.gateways.client import Client, ClientPorts
+        from orchestrator.gateways.principals import user_name
+
         ports = ClientPorts(
             self.broker,
             self.texts,
@@ -129,6 +135,12 @@ class Opened:
 
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""
+        from orchestrator.broker.errors import SessionArchived
+        from orchestrator.rollouts.objects import ArchiveUnavailable
+        from orchestrator.rollouts.segments import BrokenArchive
+        from orchestrator.runtime.loader import BrokenLog
+        from orchestrator.runtime.restore import restore_session
+
         try:
             return await restore_session(self.storage(), session)
         except (ArchiveUnavailable, BrokenArchive, BrokenLog) as error:
@@ -139,14 +151,20 @@ class Opened:
 
         A part that fits a tree's root and agents of it means the root: ids of one minute begin alike.
         """
+        from orchestrator.views.find import find
+
         return await find(self, text)
 
     async def find_tree(self, text: str) -> TreeId:
         """The tree of the sessions that an id, or a part of one, names; raises `ViewError`."""
+        from orchestrator.views.find import find_tree
+
         return await find_tree(self, text)
 
     async def find_one(self, text: str) -> SessionHead:
         """The only session that text names, for what cannot be undone; raises `ViewError`."""
+        from orchestrator.views.find import find_one
+
         return await find_one(self, text)
 
 
@@ -163,6 +181,8 @@ async def opened(
     A Redis that does not answer is asked again for `PATIENCE_S`, and for ever by the clients of a command
     that `insists`; `say` gets a line when Redis is away, and when it is back.
     """
+    from orchestrator.broker.outage import Outage
+
     for line in require_private(settings):
         say(line)
     until = "until it answers" if insists else f"for {PATIENCE_S:.0f} s"
@@ -175,6 +195,9 @@ async def opened(
 async def forked_session(found: Opened, client: Client, text: str, at: str | None) -> SessionHead:
     """A new session that goes on from the end of another, or of its turn `at`; raises `ViewError`."""
     from orchestrator.gateways.fork import copy_texts, to_fork
+    from orchestrator.gateways.workspace import look_at
+    from orchestrator.rollouts.full_log import head_of
+    from orchestrator.wiring.sessions import guide, new_birth
 
     source = await to_fork(found, text, at)
     settings = found.settings
@@ -189,6 +212,8 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
 
 async def _forked(found: Opened, source: ForkedFrom, own: Birth) -> Birth:
     if source.state.facts.portable is None:
+        from orchestrator.wiring.sessions import forked_birth
+
         return forked_birth(found.settings, source, own)
     from orchestrator.wiring.portable import forked_folder
 
@@ -209,6 +234,10 @@ async def new_session(
     settings: Settings, client: Client, originator: str | None = None, *, source: Source = "cli"
 ) -> SessionId:
     """A session with these settings, in their working folder; `originator` is the program that wants it."""
+    from orchestrator.gateways.workspace import look_at
+    from orchestrator.sandbox.git import in_git_thread
+    from orchestrator.wiring.sessions import guide, new_birth
+
     workspace = await in_git_thread(look_at, settings.session_defaults.cwd, guide(settings))
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)
     birth = replace(birth, originator=originator or birth.originator)

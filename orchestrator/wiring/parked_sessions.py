@@ -42,7 +42,7 @@ async def _at_rest(found: Opened, head: SessionHead) -> bool:
 
 
 async def _read(found: Opened, session: SessionId) -> None:
-    from orchestrator.wiring import redis_url
+    from orchestrator.wiring.deployment import redis_url
     from orchestrator.wiring.embedded_worker import reaping
 
     await asyncio.sleep(SOON_S)

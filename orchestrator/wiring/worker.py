@@ -16,8 +16,8 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim
 from orchestrator.broker.worker_state import MachineFacts
+from orchestrator.core import CORE_VERSION
 from orchestrator.core.settings import Rules
-from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.rollouts.archive import Archive
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.calls import ToolCalls

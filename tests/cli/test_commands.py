@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.entries import event
+from orchestrator.core.entries.stored import encode_event
+from orchestrator.protocol.events import Error
+from orchestrator.protocol.wire import UNSET
+from orchestrator.wiring.deployment import QUARANTINE_EVENT, QUARANTINED
 from tests.cli.machine import TOUCH, Machine, dendro, events, kinds, says
 from tests.servers import RedisServer
 from tests.started import Started
@@ -279,3 +284,22 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_list_of_sessions_imports_no_rule_event_or_store(machine: Machine) -> None:
+    script = (
+        "import sys; sys.argv = ['dendro', 'sessions']\n"
+        "from orchestrator.cli.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = ('orchestrator.core.state', 'orchestrator.core.entries', 'orchestrator.protocol.events',\n"
+        "         'orchestrator.runtime', 'orchestrator.model', 'orchestrator.gateways', 'fsspec')\n"
+        "print([n for n in heavy if n in sys.modules])"
+    )
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, env=machine.environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_quarantine_is_told_by_the_event_that_the_codec_writes() -> None:
+    error = Error(message=QUARANTINED, codex_error_info=UNSET)
+    assert encode_event(event("", error)) == QUARANTINE_EVENT

@@ -28,8 +28,8 @@ from orchestrator.rollouts.import_plan import ImportPlan, Newcomer, plan_import
 from orchestrator.rollouts.import_store import store
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring import new_birth
 from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.sessions import new_birth
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer
 

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.wiring import deployment
+from orchestrator.wiring.deployment import deployment
 from tests.broker.actors import lease_runs_out
 from tests.cli.machine import PATIENCE_S, SLEEP, Machine, dendro
 from tests.servers import RedisServer

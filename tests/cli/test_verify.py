@@ -36,7 +36,8 @@ from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.verify_file import audit_file
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring import chain_key, new_birth
+from orchestrator.wiring.deployment import chain_key
+from orchestrator.wiring.sessions import new_birth
 from tests.cli.machine import Machine
 from tests.old_sessions.kept import Kept
 from tests.redis_clients import PlainRedis

@@ -8,9 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.core import CORE_VERSION
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import fold
-from orchestrator.core.snapshot import CORE_VERSION, decode, digest, encode
+from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import State
 from tests.core.golden import NAMES, digests, folded, lines, recorded, recorded_digests
 from tests.core.lives import LIVES

@@ -19,7 +19,7 @@ from orchestrator.core.snapshot import decode_snapshot, digest
 from orchestrator.core.state import State
 from orchestrator.views.event import Event
 from orchestrator.views.questions import ASKED, call_id_of
-from orchestrator.wiring import Deployment
+from orchestrator.wiring.deployment import Deployment
 from tests.crash.flow_audit import settled
 from tests.crash.flows import Asked
 from tests.crash.logs import Log, read_log

@@ -26,7 +26,7 @@ from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.stub import Pace, StubConfig, running
-from orchestrator.wiring import Deployment, deployment
+from orchestrator.wiring.deployment import Deployment, deployment
 from tests.crash import tree_script
 from tests.crash.audit import audit
 from tests.crash.flows import Asked, FlowScript, config_of

@@ -16,7 +16,7 @@ from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
-from orchestrator.wiring import Deployment
+from orchestrator.wiring.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)

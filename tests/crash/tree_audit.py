@@ -23,7 +23,7 @@ from orchestrator.core.history import OUTPUT_KINDS, message_text
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.state import State
-from orchestrator.wiring import Deployment
+from orchestrator.wiring.deployment import Deployment
 from tests.crash.logs import Log
 
 OF_THE_TREE = frozenset({"subagent_lifecycle", "agent_inbox"})

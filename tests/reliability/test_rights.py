@@ -14,7 +14,7 @@ from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.rights import COMMANDS, command_names
 from orchestrator.doctor.server import check_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring import deployment
+from orchestrator.wiring.deployment import deployment
 from tests.cli.machine import Machine
 from tests.crash.driver import House, Play, harness_on, rested, violations
 from tests.crash.people import watching

@@ -11,10 +11,11 @@ import pytest
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import CommitRequest, Fenced, NewTree, Submit
+from orchestrator.core import CORE_VERSION
 from orchestrator.core import entries as e
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
-from orchestrator.core.snapshot import CORE_VERSION, digest
+from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.import_store import IMPORTING, store
 from orchestrator.rollouts.replay import fold_session

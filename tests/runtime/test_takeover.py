@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Claimed
+from orchestrator.core import CORE_VERSION
 from orchestrator.core.ids import SessionId
-from orchestrator.core.snapshot import CORE_VERSION
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended

@@ -14,7 +14,7 @@ from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.worker import Worker
 from orchestrator.tables import RedisSettings
-from orchestrator.wiring import deployment
+from orchestrator.wiring.deployment import deployment
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer, start_redis
 from tests.workers.actors import Author, head_of, in_redis, log_of, mover_of, some_entries, state_of
