@@ -159,6 +159,9 @@ def _lines(settings: Settings, report: Report) -> Iterator[str]:
     if not findings and report.unchecked:
         yield f"{report.what}: {report.unchecked}"
         return
+    if not findings and not report.head:
+        yield f"{report.what}: {counted(report.seq, 'entry')} of its log; {'; '.join(report.shown)}"
+        return
     if not findings:
         length = f"{counted(report.seq, 'entry')} follow from each other"
         yield f"{report.what}: {'; '.join([length, *report.shown])}"

@@ -34,6 +34,7 @@ from orchestrator.core.chain import (
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import SessionId, TreeId, created_ms
+from orchestrator.core.tree import Child
 from orchestrator.rollouts.full_log import full_log, pages
 from orchestrator.rollouts.inherited_lines import FORKED, missing_texts
 from orchestrator.rollouts.log_line import LogLine
@@ -75,6 +76,8 @@ class LogAudit:
     """Notes that agree."""
     keyed: bool = False
     """Whether the log is keyed, and no key is configured here: nothing can be said of its chain."""
+    children: list[tuple[int, Child]] = field(default_factory=list)
+    """The agents that the log says it made, with the entry of each."""
     forked_from: ExternalNote | None = None
     """The note of a parent's log in the log of its fork."""
 
@@ -124,7 +127,6 @@ class _Audit:
             self._notes.setdefault(note.seq, []).append(note)
         self._walk = ChainWalk(storage.secret)
         self._seen: set[str] = set()
-        self._children: list[tuple[int, SessionId]] = []
         self._found = LogAudit(head.session)
 
     async def run(self) -> LogAudit:
@@ -132,11 +134,14 @@ class _Audit:
         if await self._walked():
             self._ends_where_it_says()
         found.seq, found.head = self._walk.seq, self._walk.head
-        for seq, child in self._children:
-            # An imported session's log names the agents of the one that it was exported from: they are older.
-            own = created_ms(child) >= created_ms(self._end.session)
-            if own and await self._storage.broker.head(child) is None:
-                self._find(seq, f"it made session {child}, which is gone")
+        # An imported session's log names the agents of the one that it was exported from: they are older.
+        born_ms = created_ms(self._end.session)
+        found.children = [
+            (seq, child) for seq, child in found.children if created_ms(child.session) >= born_ms
+        ]
+        for seq, child in found.children:
+            if await self._storage.broker.head(child.session) is None:
+                self._find(seq, f"it made session {child.session}, which is gone")
         await self._check_beyond()
         return found
 
@@ -210,7 +215,7 @@ class _Audit:
         payload, seq = line.value["payload"], line.stored.seq
         match line.is_fact and f.decode(payload):
             case f.ChildMade(child):
-                self._children.append((seq, child.session))
+                self._found.children.append((seq, child))
             case f.Forked(parent):
                 chain = bytes.fromhex(parent["chain"])
                 by = f"entry {seq} of its fork {self._end.session}"

@@ -15,6 +15,7 @@ from orchestrator.core.ids import TreeId, created_ms
 from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
 from orchestrator.rollouts.rollout_file import last_noted
 from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.tree_log import audit_tree_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,18 @@ async def tree_reports(found: Audited, heads: Sequence[SessionHead]) -> list[Rep
 
     noted = [note for head in heads for note in _noted_in_file(found, head)]
     audits = [audit async for audit in audit_tree(found.storage(), heads, noted)]
-    return [_report(audit) for audit in reversed(audits)]
+    reports = [_report(audit) for audit in reversed(audits)]
+    if heads:
+        made = [child for audit in audits for _, child in audit.children]
+        told, findings = await audit_tree_log(found.broker, heads[0].tree, made)
+        if told or findings:
+            reports.append(_tree_report(heads[0].tree, told, findings))
+    return reports
+
+
+def _tree_report(tree: TreeId, told: int, findings: Sequence[BrokenLink]) -> Report:
+    shown = ("in no chain", "it agrees with the registry and with the births in its sessions' logs")
+    return Report(f"tree {tree}", told, b"", shown, findings)
 
 
 def _report(audit: LogAudit) -> Report:

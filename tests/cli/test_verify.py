@@ -110,12 +110,14 @@ real = pytest.mark.realredis
 @real
 async def test_untouched_tree_agrees_with_all_that_noted_it(deployment: Deployment) -> None:
     reports = await _reports(deployment.settings, deployment.kept.made("tree"), True, False, None)
-    assert [report.findings for report in reports] == [[]] * len(deployment.agents())
-    assert all("it is this session's log" in report.shown for report in reports)
+    assert [report.findings for report in reports] == [[]] * (len(deployment.agents()) + 1)
+    assert all("it is this session's log" in report.shown for report in reports[:-1])
+    assert reports[-1].what == f"tree {deployment.kept.made('tree')}"
     root = reports[0]
     assert any("notes of others agree" in text for text in root.shown)
     every = await _reports(deployment.settings, "", False, True, None)
-    assert sorted(report.what for report in every) == sorted(f"session {s}" for s in deployment.kept.sessions)
+    of_sessions = sorted(report.what for report in every if report.what.startswith("session"))
+    assert of_sessions == sorted(f"session {s}" for s in deployment.kept.sessions)
     assert not any(report.findings for report in every)
 
 
@@ -247,6 +249,57 @@ async def test_session_that_was_moved_in_its_hash_is_named(
     deployment.redis.hset(KEYS.session(asking), field, value)
     found = await deployment.findings(asking)
     assert any(f"it says {field}" in text for text in found), found
+
+
+def _rewritten(
+    deployment: Deployment, change: Callable[[dict[bytes, bytes]], None], last: int = 10**9
+) -> None:
+    """Writes the tree's log anew, up to an entry, each entry as `change` makes it."""
+    key = KEYS.tree(deployment.kept.made("tree"))
+    entries = deployment.redis.xrange(key)
+    deployment.redis.delete(key)
+    for at, fields in entries[:last]:
+        change(fields)
+        deployment.redis.xadd(key, fields, id=at)
+
+
+def _reworded(fields: dict[bytes, bytes], names: tuple[bytes, ...] = (b"p", b"a")) -> None:
+    for name in names:
+        fields[name] = fields[name].replace(b"Wait for orders.", b"Delete it all.")
+
+
+@real
+async def test_tree_log_that_was_cut_is_found_by_the_registry(deployment: Deployment) -> None:
+    tree = deployment.kept.made("tree")
+    _rewritten(deployment, lambda fields: None, last=3)
+    found = await deployment.findings(tree, tree=True)
+    assert any("the registry says that the tree's log goes on to" in text for text in found), found
+    deployment.redis.hset(KEYS.agents(tree), "tree_seq", 3)
+    found = await deployment.findings(tree, tree=True)
+    assert any("its fold is not the registry" in text for text in found), found
+    assert any("which a session's log made" in text for text in found), found
+
+
+@real
+async def test_texts_of_the_tree_log_are_held_against_the_parents_chain(deployment: Deployment) -> None:
+    """Also where the registry was changed alike: what a parent's log says of a birth is in its chain."""
+    tree = deployment.kept.made("tree")
+    _rewritten(deployment, lambda fields: _reworded(fields, (b"p",)))
+    found = await deployment.findings(tree, tree=True)
+    assert any("is not what it records of it" in text for text in found), found
+    _rewritten(deployment, _reworded)
+    for name, value in deployment.redis.hgetall(KEYS.agents(tree)).items():
+        deployment.redis.hset(KEYS.agents(tree), name, value.replace(b"Wait for orders.", b"Delete it all."))
+    found = await deployment.findings(tree, tree=True)
+    assert any("summary not as its parent's log has it" in text for text in found), found
+
+
+@real
+async def test_session_that_the_registry_exchanged_is_named(deployment: Deployment) -> None:
+    tree = deployment.kept.made("tree")
+    deployment.redis.hset(KEYS.agents(tree), "s:2", deployment.agents()["1"])
+    found = await deployment.findings(tree, tree=True)
+    assert any("agent 2 is session" in text and "in the registry" in text for text in found), found
 
 
 @real
