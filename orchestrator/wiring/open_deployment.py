@@ -197,6 +197,7 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     from orchestrator.gateways.fork import copy_texts, to_fork
     from orchestrator.gateways.workspace import look_at
     from orchestrator.rollouts.full_log import head_of
+    from orchestrator.sandbox.git import in_git_thread
     from orchestrator.wiring.sessions import guide, new_birth
 
     source = await to_fork(found, text, at)
