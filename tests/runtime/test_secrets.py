@@ -8,7 +8,7 @@ from orchestrator.broker.records import Place, SqEntry, Submit
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.secrets import NOT_KEPT
-from orchestrator.model.errors import FatalKind, FatalModelError
+from orchestrator.model.errors import FatalKind, FatalModelError, RetryableModelError
 from orchestrator.model.events import ItemDone
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission
@@ -102,6 +102,20 @@ async def test_error_of_a_provider_that_quotes_its_request_names_no_secret(harne
     assert NOT_KEPT in error["message"]
     assert SECRET.encode() not in await logged(harness, session)
     assert not await kept(harness, session)
+
+
+async def test_retried_error_of_a_provider_that_quotes_its_request_names_no_secret(harness: Harness) -> None:
+    session = await harness.session()
+    quotes = RetryableModelError(f"cannot read {SECRET!r}", delay_s=0.0)
+    harness.models.will([ASKS], [quotes], [message("done")])
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    await harness.submit(session, ANSWER, "a1")
+    assert await harness.run(session) is Ended.PARKED
+    (error,) = await harness.logged_events(session, "stream_error")
+    assert NOT_KEPT in error["message"]
+    assert SECRET.encode() not in await logged(harness, session)
+    assert SECRET not in orjson.dumps(await harness.logged_events(session, "stream_error")).decode()
 
 
 async def test_answer_that_was_given_at_the_root_reaches_an_agent_with_its_texts(harness: Harness) -> None:
