@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.wiring.open_deployment import Opened
 
+AT_REST = ("idle", "closed")
+
 
 def rm(
     ctx: typer.Context,
     ids: Annotated[list[str], typer.Argument(metavar="ID…", help="Root sessions, or parts of their ids.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also trees that are not closed; what runs is cancelled first.")
+        bool,
+        typer.Option("--force", help="Also trees that work or wait for a person; what runs is ended first."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at the terminal.")] = False,
 ) -> None:
     """Deletes whole trees: logs, queues, large texts, archived parts, and rollout files of this machine.
 
-    Nothing brings them back but a file that was exported elsewhere. A tree whose
-    root is not closed could be resumed, so it needs --force.
+    Nothing brings them back but a file that was exported elsewhere. A tree that
+    works, has something queued, or waits for a person needs --force.
 
     \b
     dendro rm 7c1e95aa
@@ -65,8 +68,8 @@ async def _root(found: Opened, id: str) -> SessionHead:
 
 async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -> None:
     members = await _members(found, root)
-    if not force:
-        _require_closed(root, members)
+    if not force and (why := await _at_work(found, members)):
+        raise Fault(f"session {root.session} is not done: {why}; --force ends and removes it", ExitCode.USAGE)
     if ask and not typer.confirm(f"remove {_described(root, members)}?"):
         typer.echo("nothing was removed")
         return
@@ -97,10 +100,21 @@ async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
     return [*others, current or root]
 
 
-def _require_closed(root: SessionHead, members: Sequence[SessionHead]) -> None:
-    if root.status != "closed" or not all(map(_quiet, members)):
-        standing = root.status if root.status != "closed" else "closed, and agents of it are at work"
-        raise Fault(f"session {root.session} is {standing}: --force ends and removes it", ExitCode.USAGE)
+async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
+    """What the tree still does, or waits for; empty if it is done. Its deletion looks again by itself."""
+    from orchestrator.wiring.cancel import agents_at_work
+
+    for head in reversed(members):
+        if head.status not in AT_REST:
+            return f"{_part(head)} is {head.status.replace('_', ' ')}"
+        if not _quiet(head):
+            return f"{_part(head)} " + ("is held by a worker" if head.holder else "has unread input")
+    sessions, shard = {head.session for head in members}, found.broker.keys.shard_of(members[-1].session)
+    if any(asked.session in sessions for asked in await found.broker.approvals_of([shard])):
+        return "it waits for a person"
+    if left := await agents_at_work(found, members[-1].tree):
+        return f"{', '.join(f'agent {number}' for number in left)} at work"
+    return ""
 
 
 def _quiet(head: SessionHead) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.gateways.submit import PATIENCE_S, submit_op
 from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
@@ -52,6 +52,12 @@ async def agents_to_end(found: Opened, target: Addressed) -> list[int]:
         for number, agent in (await _agents(found, target)).items()
         if agent.at_work and (number == target.agent_id or agent.below(target.agent_id))
     ]
+
+
+async def agents_at_work(found: Opened, tree: TreeId) -> list[int]:
+    """The agents of a tree, beside its root, that are active or have messages to begin with."""
+    agents = projected(await found.broker.agents(tree)).agents
+    return [number for number, agent in agents.items() if number and agent.at_work]
 
 
 async def _agents(found: Opened, target: Addressed) -> Mapping[int, Agent]:

@@ -70,5 +70,8 @@ def test_person_reads_how_many_agents_there_are_from_every_command(machine: Mach
     with parked_tree(machine) as trees:
         assert trees.says("tree", trees.root).splitlines()[1].startswith("7 agents made, 1 at work of ")
         assert re.search(r" 7: [^ ]* ?", trees.says("sessions"))
+        code, why = trees.refused("rm", trees.root)
+        assert code == 2
+        assert "is not done: " in why
         removed = trees.says("rm", trees.root, "--force", "--yes")
         assert removed.endswith(" and its 7 agents, 8 rollout files\n")

@@ -48,11 +48,8 @@ def test_person_names_finds_and_removes_a_session_that_no_worker_serves(machine:
     assert machine.run("sessions", "geology").stdout.count("Geology") == 1
     assert "no session is meant" in machine.run("sessions", "biology").stdout
 
-    refused = machine.run("rm", short)
-    assert (refused.returncode, machine.session_ids()) == (2, [session])
-    assert f"session {session} is idle: --force ends and removes it" in refused.stderr
     [file] = Path(found["rollout_path"]).parent.iterdir()
-    removed = machine.run("rm", short, "--force")
+    removed = machine.run("rm", short)
     assert removed.stdout == f"removed {short} (Geology), 1 rollout file\n", removed.stderr
     assert not file.exists()
     assert machine.sessions() == []
@@ -64,6 +61,10 @@ def test_person_removes_a_session_that_waits_and_one_that_another_holds_is_ended
 ) -> None:
     with machine.model(TOUCH, TOUCH, says("no more")) as user:
         assert user.run("run", "one", *UNTRUSTED).returncode == 3
+        [asking] = user.session_ids()
+        refused = user.run("rm", asking)
+        assert (refused.returncode, user.session_ids()) == (2, [asking])
+        assert f"{asking} is not done: the root is awaiting approval; --force ends" in refused.stderr
         with worker(user):
             assert user.run("run", "two", "--no-worker", *UNTRUSTED).returncode == 3
             waiting = user.session_ids()
@@ -83,7 +84,10 @@ def test_person_removes_a_session_at_work_and_its_command_is_stopped_first(machi
             [row] = user.sessions()
             session, short = row["session_id"], row["session_id"][-8:]
             refused = user.run("rm", session)
-            assert f"session {session} is running: --force ends and removes it" in refused.stderr
+            assert (
+                f"session {session} is not done: the root is running; --force ends and removes it"
+                in refused.stderr
+            )
             assert running(seconds), "nothing was stopped"
             removed = user.run("rm", session, "--force", "--yes")
             assert removed.stdout == (
@@ -133,11 +137,21 @@ def test_person_at_a_terminal_is_asked_before_anything_is_removed(machine: Machi
         assert user.run("run", "go").returncode == 0
     [session] = machine.session_ids()
     for answer, left in (("n\n", [session]), ("y\n", [])):
-        with machine.terminal("rm", session, "--force") as person:
+        with machine.terminal("rm", session) as person:
             person.wait_for(r"remove [0-9a-f]{8} \(go\)\? \[y/N\]")
             person.type(answer)
             assert person.exit_code() == 0
         assert machine.session_ids() == left
+
+
+def test_session_with_input_that_nobody_has_read_needs_force(machine: Machine) -> None:
+    with machine.model(says("done"), says("more")) as user:
+        assert user.run("run", "go").returncode == 0
+        [session] = user.session_ids()
+        assert "handed in" in (sent := user.run("send", session, "0", "one more thing")).stdout, sent
+        refused = user.run("rm", session)
+    assert (refused.returncode, machine.session_ids()) == (2, [session])
+    assert "the root has unread input; --force ends" in refused.stderr
 
 
 def test_path_that_redis_names_outside_of_the_data_folder_is_not_deleted(machine: Machine) -> None:
