@@ -86,7 +86,7 @@ def test_client_reads_the_place_of_an_agent_in_its_tree() -> None:
     spawn = {
         "parent_thread_id": "p",
         "depth": 2,
-        "agent_path": "0/4/2",
+        "agent_path": "/root/4/2",
         "agent_nickname": "tests",
         "agent_role": "fork",
     }

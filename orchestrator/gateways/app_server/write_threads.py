@@ -85,10 +85,15 @@ def _spawn_json(spawned: Spawned) -> JsonObject:
     return {
         "parent_thread_id": spawned.parent,
         "depth": spawned.depth,
-        "agent_path": spawned.path,
+        "agent_path": _agent_path(spawned),
         "agent_nickname": spawned.nickname,
         "agent_role": spawned.role,
     }
+
+
+def _agent_path(spawned: Spawned) -> str:
+    """The agents' numbers below `/root`: Codex's clients drop a thread whose path has another form."""
+    return "/".join(("/root", *spawned.path.split("/")[1:]))
 
 
 def _git(git: Mapping[str, str] | None) -> JsonObject | None:

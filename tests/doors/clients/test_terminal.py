@@ -226,6 +226,27 @@ def test_terminal_answers_for_an_agent_outlives_its_worker_and_lists_its_thread(
     assert (machine.folder / "made.txt").read_text() == "made\n"
 
 
+def test_terminal_that_resumes_a_root_is_asked_what_its_agent_asks(machine: Machine) -> None:
+    address = f"unix://{machine.folder.parent / 'door'}"
+    with machine.playing(json.dumps(TREE)) as user, worker(user):
+        with (
+            server(user, address, "--no-worker"),
+            terminal(user, "--remote", address) as screen,
+        ):
+            screen.wait_for("Ask Codex|describe a task")
+            screen.type("send a scout")
+            screen.wait_for("Would you like to run the following command")
+        with (
+            server(user, address, "--no-worker"),
+            terminal(user, "resume", "--last", "--remote", address) as back,
+        ):
+            asked = back.wait_for("Would you like to run the following command")
+            assert "Thread: /root/1" in asked
+            back.press("y")
+            back.wait_for("The scout is back")
+    assert (machine.folder / "made.txt").read_text() == "made\n"
+
+
 @pytest.mark.timeout(300)
 def test_terminal_asks_once_whether_it_may_trust_a_folder(machine: Machine) -> None:
     address = f"unix://{machine.folder.parent / 'door'}"
