@@ -110,12 +110,17 @@ def _in_force(folder: FolderConfig, own: Path | None) -> str:
     files = f"{folder.path}" + (f", over {own}" if own else "")
     if folder.trusted:
         return f"{files} (trusted)"
+    sets = f"it sets {_first_keys(folder.obeyed)}" if folder.obeyed else "it sets nothing"
     if not folder.ignored:
-        return files
-    more = len(folder.ignored) - SHOWN_KEYS
-    keys = ", ".join(folder.ignored[:SHOWN_KEYS]) + (f" and {more} more" if more > 0 else "")
+        return f"{files}; {sets}"
     remedy = f"read it, then: dendro trust {shlex.quote(str(folder.path))}"
-    return f"{files}; you have not trusted it, so it may not set {keys}; {remedy}"
+    why = f"you have not trusted it, so it may not set {_first_keys(folder.ignored)}"
+    return f"{files}; {why}; {remedy}; {sets}"
+
+
+def _first_keys(keys: Sequence[str]) -> str:
+    more = len(keys) - SHOWN_KEYS
+    return ", ".join(keys[:SHOWN_KEYS]) + (f" and {more} more" if more > 0 else "")
 
 
 def hoisted(arguments: Sequence[str]) -> list[str]:

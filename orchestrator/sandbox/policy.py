@@ -54,9 +54,10 @@ class Confinement:
     writable_roots: tuple[Path, ...] = ()
     read_only_subpaths: tuple[Path, ...] = ()
     missing: tuple[Path, ...] = ()
-    """`.git` and `dendro.toml` paths that do not exist and must not come into being: a repository made
-    up by a command is code that the next `git status` outside of the sandbox runs, and a configuration
-    is what the next `dendro` in the folder reads."""
+    """Paths that do not exist and must not come into being: a root's `.git`, because a repository made up
+    by a command is code that the next `git status` outside of the sandbox runs, and a `dendro.toml` that a
+    person has trusted and taken away, because the same content would count again. Any other new
+    `dendro.toml` is a stranger's, which loosens nothing."""
     hidden: tuple[Path, ...] = ()
     network: bool = False
     unix_sockets: bool = False
@@ -72,6 +73,7 @@ def resolve(
     *,
     hidden: Iterable[Path] = (),
     read_only: Iterable[Path] = (),
+    trusted: Iterable[Path] = (),
     unix_sockets: bool = False,
     place: Place | None = None,
 ) -> Confinement:
@@ -83,6 +85,7 @@ def resolve(
     `tmpdir` is the command's `$TMPDIR`. `hidden` names what belongs to Dendro itself, such
     as the folder of the Redis socket: a command that reaches it could approve itself.
     `read_only` names files that no command may write, such as the configuration in force.
+    `trusted` names the places of configurations that a person has trusted: no command may put one there.
     `unix_sockets` counts only where every path to hide is a folder that can be hidden: a
     server that starts again makes a new file, and what was put on the old one is gone.
     """
@@ -100,7 +103,14 @@ def resolve(
         unix_sockets = False
     if mode == "read-only":
         return Confinement(mode=mode, cwd=real_cwd, hidden=concealed, unix_sockets=unix_sockets, place=place)
-    held = [*_git_paths(roots), *_config_files(roots), *_reachable(read_only, roots, concealed)]
+    places = _reachable(trusted, roots, concealed)
+    trusted = [path for path in places if not _absent(path)]
+    held = [
+        *_git_paths(roots),
+        *_config_files(roots),
+        *trusted,
+        *_reachable(read_only, roots, concealed),
+    ]
     return Confinement(
         mode=mode,
         cwd=real_cwd,
@@ -108,10 +118,7 @@ def resolve(
         read_only_subpaths=tuple(path for path in _existing(held) if path not in roots),
         missing=tuple(
             dict.fromkeys(
-                _real(root / name)
-                for root in guarded
-                for name in (".git", PROJECT_CONFIG)
-                if _lacks(root, name)
+                _real(path) for path in (*(root / ".git" for root in guarded), *places) if _absent(path)
             )
         ),
         hidden=concealed,
@@ -218,13 +225,14 @@ def _below(path: Path, folders: tuple[Path, ...]) -> bool:
     return any(parts[: len(folder.parts)] == folder.parts for folder in folders)
 
 
-def _lacks(root: Path, name: str) -> bool:
-    """Whether the entry leads nowhere, or is an empty directory: what an interrupted guard leaves behind.
+def _absent(entry: Path) -> bool:
+    """Whether the folder is there and the entry not: it leads nowhere, or is an empty directory.
+
+    That is what an interrupted guard leaves behind.
 
     One look decides: guards of other commands come and go meanwhile, and an entry that went is one to guard.
     """
-    entry = root / name
-    if not root.is_dir():
+    if not entry.parent.is_dir():
         return False
     try:
         mode = entry.lstat().st_mode
@@ -250,8 +258,7 @@ def _real(path: Path) -> Path:
 
 def _config_files(roots: Iterable[Path]) -> list[Path]:
     """Each root's configuration file; of a symlink, which nothing can be mounted on, its target."""
-    files = [root / PROJECT_CONFIG for root in roots]
-    return [file for file in files if file.exists() and not _lacks(file.parent, PROJECT_CONFIG)]
+    return [file for root in roots if (file := root / PROJECT_CONFIG).is_file()]
 
 
 def _git_paths(roots: Iterable[Path]) -> list[Path]:
@@ -261,7 +268,7 @@ def _git_paths(roots: Iterable[Path]) -> list[Path]:
         git = root / ".git"
         if git.is_file():
             found += [git, *_linked_directories(git)]
-        elif git.is_dir() and not _lacks(root, ".git"):
+        elif git.is_dir() and not _absent(git):
             found.append(git)
     return found
 

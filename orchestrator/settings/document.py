@@ -44,10 +44,12 @@ file, your own file, the default.
   marked so; all else in it is ignored, and one line on stderr names the keys. `dendro trust` (in the folder,
   or `dendro trust FILE`) trusts the file as it is now: a change has to be trusted again. `dendro trust
   --list` shows what is trusted, `dendro trust --revoke FILE` takes it back. It trusts a folder's
-  `.dendro/setup.sh` as well (`workspace.setup`). Commands and patches of agents
-  cannot write a `dendro.toml` unasked: where a folder has none, a confined command sees an empty folder of
-  that name while it runs. `git status` and `git add -A` pass over it; `rm -rf *` and `git clean` cannot
-  remove it, and end with 1.
+  `.dendro/setup.sh` as well (`workspace.setup`). A content is trusted in its place: the same file in another
+  folder is not, nor is one that a link of the name leads to. A confined command cannot change the
+  `dendro.toml` of its writable roots, and a patch or a merge that changes one asks. Where a folder has none,
+  agents may write one: it is as untrusted as a stranger's, and stderr names the keys that it sets. Where you
+  have trusted one that is gone, they may not, because what you trusted would count again: a confined command
+  sees an empty folder of that name while it runs, until you say `dendro trust --revoke FILE`.
 - **The home folder** holds the private Redis server, exported rollouts and the archive: `DENDRO_HOME`, else
   `$XDG_DATA_HOME/dendro`, else `~/.local/share/dendro`.
 - **`-c key=value`** takes a dotted key; the value is read as TOML, and as a string if it is none:

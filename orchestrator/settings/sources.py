@@ -22,6 +22,7 @@ from orchestrator.settings.layers import (
     Origin,
     Rank,
     SettingsError,
+    leaves,
     parse_override,
     parse_toml,
     parse_value,
@@ -182,7 +183,8 @@ def _lay_folder(layers: Layers, sources: SettingsSources, usual: Usual) -> Folde
     table, trusted = parse_toml(file, content), TrustList(sources.home).trusts(file, content)
     refused = [] if trusted else _folder_rules(usual).refused(table, layers)
     layers.merge(table, Origin(Rank.FOLDER, str(file), file.parent), without=frozenset(refused))
-    return FolderConfig(file, trusted, tuple(map(written, refused)))
+    obeyed = [path for path, _ in leaves(table) if path and path not in refused]
+    return FolderConfig(file, trusted, tuple(map(written, refused)), tuple(map(written, obeyed)))
 
 
 def _folder_rules(usual: Usual) -> FolderRules:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from orchestrator.private_files import make_folder, write_file
 from orchestrator.settings.layers import SettingsError
+from orchestrator.tables.workspaces import FOLDER_SETUP
 
 LIST_NAME = "trusted.json"
-"""The script that prepares portable copies of a folder."""
 _WRITABLE_BY_OTHERS = 0o022
 
 
@@ -32,6 +32,8 @@ class FolderConfig:
     trusted: bool
     ignored: tuple[str, ...] = ()
     """Keys that it may not set while it is not trusted, written as in TOML."""
+    obeyed: tuple[str, ...] = ()
+    """Keys that it sets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,16 @@ def content_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def place_of(config: Path) -> str:
+    """The place of a folder's file: the real path of the folder, and the file's name in it.
+
+    A link of that name is not followed: an agent may have made it, to a file that was trusted elsewhere.
+    """
+    file = Path.cwd() / config
+    top = file.parent.parent if file.match(FOLDER_SETUP) else file.parent
+    return str(Path(os.path.realpath(top)) / file.relative_to(top))
+
+
 @dataclass(frozen=True, slots=True)
 class TrustList:
     """The contents that one person has trusted, in a file that only this person can read and write."""
@@ -61,7 +73,7 @@ class TrustList:
 
     def trusts(self, config: Path, content: bytes) -> bool:
         """Whether this content was trusted in this place; the same one elsewhere is another file."""
-        wanted = os.path.realpath(config), content_hash(content)
+        wanted = place_of(config), content_hash(content)
         return any((each.path, each.sha256) == wanted for each in self.entries())
 
     def entries(self) -> Sequence[TrustedFile]:
@@ -79,9 +91,17 @@ class TrustList:
                 str(self.file), "", f"the list of trusted files is unreadable ({error})", remedy
             ) from error
 
+    def configurations(self) -> Sequence[Path]:
+        """The places of trusted `dendro.toml` files; none if the list is not to be believed: nobody does."""
+        try:
+            found = [Path(each.path) for each in self.entries()]
+        except SettingsError:
+            return ()
+        return tuple(dict.fromkeys(path for path in found if not path.match(FOLDER_SETUP)))
+
     def add(self, config: Path, content: bytes, now_s: int) -> TrustedFile:
         """Trusts this content in this place, beside those that were trusted there before."""
-        added = TrustedFile(os.path.realpath(config), content_hash(content), now_s)
+        added = TrustedFile(place_of(config), content_hash(content), now_s)
         with self._alone():
             kept = [each for each in self.entries() if (each.path, each.sha256) != (added.path, added.sha256)]
             self._write([*kept, added])
@@ -89,7 +109,7 @@ class TrustList:
 
     def revoke(self, config: Path) -> int:
         """Trusts no content in this place any more; answers how many there were."""
-        place = os.path.realpath(config)
+        place = place_of(config)
         with self._alone():
             found = self.entries()
             kept = [each for each in found if each.path != place]

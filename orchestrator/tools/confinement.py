@@ -33,6 +33,7 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
         tmpdir,
         hidden=config.hidden,
         read_only=config.read_only,
+        trusted=config.trusted(),
         unix_sockets=config.sandbox.unix_sockets,
         place=place,
     )
@@ -47,4 +48,4 @@ def roots_of(confinement: Confinement) -> WritableRoots | None:
     """The roots that a confined command may write; None is anywhere."""
     if confinement.mode == "danger-full-access":
         return None
-    return WritableRoots(confinement.writable_roots, confinement.read_only_subpaths)
+    return WritableRoots(confinement.writable_roots, (*confinement.read_only_subpaths, *confinement.missing))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class ToolConfig:
     """The owner's rules about commands."""
     read_only: tuple[Path, ...] = ()
     """Files that no confined command may write, wherever they lie: the configuration in force."""
+    trusted: Callable[[], Sequence[Path]] = tuple
+    """Tells the places where a person has trusted a `dendro.toml`: none may come there again unasked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentChecks
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.probe import SandboxSupport, probe
-from orchestrator.settings import Settings
+from orchestrator.settings import Settings, TrustList
 from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
@@ -73,6 +73,7 @@ def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolCo
         hidden=hidden_paths(settings, url),
         rules=CommandRules(settings.home, trust_projects=settings.tools.trust_project_rules),
         read_only=(*_config_files(settings), *own_code()),
+        trusted=TrustList(settings.home).configurations,
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from tests.cli.machine import TOUCH, Machine, says
 
@@ -35,22 +38,99 @@ def was_called(thief: socket.socket) -> bool:
     return True
 
 
-def test_an_agent_cannot_write_the_settings_that_the_next_command_obeys(machine: Machine) -> None:
-    with machine.model(writes("dendro.toml", LOOSE), writes("sub/dendro.toml", LOOSE), says("done")) as user:
-        ran = user.run(
-            "run", "configure", "-c", "sandbox_mode=workspace-write", "-c", "approval_policy=never"
-        )
+def patches(path: str, text: str) -> dict[str, object]:
+    lines = "".join(f"+{line}\n" for line in text.splitlines())
+    patch = f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch"
+    return {"items": [{"call": "apply_patch", "args": {"input": patch}}]}
+
+
+def working(user: Machine) -> subprocess.CompletedProcess[str]:
+    """An agent at work that may write the folder and asks nobody."""
+    return user.run("run", "configure", "-c", "sandbox_mode=workspace-write", "-c", "approval_policy=never")
+
+
+def test_settings_that_an_agent_has_written_give_the_next_commands_no_rights(machine: Machine) -> None:
+    steps = writes("dendro.toml", LOOSE), writes("sub/dendro.toml", LOOSE), patches("deep/dendro.toml", LOOSE)
+    with machine.model(*steps, says("done")) as user:
+        ran = working(user)
     assert ran.returncode == 0, ran.stderr
-    assert not (user.folder / "dendro.toml").exists()
-    # A folder that no command was started for can be written; what it says must not count.
-    below = replace(user, folder=user.folder / "sub")
-    assert (below.folder / "dendro.toml").read_text() == LOOSE
-    with below.model(TOUCH, says("done")) as there:
-        ran = there.run("run", "touch it")
-    assert not (below.folder / "made.txt").exists()
-    assert f"dendro: settings: {below.folder}/dendro.toml; you have not trusted it" in ran.stderr
-    assert "so it may not set sandbox_mode, approval_policy; read it, then: dendro trust" in ran.stderr
-    assert [row["model"] for row in there.sessions()] == ["theirs", "gpt-5"]
+    for folder in (user.folder, user.folder / "sub", user.folder / "deep"):
+        assert (folder / "dendro.toml").read_text() == LOOSE
+        there = replace(user, folder=folder)
+        with there.model(TOUCH, says("done")) as next_user:
+            ran = next_user.run("run", "touch it")
+        assert not (folder / "made.txt").exists()
+        assert f"dendro: settings: {folder}/dendro.toml; you have not trusted it" in ran.stderr
+        assert "so it may not set sandbox_mode, approval_policy; read it, then: dendro trust" in ran.stderr
+        assert "; it sets model\n" in ran.stderr
+    elsewhere = replace(user, folder=user.folder.parent)
+    with elsewhere.model(says("done")) as other_user:
+        assert "dendro: settings:" not in other_user.run("run", "hello").stderr
+    assert [row["model"] for row in machine.sessions()] == ["gpt-5", "theirs", "theirs", "theirs", "gpt-5"]
+
+
+def test_no_file_of_settings_is_seen_while_an_agent_lists_its_folder(machine: Machine) -> None:
+    listing = {"items": [{"call": "shell", "args": {"command": ["bash", "-c", "ls -A > seen.txt"]}}]}
+    (machine.folder / ".git").mkdir()
+    (machine.folder / ".git/HEAD").write_text("")
+    with machine.model(listing, says("done")) as user:
+        assert working(user).returncode == 0
+    assert (machine.folder / "seen.txt").read_text().split() == [".git", "seen.txt"]
+
+
+def test_an_agent_cannot_change_the_settings_that_stand_in_its_folder(machine: Machine) -> None:
+    config, own = machine.folder / "dendro.toml", 'approval_policy = "untrusted"\n'
+    config.write_text(own)
+    swap = {"items": [{"call": "shell", "args": {"command": ["bash", "-c", "echo >n; mv -f n dendro.toml"]}}]}
+    with machine.model(
+        writes("dendro.toml", LOOSE), swap, patches("dendro.toml", LOOSE), says("done")
+    ) as user:
+        assert working(user).returncode == 0
+    assert config.read_text() == own
+
+
+def test_an_agent_cannot_put_back_settings_that_a_person_has_trusted_and_removed(machine: Machine) -> None:
+    config = machine.folder / "dendro.toml"
+    config.write_text(LOOSE)
+    assert machine.run("trust").returncode == 0
+    config.unlink()
+    with machine.model(writes("dendro.toml", LOOSE), patches("dendro.toml", LOOSE), says("done")) as user:
+        assert working(user).returncode == 0
+    assert not config.exists()
+    assert machine.run("trust", "--revoke").returncode == 0
+    with machine.model(writes("dendro.toml", LOOSE), says("done")) as user:
+        assert working(user).returncode == 0
+    assert "you have not trusted it" in machine.run("sessions").stderr
+
+
+def test_a_link_to_trusted_settings_of_another_folder_is_not_trusted(machine: Machine) -> None:
+    trusted = machine.folder / "trusted"
+    trusted.mkdir()
+    (trusted / "dendro.toml").write_text(LOOSE)
+    assert machine.run("trust", "trusted").returncode == 0
+    with machine.model(TOUCH, says("done")) as user:
+        (machine.folder / "dendro.toml").symlink_to("trusted/dendro.toml")
+        ran = user.run("run", "touch it")
+    assert not (machine.folder / "made.txt").exists()
+    assert "you have not trusted it" in ran.stderr
+    assert machine.run("trust").returncode == 0
+    assert "(trusted)" in machine.run("sessions").stderr
+
+
+@pytest.mark.parametrize("text", ["no toml", "model = 5", "x = 1\n" * 200_000])
+def test_settings_that_an_agent_has_broken_are_named_where_they_stop_a_command(
+    machine: Machine, text: str
+) -> None:
+    (machine.folder / "dendro.toml").write_text(text)
+    refused = machine.run("sessions")
+    assert refused.returncode == 2
+    assert str(machine.folder / "dendro.toml") in refused.stderr
+
+
+def test_settings_that_only_tighten_are_told_key_by_key(machine: Machine) -> None:
+    (machine.folder / "dendro.toml").write_text("[agents]\nbudget_requests = 1\n")
+    said = machine.run("sessions").stderr
+    assert f"dendro: settings: {machine.folder}/dendro.toml; it sets agents.budget_requests\n" in said
 
 
 def test_a_strangers_file_cannot_send_the_persons_key_elsewhere(machine: Machine) -> None:

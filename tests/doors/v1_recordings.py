@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -147,20 +146,8 @@ def _events(messages: Sequence[Line]) -> list[Line]:
             ):
                 continue
             id = numbers.setdefault(params["id"], str(len(numbers)))
-            events.append({"id": id, "msg": _without_guard(params["msg"])})
+            events.append({"id": id, "msg": params["msg"]})
     return events
-
-
-def _without_guard(message: Line) -> Line:
-    """The event without the mark of our sandbox, an empty file where no configuration may come to be."""
-    plain = {
-        name: part.replace("dendro.toml\n", "") if isinstance(part, str) else part
-        for name, part in message.items()
-    }
-    if message["type"] == "exec_command_output_delta":
-        chunk = base64.b64decode(message["chunk"]).replace(b"dendro.toml\n", b"")
-        plain["chunk"] = base64.b64encode(chunk).decode()
-    return plain
 
 
 def _tagged(value: Any) -> Any:

@@ -69,7 +69,7 @@ ATTACKS: Mapping[str, str] = {
     "makes a repository where there is none": "mkdir .git && touch .git/config; touch .git/HEAD; git init -q .",
     "edits the folder's configuration": "echo 'sandbox_mode = 1' >> repo/dendro.toml",
     "swaps the folder's configuration": "rm -f repo/dendro.toml; echo x > new; mv -f new repo/dendro.toml",
-    "makes a configuration where there is none": "echo x > dendro.toml; rmdir dendro.toml; touch dendro.toml; "
+    "puts back a configuration that was trusted": "echo x > dendro.toml; rmdir dendro.toml; touch dendro.toml; "
     "echo x > new; mv new dendro.toml; echo x > dendro.toml/x; ln -s repo dendro.toml/y",
     "edits a configuration through its link": "echo x >> temporary/dendro.toml; echo x >> temporary/real.toml",
     "makes what a link of that name leads to": "echo x > dangling/absent.toml; mkdir dangling/absent.toml/x",
@@ -127,7 +127,7 @@ NEEDS_MOUNTS = frozenset(
         "makes a repository where there is none",
         "edits the folder's configuration",
         "swaps the folder's configuration",
-        "makes a configuration where there is none",
+        "puts back a configuration that was trusted",
         "edits a configuration through its link",
         "makes what a link of that name leads to",
         "edits the configuration in force",
@@ -279,7 +279,10 @@ async def run_in(
         "writable_roots": [str(there.workspace / root) for root in ("repo", "temporary", "dangling")],
     }
     named = [there.workspace / "named.toml"]
-    confinement = resolve(policy, there.workspace, None, hidden=[there.hidden], read_only=named)
+    trusted = [there.workspace / name for name in ("dendro.toml", "dangling/dendro.toml")]
+    confinement = resolve(
+        policy, there.workspace, None, hidden=[there.hidden], read_only=named, trusted=trusted
+    )
     command = Command(
         claim="claim",
         call_id="call",

@@ -50,7 +50,7 @@ def test_the_repository_of_a_root_is_read_only(tmp_path: Path) -> None:
     (tmp_path / ".git/refs").mkdir(parents=True)
     confinement = resolve(workspace(), tmp_path, None)
     assert confinement.read_only_subpaths == (tmp_path / ".git",)
-    assert confinement.missing == (tmp_path / "dendro.toml",)
+    assert confinement.missing == ()
 
 
 def test_a_worktree_protects_its_git_file_its_gitdir_and_the_shared_repository(tmp_path: Path) -> None:
@@ -70,9 +70,21 @@ def test_a_missing_or_empty_git_folder_is_guarded(tmp_path: Path) -> None:
     bare.mkdir()
     (empty / ".git").mkdir(parents=True)
     confinement = resolve(workspace(writable_roots=[str(empty)]), bare, None)
-    config = "dendro.toml"
-    assert confinement.missing == (bare / ".git", bare / config, empty / ".git", empty / config)
+    assert confinement.missing == (bare / ".git", empty / ".git")
     assert confinement.read_only_subpaths == ()
+
+
+def test_the_place_of_a_trusted_configuration_is_guarded_whether_or_not_it_is_there(tmp_path: Path) -> None:
+    root, sub, outside = tmp_path / "root", tmp_path / "root/sub", tmp_path / "outside"
+    for folder in (root / ".git/refs", sub, outside):
+        folder.mkdir(parents=True)
+    (sub / "dendro.toml").write_text("")
+    places = [folder / "dendro.toml" for folder in (root, sub, root / "gone", outside)]
+    policy = workspace(exclude_slash_tmp=True)
+    confinement = resolve(policy, root, None, trusted=places)
+    assert confinement.missing == (places[0],)
+    assert places[1] in confinement.read_only_subpaths
+    assert not resolve(policy, root, None).missing
 
 
 def test_a_repository_named_as_a_root_is_writable(tmp_path: Path) -> None:
@@ -168,7 +180,7 @@ def test_dendros_own_code_is_read_only_in_a_workspace_that_holds_it(tmp_path: Pa
 
 
 def test_guard_that_another_command_takes_away_meanwhile_stops_no_command(tmp_path: Path) -> None:
-    guard, over = tmp_path / "dendro.toml", threading.Event()
+    guard, over = tmp_path / ".git", threading.Event()
 
     def come_and_go() -> None:
         while not over.is_set():

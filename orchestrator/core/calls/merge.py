@@ -21,7 +21,8 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 MOST_ASKED_ABOUT = 20
 """Paths that a request names."""
 GUARDED = frozenset({"dendro.toml"})
-"""Names of files that no sandboxed command writes in a machine's folder: the next `dendro` reads them."""
+"""Names of files that no merge writes unasked in a machine's folder, because nobody looks at each of its
+files: the next `dendro` reads them."""
 
 
 def writable_folders(settings: TurnSettings) -> tuple[str, ...]:

@@ -71,6 +71,7 @@ class Commands:
                 config.environ.get("TMPDIR"),
                 hidden=config.hidden,
                 read_only=config.read_only,
+                trusted=config.trusted(),
                 unix_sockets=config.sandbox.unix_sockets,
             )
             inherited = command_environment(config.environ, config.sandbox.environment, confinement)

@@ -4,8 +4,9 @@ A path counts where it really leads: `plan` has followed every symlink and `..` 
 what is compared here is what will be written. A repository's `.git` is read-only even in a
 writable root: a hook or a config entry written there runs as the user, outside of the
 sandbox, at the next `git` command. Where `.git` is a file (a worktree, a submodule) or a
-symlink, the folders that it leads to are read-only too. So is every `dendro.toml`, however deep: the next
-`dendro` that starts beside it reads it.
+symlink, the folders that it leads to are read-only too. So is every `dendro.toml` that is there, however
+deep: the next `dendro` that starts beside it reads it, and may trust it. A new one is a stranger's, which
+loosens nothing.
 
 It must not know of policies or approvals: roots in, offending paths out.
 """
@@ -28,7 +29,7 @@ _POINTER_BYTES = 8192
 class WritableRoots:
     """Folders that may be written, less those inside them that may not.
 
-    The `.git` of each root and every `dendro.toml` are read-only without being named.
+    The `.git` of each root and every `dendro.toml` that exists are read-only without being named.
     """
 
     roots: tuple[Path, ...]
@@ -53,7 +54,8 @@ def outside(plan: PatchPlan, roots: WritableRoots | None) -> tuple[Path, ...]:
 
 
 def _configures(file: PlannedFile) -> bool:
-    return PROJECT_CONFIG in (file.path.name, file.target.name)
+    """Whether settings are changed that may be trusted, or be what keeps a session in bounds."""
+    return file.before is not None and PROJECT_CONFIG in (file.path.name, file.target.name)
 
 
 def git_folders(root: Path) -> Iterator[Path]:

@@ -147,14 +147,26 @@ def test_broken_pointer_file_is_still_protected_itself(
 
 
 @pytest.mark.parametrize("name", ["dendro.toml", "sub/deep/dendro.toml", "link.toml"])
-def test_a_configuration_file_is_refused_however_deep_and_by_whatever_name(
+def test_a_configuration_file_that_is_there_is_refused_however_deep_and_by_whatever_name(
     tree: Path, plan_on_disk: Plan, name: str
 ) -> None:
     (tree / "link.toml").symlink_to("away/dendro.toml")
-    plan = plan_on_disk(f"*** Add File: {name}", '+sandbox_mode = "danger-full-access"')
-    assert outside(plan, WritableRoots((tree,))) == (tree / name,)
+    new = plan_on_disk(f"*** Add File: {name}", '+sandbox_mode = "danger-full-access"')
+    assert outside(new, WritableRoots((tree,))) == ()
+    assert outside(new, WritableRoots((tree,), (new.files[0].target,))) == (tree / name,)
+    new.files[0].target.parent.mkdir(parents=True, exist_ok=True)
+    new.files[0].target.write_text('sandbox_mode = "read-only"\n')
+    over = plan_on_disk(f"*** Add File: {name}", '+sandbox_mode = "danger-full-access"')
+    assert outside(over, WritableRoots((tree,))) == (tree / name,)
 
 
-def test_a_file_that_moves_to_the_name_of_a_configuration_is_refused(tree: Path, plan_on_disk: Plan) -> None:
-    plan = plan_on_disk("*** Update File: a.txt", "*** Move to: dendro.toml", "-one", "+x")
-    assert outside(plan, WritableRoots((tree,))) == (tree / "dendro.toml",)
+def test_a_configuration_file_is_refused_as_source_and_as_target_of_a_move(
+    tree: Path, plan_on_disk: Plan
+) -> None:
+    (tree / "dendro.toml").write_text("x = 1\n")
+    onto = plan_on_disk("*** Update File: a.txt", "*** Move to: dendro.toml", "-one", "+x")
+    assert outside(onto, WritableRoots((tree,))) == (tree / "dendro.toml",)
+    away = plan_on_disk("*** Update File: dendro.toml", "*** Move to: b.toml", "-x = 1", "+x = 2")
+    assert outside(away, WritableRoots((tree,))) == (tree / "dendro.toml",)
+    gone = plan_on_disk("*** Delete File: dendro.toml")
+    assert outside(gone, WritableRoots((tree,))) == (tree / "dendro.toml",)
