@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import orchestrator
 import workers
-from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git
+from orchestrator.instructions.repository import repository
+from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, run_git
+from orchestrator.settings.repository import in_work_tree
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.branches import PushRefused, Repository, Work
 from orchestrator.workspaces.host_births import UnfitFolder, commit_of, host_folder
@@ -41,6 +45,7 @@ STARTS = {
         "popen",
     ),
 }
+IN_OPEN = 0x20
 OWNERS = {"subprocess", "asyncio", "os"}
 
 
@@ -82,47 +87,159 @@ def planted(tmp_path: Path, trap: Path) -> Path:
     return folder
 
 
-def test_repository_that_promises_its_commit_starts_nothing_for_a_copy(planted: Path, tmp_path: Path) -> None:
-    assert commit_of(planted) == ("", None)
-    assert not (tmp_path / "ran").exists()
-
-
-def test_repository_that_promises_its_commit_starts_nothing_for_a_branch(
-    planted: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "made"
-    folder.mkdir()
-    repository = Repository.at(planted, os.environ)
-    with pytest.raises(PushRefused):
-        repository.push("main", folder, Work("s", "the root", "5" * 40, "1" * 40))
-    assert not (tmp_path / "ran").exists()
-
-
-def test_signature_of_a_branch_is_checked_by_no_program_of_the_repository(
-    tmp_path: Path, trap: Path, planted: Path
-) -> None:
+@pytest.fixture
+def signed(planted: Path) -> str:
+    """A branch of that repository whose commit is there, and signed."""
     tree = git(planted, "mktree")
     who = "A <a@b> 1 +0000"
-    mark = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n -----END PGP SIGNATURE-----"
-    signed = f"tree {tree}\nauthor {who}\ncommitter {who}\n{mark}\n\nx\n"
+    mark = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n iQ\n -----END PGP SIGNATURE-----"
+    text = f"tree {tree}\nauthor {who}\ncommitter {who}\n{mark}\n\nx\n"
     done = subprocess.run(
         ["git", "hash-object", "-t", "commit", "-w", "--stdin"],
         cwd=planted,
-        input=signed.encode(),
+        input=text.encode(),
         capture_output=True,
         check=True,
     )
     (planted / ".git/refs/heads/theirs").write_bytes(done.stdout)
-    with pytest.raises(PushRefused, match="none of session"):
-        Repository.at(planted, os.environ).push("theirs", tmp_path, Work("s", "a", "5" * 40, None))
+    return done.stdout.decode().strip()
+
+
+class Openings:
+    """Tells of each start of a program, also of one that may write nothing: its file is opened."""
+
+    def __init__(self, file: Path) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._queue = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        assert self._libc.inotify_add_watch(self._queue, os.fsencode(file), IN_OPEN) > 0
+
+    def some(self) -> bool:
+        """Whether there was one since the last look."""
+        try:
+            return bool(os.read(self._queue, 4096))
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        os.close(self._queue)
+
+
+@pytest.fixture
+def started(trap: Path) -> Iterator[Openings]:
+    found = Openings(trap)
+    yield found
+    found.close()
+
+
+def take_down(monkeypatch: pytest.MonkeyPatch, walls: Iterable[str]) -> None:
+    """Leaves out protections, so that each of the others is seen to hold alone."""
+    if "confinement" in walls:
+        monkeypatch.setattr("orchestrator.sandbox.git._start_confined", lambda start, _: start())
+    if "settings" in walls:
+        monkeypatch.setattr("orchestrator.sandbox.git._OBEY_NOTHING", ())
+    ours = git_environment
+
+    def fewer(*given: Any, **named: Any) -> dict[str, str]:
+        return {name: value for name, value in ours(*given, **named).items() if name not in walls}
+
+    monkeypatch.setattr("orchestrator.sandbox.git.git_environment", fewer)
+
+
+LAZY, PROTOCOLS = "GIT_NO_LAZY_FETCH", "GIT_ALLOW_PROTOCOL"
+ALL = ("confinement", "settings", LAZY, PROTOCOLS)
+
+
+def ask_for_a_copy(planted: Path) -> None:
+    assert commit_of(planted) == ("", None)
+
+
+def ask_for_a_branch(planted: Path) -> None:
+    folder = planted.parent / "made"
+    folder.mkdir()
+    with pytest.raises(PushRefused):
+        Repository.at(planted, os.environ).push("main", folder, Work("s", "the root", "5" * 40, "1" * 40))
+
+
+def ask_for_instructions(planted: Path) -> None:
+    assert repository(planted).top == str(planted)
+    assert in_work_tree(planted, os.environ)
+
+
+ASKING = pytest.mark.parametrize("ask", [ask_for_a_copy, ask_for_a_branch, ask_for_instructions])
+
+
+@ASKING
+@pytest.mark.parametrize(
+    "down",
+    [(), ("confinement", LAZY), ("confinement", PROTOCOLS)],
+    ids=["none is down", "only protocols stand", "only lazy fetches are refused"],
+)
+def test_repository_that_promises_its_commit_starts_nothing(
+    planted: Path,
+    started: Openings,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[Path], None],
+    down: tuple[str, ...],
+) -> None:
+    """A fetch would start the program that the repository names as its remote."""
+    take_down(monkeypatch, down)
+    ask(planted)
+    assert not started.some()
+
+
+@ASKING
+def test_confinement_keeps_a_repository_from_harm_that_no_other_wall_keeps(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Path], None]
+) -> None:
+    take_down(monkeypatch, ("settings", LAZY, PROTOCOLS))
+    ask(planted)
     assert not (tmp_path / "ran").exists()
 
 
-def test_git_of_the_product_writes_nothing_and_has_no_network(tmp_path: Path, trap: Path) -> None:
+def test_planted_repository_does_harm_where_no_wall_stands(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the tests above would prove nothing."""
+    take_down(monkeypatch, ALL)
+    ask_for_a_copy(planted)
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("down", [(), ALL], ids=["none is down", "all are down"])
+def test_signature_of_a_branch_is_checked_by_no_program_of_the_repository(
+    planted: Path,
+    signed: str,
+    started: Openings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    down: tuple[str, ...],
+) -> None:
+    take_down(monkeypatch, down)
+    with pytest.raises(PushRefused, match="none of session"):
+        Repository.at(planted, os.environ).push("theirs", tmp_path, Work("s", "a", "5" * 40, None))
+    assert not started.some()
+
+
+@pytest.mark.parametrize(("down", "runs"), [(("confinement",), False), (("confinement", "settings"), True)])
+def test_settings_of_every_call_keep_git_from_checking_signatures(
+    planted: Path,
+    signed: str,
+    started: Openings,
+    monkeypatch: pytest.MonkeyPatch,
+    down: tuple[str, ...],
+    runs: bool,
+) -> None:
+    take_down(monkeypatch, down)
+    run_git(planted, "log", "-1", signed)
+    assert started.some() is runs
+
+
+def test_git_of_the_product_writes_nothing(tmp_path: Path, trap: Path, started: Openings) -> None:
     """The second wall: a program that git is made to start all the same."""
     git(tmp_path, "init", "-q", str(tmp_path / "repo"))
     answer = run_git(tmp_path / "repo", "-c", f"alias.trap=!{trap}", "trap")
     assert answer.code != 0
+    assert started.some(), "it is the confinement that is tried here"
     assert not (tmp_path / "ran").exists()
     assert run_git(tmp_path / "repo", "config", "a.b", "c").code != 0
 
