@@ -202,8 +202,8 @@ DEFECTS = (
         text(
             Runner,
             "_begin",
-            "c.TookOver(judgements, unsaved, self._claimed.abandoned)",
-            "c.TookOver(judgements, unsaved)",
+            "c.TookOver(judgements, unsaved, self._claimed.abandoned, shown)",
+            'c.TookOver(judgements, unsaved, "", shown)',
         ),
         "folders",
     ),

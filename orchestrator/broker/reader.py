@@ -200,6 +200,14 @@ class Reader:
         found = await self._page(self.keys.eq(session), f"{after_n}-0", count)
         return _decoded(self.keys.eq(session), found, stored_event)
 
+    async def read_eq_back(
+        self, session: SessionId, before_n: int | None = None, count: int = 1_000
+    ) -> tuple[StoredEvent, ...]:
+        """The last events that are still kept, or the last before number `before_n`, newest first."""
+        end = "+" if before_n is None else f"({before_n}-0"
+        found = await self._connection.command("XREVRANGE", self.keys.eq(session), end, "-", "COUNT", count)
+        return _decoded(self.keys.eq(session), found, stored_event)
+
     async def read_tree(self, tree: TreeId, after: int = 0, count: int = 1_000) -> tuple[TreeEntry, ...]:
         """Tree log entries after a `tree_seq`."""
         found = await self._page(self.keys.tree(tree), f"{after}-0", count)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from orchestrator.core.calls import AskWork, Await, Runnable, WriteStdin
+from orchestrator.core.calls.exec import Shown
 from orchestrator.core.folder_commands import FolderCommand
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
@@ -376,7 +377,8 @@ class EndChildren:
 class TookOver:
     """A new claim found work that its predecessor had begun.
 
-    `judgements`: for each running patch what its files say: `none`, `all`, `in_doubt`.
+    `judgements`: for each running patch what its files say: `none`, `all`, `in_doubt`. `shown`: what lost
+    commands and processes had shown, by the ids of their calls; one that had shown nothing is left out.
     """
 
     judgements: Mapping[str, str] = field(default_factory=dict)
@@ -384,6 +386,7 @@ class TookOver:
     """For a portable session with unsaved changes: their snapshot, if this machine can make it."""
     abandoned: str = ""
     """The person who gave these changes up; empty if nobody has."""
+    shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 
-from orchestrator.broker.records import Claim, SqEntry
+from orchestrator.broker.errors import Corrupt, DamagedEntry
+from orchestrator.broker.records import Claim, SqEntry, StoredEvent
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls import CustomWork, MergeWork, PatchWork, RunnableWork, spec_of, work_of
+from orchestrator.core.calls import CustomWork, ExecWork, MergeWork, PatchWork, RunnableWork, spec_of, work_of
+from orchestrator.core.calls.exec import Shown
 from orchestrator.core.decide.draft import Note
-from orchestrator.core.decide.process import unknown_end
+from orchestrator.core.decide.process import lost_processes, unknown_end
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.processes import Process
@@ -22,8 +26,11 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import parse_submission, short_id
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import UNSET, JsonObject
+from orchestrator.runtime.patience import patiently
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import FolderFaults
+from orchestrator.tools.exec.capture import Capture
+from orchestrator.tools.exec.output import MODEL_BYTES, for_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,87 @@ async def _with_record(ports: Ports, state: State, call: Call) -> Call:
         return call
     await ports.texts.fetch(TreeId(state.facts.tree_id), needed)
     return replace(call, work=work_of({**spec, name: resolve(spec[name], ports.texts.get)}))
+
+
+_PAGE = 500
+_BEGIN, _DELTA = b'"exec_command_begin"', b'"exec_command_output_delta"'
+MOST_SHOWN = 64
+"""Lost commands and processes whose output is kept; a commit is bounded."""
+MOST_SHOWN_BYTES = 32 << 10
+"""Bytes of output that all of them share; one has no more than any command's output has."""
+
+
+async def shown_by_lost(ports: Ports, state: State, claim: Claim) -> dict[str, Shown]:
+    """What commands and processes of lost workers had shown to clients; nobody else knows of their output."""
+    running = state.task.running if state.task is not None else ()
+    calls = [
+        call.call_id for call in running if call.epoch != claim.epoch and isinstance(call.work, ExecWork)
+    ]
+    calls += [process.call_id for process in lost_processes(state.processes.living, claim.epoch)]
+    if not calls:
+        return {}
+    what = f"session {claim.session}: what its commands had shown"
+    try:
+        return await patiently(lambda: _shown(ports, claim, calls), ports.sleep, what)
+    except (DamagedEntry, Corrupt):
+        return dict.fromkeys(calls, Shown(whole=False))
+
+
+async def _shown(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[str, Shown]:
+    begun = await _beginnings(ports, claim, calls)
+    heard = {call_id: _Heard() for call_id in calls[:MOST_SHOWN]}
+    after = min(begun.get(call_id, 0) for call_id in calls)
+    while page := await ports.broker.read_eq(claim.session, after, _PAGE):
+        after = page[-1].n
+        for event in page:
+            told = _told(event, _DELTA)
+            if told.get("call_id") in heard and event.n > begun.get(told["call_id"], 0):
+                heard[told["call_id"]].add(told["stream"], b64decode(told["chunk"]))
+    most = min(MODEL_BYTES, MOST_SHOWN_BYTES // len(heard))
+    found = {call_id: one.shown(most, whole=call_id in begun) for call_id, one in heard.items()}
+    return found | {call_id: Shown(whole=False) for call_id in calls[MOST_SHOWN:]}
+
+
+async def _beginnings(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[str, int]:
+    """The number of the event with which each command began; one that is not kept any more has none."""
+    begun: dict[str, int] = {}
+    before: int | None = None
+    while len(begun) < len(set(calls)):
+        page = await ports.broker.read_eq_back(claim.session, before, _PAGE)
+        for event in page:
+            call_id = _told(event, _BEGIN).get("call_id", "")
+            if call_id in calls:
+                begun.setdefault(call_id, event.n)
+        if len(page) < _PAGE:
+            break
+        before = page[-1].n
+    return begun
+
+
+def _told(event: StoredEvent, kind: bytes) -> JsonObject:
+    """The message of an event of this kind; an empty one for an event of another."""
+    if kind not in event.payload:
+        return {}
+    message: JsonObject = orjson.loads(event.payload)["msg"]
+    return message if message["type"] == kind.decode().strip('"') else {}
+
+
+class _Heard:
+    """The output of one command, as its events told it; of a long one the beginning and the end."""
+
+    def __init__(self) -> None:
+        self._streams = {name: Capture(_KEPT_BYTES) for name in ("stdout", "stderr", "both")}
+
+    def add(self, stream: str, data: bytes) -> None:
+        self._streams[stream].add(data)
+        self._streams["both"].add(data)
+
+    def shown(self, most: int, *, whole: bool) -> Shown:
+        out, err, both = (for_model(capture.kept(), most) for capture in self._streams.values())
+        return Shown(out, err, both, whole)
+
+
+_KEPT_BYTES = 8 * MODEL_BYTES
 
 
 def drained_call(call: Call, elapsed_s: float) -> c.CallFinished:

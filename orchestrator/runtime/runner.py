@@ -43,7 +43,7 @@ from orchestrator.runtime.defects import (
     passed_over,
     tries,
 )
-from orchestrator.runtime.intake import judged_running
+from orchestrator.runtime.intake import judged_running, shown_by_lost
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import Cache, Loaded, load
 from orchestrator.runtime.log import log
@@ -180,7 +180,8 @@ class Runner:
         judgements = await judged_running(self._ports, state, self.claim, self._workspace)
         if judgements is not None:
             unsaved = await self._ports.folders.has(state) if state.workspace.unsaved is not None else None
-            self._arrivals.push(c.TookOver(judgements, unsaved, self._claimed.abandoned))
+            shown = await shown_by_lost(self._ports, state, self.claim)
+            self._arrivals.push(c.TookOver(judgements, unsaved, self._claimed.abandoned, shown))
         if self._ports.observer is not None:
             took_over = judgements is not None
             self._ports.observer.began(self.claim, state, took_over=took_over)

@@ -18,6 +18,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import ApplyPatch, Exec, RunnableWork
+from orchestrator.core.calls.exec import Shown
 from orchestrator.core.commit_parts import Approval, Timer
 from orchestrator.core.decide import decide
 from orchestrator.core.decide.draft import Decision, Draft
@@ -316,10 +317,10 @@ class Session:
             pieces += 1
         return pieces
 
-    def is_taken_over(self, **judgements: str) -> Seen:
-        """The worker dies; the next claim finds what it left."""
+    def is_taken_over(self, shown: Mapping[str, Shown] | None = None, /, **judgements: str) -> Seen:
+        """The worker dies; the next claim finds what it left, and what its commands had `shown`."""
         self.epoch += 1
-        return self.happens(c.TookOver(judgements))
+        return self.happens(c.TookOver(judgements, shown=shown or {}))
 
     def fires(self, id: str, generation: int | None = None) -> Seen:
         """A timer's time comes."""

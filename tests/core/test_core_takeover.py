@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.core.calls.exec import Shown
 from orchestrator.core.commands import TaskRefused
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.takeover import IN_DOUBT
@@ -68,6 +69,29 @@ def test_command_that_was_running_is_in_doubt_and_never_run_again() -> None:
     assert "c1" in seen.one("warning")["message"]
     assert session.output_of("c1") == IN_DOUBT
     assert session.owes() == (OweRequest(),)
+
+
+def test_output_that_a_lost_command_had_shown_is_kept() -> None:
+    session = running_command()
+    seen = session.is_taken_over({"c1": Shown("out", "err", "outerr")})
+    end = seen.one("exec_command_end")
+    assert (end["stdout"], end["stderr"]) == ("out", f"{IN_DOUBT}\nerr")
+    assert end["aggregated_output"] == session.output_of("c1")
+    assert session.output_of("c1") == f"{IN_DOUBT}; its output until then:\nouterr"
+    assert seen.one("warning")["message"] == f"call c1 is {IN_DOUBT}"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "what it had shown until then is not kept any more"),
+        ("end", "its output until then, of which the beginning is lost:\nend"),
+    ],
+)
+def test_output_that_no_queue_has_any_more_is_said_to_be_lost(text: str, told: str) -> None:
+    session = running_command()
+    session.is_taken_over({"c1": Shown(text, "", text, whole=False)})
+    assert session.output_of("c1") == f"{IN_DOUBT}; {told}"
 
 
 def test_takeover_by_the_same_claim_changes_nothing() -> None:

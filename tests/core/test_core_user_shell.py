@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls.exec import StrictRule
+from orchestrator.core.calls.exec import Shown, StrictRule
 from orchestrator.core.compaction import newest_texts, user_turns
 from orchestrator.core.outstanding import AssessCall, RunCall
 from orchestrator.core.phases import TaskPhase, task_phase
@@ -103,8 +103,10 @@ def test_interrupted_command_says_so_to_the_model_and_the_person() -> None:
 def test_command_that_its_worker_lost_is_in_doubt_and_the_task_is_over() -> None:
     session = Session()
     begun(session)
-    seen = session.is_taken_over()
+    seen = session.is_taken_over({CALL: Shown("seen", "", "seen")})
     assert seen.types == ["exec_command_end", "warning", "task_complete"]
+    assert seen.one("exec_command_end")["stdout"] == "seen"
+    assert "; its output until then:\nseen\n</result>" in session.texts()[0]
     assert seen.one("exec_command_end")["exit_code"] == -1
     assert seen.one("exec_command_end")["source"] == "user_shell"
     assert "in doubt" in session.texts()[0]

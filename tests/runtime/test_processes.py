@@ -102,6 +102,9 @@ async def test_next_holder_finds_the_process_gone(harness: Harness) -> None:
     lost = harness.runner(await harness.claimed(session))
     running = asyncio.create_task(lost.run())
     await harness.until(session, "task_complete")
+    said = {"call_id": "c1", "stream": "stderr", "chunk": "c2VydmVz"}
+    harness.tools.lasting_deltas["c1"]({"type": "exec_command_output_delta", **said})
+    await harness.until(session, "exec_command_output_delta")
     lost.lose(fenced=True)
     assert await running is Ended.LOST
     assert harness.tools.killed == ["process 1"], "the claim is over when this is proved"
@@ -110,6 +113,7 @@ async def test_next_holder_finds_the_process_gone(harness: Harness) -> None:
     assert await harness.run(session) is Ended.PARKED
     (end,) = await harness.logged_events(session, "exec_command_end")
     assert (end["exit_code"], end["process_id"]) == (-1, "1")
+    assert end["aggregated_output"].endswith("; its output until then:\nserves")
 
 
 async def test_shutdown_is_complete_behind_the_end_of_the_process(harness: Harness) -> None:

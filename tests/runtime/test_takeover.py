@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
+from orchestrator.tools.exec.output import MODEL_BYTES
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, hasty_broker, open_broker
@@ -43,6 +45,66 @@ async def test_a_command_of_a_lost_worker_is_in_doubt_and_is_not_run_again(harne
     assert (end["exit_code"], end["stderr"][:8]) == (-1, "in doubt")
     (warning,) = await harness.logged_events(session, "warning")
     assert "c1" in warning["message"]
+
+
+async def lost_while_showing(harness: Harness, session: SessionId, *said: bytes) -> None:
+    """A worker is lost behind a command that has shown all this."""
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    harness.tools.deltas["c1"] = [b64encode(data).decode() for data in said]
+    await harness.say(session)
+    runner = harness.runner(await harness.claimed(session, "lost"))
+    task = asyncio.create_task(runner.run())
+    for _ in said:
+        await harness.until(session, "exec_command_output_delta")
+    runner.lose()
+    assert await task is Ended.LOST
+    await holder_died(harness.broker, session)
+
+
+async def test_output_that_was_seen_of_a_lost_command_is_in_the_log_and_told_to_the_model(
+    harness: Harness,
+) -> None:
+    session = await harness.session()
+    await lost_while_showing(harness, session, b"first \xc3", b"\xbc\nlast\n")
+    assert await harness.run(session) is Ended.PARKED
+    (end,) = await harness.logged_events(session, "exec_command_end")
+    assert end["stdout"] == "first \N{LATIN SMALL LETTER U WITH DIAERESIS}\nlast\n"
+    told = harness.models.outputs()["c1"]
+    assert told.startswith("in doubt")
+    assert told.endswith("; its output until then:\n" + end["stdout"])
+
+
+async def test_output_of_a_lost_command_is_bounded_as_any_output(harness: Harness) -> None:
+    session = await harness.session()
+    await lost_while_showing(harness, session, b"begin\n", *[b"x" * 4000 + b"\n"] * 40, b"end\n")
+    assert await harness.run(session) is Ended.PARKED
+    told = harness.models.outputs()["c1"]
+    assert len(told) < MODEL_BYTES + 500
+    assert "begin\n" in told
+    assert told.endswith("end\n")
+    assert "[... omitted" in told
+
+
+async def test_output_that_the_event_queue_does_not_keep_is_said_to_be_lost(harness: Harness) -> None:
+    session = await harness.session()
+    await lost_while_showing(harness, session, b"gone")
+    await harness.broker.command("DEL", harness.broker.keys.eq(session))
+    assert await harness.run(session) is Ended.PARKED
+    assert harness.models.outputs()["c1"].endswith("what it had shown until then is not kept any more")
+
+
+async def test_output_of_an_earlier_command_of_the_same_id_is_not_the_lost_ones(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.deltas["c1"] = [b64encode(b"earlier").decode()]
+    await harness.say(session)
+    assert await harness.run(session) is Ended.PARKED
+    await harness.until(session, "task_complete")
+    await lost_while_showing(harness, session, b"later")
+    assert await harness.run(session) is Ended.PARKED
+    first, second = await harness.logged_events(session, "exec_command_end")
+    assert (first["exit_code"], second["stdout"]) == (0, "later")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,30 @@ DESTRUCTIVE_REASON = "the command looks destructive"
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """The output that clients saw of a command whose end nobody saw, cut to what an output may have."""
+
+    stdout: str = ""
+    stderr: str = ""
+    text: str = ""
+    """Both in their order, as the model reads them."""
+    whole: bool = True
+    """Whether its beginning was still kept."""
+
+    def behind(self, text: str) -> str:
+        """What is known of the command: `text`, and its output behind it."""
+        if not self.text:
+            return text if self.whole else f"{text}; what it had shown until then is not kept any more"
+        told = (
+            "its output until then" if self.whole else "its output until then, of which the beginning is lost"
+        )
+        return f"{text}; {told}:\n{self.text}"
+
+
+NOTHING_SHOWN = Shown()
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A simple command of a script, up to the first word of which only the shell knows what it becomes.
 
@@ -304,19 +328,13 @@ class ExecWork:
             }
         )
 
-    def broken_off(self, call_id: CallId, text: str, after_s: float = 0.0) -> ExecCommandEnd:
-        """The end of a command of which only `text` is known: never started, killed, or in doubt."""
-        return ExecCommandEnd(
-            call_id=call_id,
-            process_id=self.process_id,
-            source=self.source,
-            stdout="",
-            stderr=text,
-            aggregated_output=text,
-            exit_code=-1,
-            duration=Duration.cut(after_s),
-            formatted_output=text,
-        )
+    def broken_off(
+        self, call_id: CallId, text: str, after_s: float = 0.0, shown: Shown = NOTHING_SHOWN
+    ) -> ExecCommandEnd:
+        """The end of a command of which only `text` is known, and what it had `shown`: never started, killed,
+        or in doubt.
+        """
+        return unseen_end(call_id, self.process_id, self.source, text, after_s, shown)
 
     def remembered(self, settings: TurnSettings) -> Remembered:
         keys = short_keys(self.keys)
@@ -329,6 +347,29 @@ class ExecWork:
         """The line that a helper's asker sees while the command runs."""
         words = (word if isinstance(word, str) else "[a long text]" for word in self.command)
         return f"runs {' '.join(words)}"
+
+
+def unseen_end(
+    call_id: CallId,
+    process_id: str | None,
+    source: ExecCommandSource | None,
+    text: str,
+    after_s: float = 0.0,
+    shown: Shown = NOTHING_SHOWN,
+) -> ExecCommandEnd:
+    """The end of a command that nobody saw: `text` says why, and `shown` is what clients had seen of it."""
+    whole = shown.behind(text)
+    return ExecCommandEnd(
+        call_id=call_id,
+        process_id=process_id,
+        source=source,
+        stdout=shown.stdout,
+        stderr=f"{text}\n{shown.stderr}" if shown.stderr else text,
+        aggregated_output=whole,
+        exit_code=-1,
+        duration=Duration.cut(after_s),
+        formatted_output=whole,
+    )
 
 
 def unconfined_key(key: str) -> str:

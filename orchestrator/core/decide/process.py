@@ -11,12 +11,14 @@ stops is over before that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.calls import ExecWork
+from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown, unseen_end
 from orchestrator.core.calls.process import Lasting, StdinWork, WriteStdin, cut_output, look_output
 from orchestrator.core.commands import CallFinished, ProcessEnd, ProcessFinished
 from orchestrator.core.context import PROCESS_GONE
@@ -36,7 +38,6 @@ from orchestrator.core.processes import (
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import written
 
 WORKER_LOST = "its worker was lost"
@@ -178,13 +179,23 @@ def _over(draft: Draft, over: ProcessEnd) -> None:
         draft.add(e.event(process.turn, over.end))
 
 
-def lose(draft: Draft, lost: Sequence[Process], why: str, over: ProcessEnd | None = None) -> None:
-    """Processes are gone with their worker: their clients are told, and the model."""
+def lose(
+    draft: Draft,
+    lost: Sequence[Process],
+    why: str,
+    over: ProcessEnd | None = None,
+    shown: Mapping[str, Shown] = MappingProxyType({}),
+) -> None:
+    """Processes are gone with their worker: their clients are told, and the model.
+
+    The model has read a part of what they had `shown`, and nobody knows which: the ends alone repeat it.
+    """
     if not lost:
         return
     lines = [f"process {one.number} ({one.command}) is gone: {why}" for one in lost]
     for process, line in zip(lost, lines, strict=True):
-        ended = over.end if over is not None else unknown_end(process, line)
+        seen = shown.get(process.call_id, NOTHING_SHOWN)
+        ended = over.end if over is not None else unknown_end(process, line, seen)
         draft.add(e.event(process.turn, ended), f.ProcessOver(process.number))
     message = "\n".join(lines)
     draft.add(e.event(draft.task_id or lost[0].turn, ev.WarningEvent(message=message)))
@@ -195,18 +206,9 @@ def lose(draft: Draft, lost: Sequence[Process], why: str, over: ProcessEnd | Non
         draft.add(f.AgentChanged({"evidence": "presumed"}))
 
 
-def unknown_end(process: Process, text: str) -> ev.ExecCommandEnd:
-    """The end of a process whose output is lost."""
-    return ev.ExecCommandEnd(
-        call_id=process.call_id,
-        process_id=str(process.number),
-        stdout="",
-        stderr=text,
-        aggregated_output=text,
-        exit_code=-1,
-        duration=Duration.cut(0.0),
-        formatted_output=text,
-    )
+def unknown_end(process: Process, text: str, shown: Shown = NOTHING_SHOWN) -> ev.ExecCommandEnd:
+    """The end of a process that nobody saw; `shown` is what clients had seen of it."""
+    return unseen_end(process.call_id, str(process.number), None, text, shown=shown)
 
 
 def say_to_model(draft: Draft, text: str, id: SubmissionId) -> None:

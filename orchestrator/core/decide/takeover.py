@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.calls import CopyWork, CustomWork, MergeWork, PatchWork, RunnableWork
+from orchestrator.core.calls import CopyWork, CustomWork, ExecWork, MergeWork, PatchWork, RunnableWork
+from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.draft import DoesNotFit, Draft
@@ -48,7 +49,7 @@ def refused(draft: Draft, command: TaskRefused) -> None:
 def took_over(draft: Draft, command: TookOver) -> None:
     """Takes over from a lost holder: what it had begun is void, in doubt, or shown to be done."""
     processes = lost_processes(draft.state.processes.living, draft.moment.epoch)
-    lose(draft, processes, WORKER_LOST)
+    lose(draft, processes, WORKER_LOST, shown=command.shown)
     task = draft.state.task
     if draft.state.facts.portable is not None:
         running = [call for call in task.running if call.epoch != draft.moment.epoch] if task else []
@@ -64,7 +65,8 @@ def took_over(draft: Draft, command: TookOver) -> None:
         draft.add(f.AgentChanged({"evidence": "presumed"}))
     for call in task.running:
         if call.epoch != draft.moment.epoch:
-            _judge(draft, call, command.judgements.get(call.call_id, "in_doubt"))
+            judgement = command.judgements.get(call.call_id, "in_doubt")
+            _judge(draft, call, judgement, command.shown.get(call.call_id, NOTHING_SHOWN))
     task = draft.state.task
     if task is not None and task.stopping:
         all_stopped(draft, {})
@@ -75,7 +77,7 @@ def took_over(draft: Draft, command: TookOver) -> None:
         response_broken(draft, lost)
 
 
-def _judge(draft: Draft, call: Call, judgement: str) -> None:
+def _judge(draft: Draft, call: Call, judgement: str, shown: Shown) -> None:
     work = call.work
     if draft.state.facts.portable is not None:
         judgement = _judged_by_folder(draft, call)
@@ -87,9 +89,15 @@ def _judge(draft: Draft, call: Call, judgement: str) -> None:
         close(draft, call, work.summary, events=(work.found_done(call.call_id),), baselines=baselines)
     else:
         text = _in_doubt(draft, call)
-        ends = (work.broken_off(call.call_id, text),) if isinstance(work, RunnableWork) else ()
-        close(draft, call, text, events=ends)
+        close(draft, call, shown.behind(text), events=_end_in_doubt(call, text, shown))
         draft.event(ev.WarningEvent(message=f"call {call.call_id} is {text}"))
+
+
+def _end_in_doubt(call: Call, text: str, shown: Shown) -> tuple[ev.EventModel, ...]:
+    work = call.work
+    if isinstance(work, ExecWork):
+        return (work.broken_off(call.call_id, text, shown=shown),)
+    return (work.broken_off(call.call_id, text),) if isinstance(work, RunnableWork) else ()
 
 
 def _judged_by_folder(draft: Draft, call: Call) -> str:

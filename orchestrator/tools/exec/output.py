@@ -14,9 +14,11 @@ MODEL_BYTES = 10 * 1024
 MODEL_LINES = 256
 
 
-def for_model(aggregated: bytes) -> str:
-    """At most 10 KiB and 256 lines, half from the start and half from the end, as valid text."""
-    return _shorten(aggregated.decode("utf-8", "replace"))
+def for_model(aggregated: bytes, most: int = MODEL_BYTES) -> str:
+    """At most 10 KiB, or `most` bytes, and 256 lines, half from the start and half from the end, as valid
+    text.
+    """
+    return _shorten(aggregated.decode("utf-8", "replace"), most)
 
 
 def formatted_output(finished: Finished) -> str:
@@ -39,27 +41,27 @@ def model_output(finished: Finished) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
-def _shorten(text: str) -> str:
+def _shorten(text: str, most: int = MODEL_BYTES) -> str:
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     size = len(text.encode())
-    if size <= MODEL_BYTES and len(lines) <= MODEL_LINES:
+    if size <= most and len(lines) <= MODEL_LINES:
         return text
     half = MODEL_LINES // 2
     if len(lines) > MODEL_LINES:
         left_out = f"{len(lines) - MODEL_LINES} of {len(lines)} lines"
         head, tail = "\n".join(lines[:half]), "\n".join(lines[-half:])
     else:
-        left_out = f"{size - MODEL_BYTES} of {size} bytes"
+        left_out = f"{size - most} of {size} bytes"
         head = tail = text
     marker = f"\n[... omitted {left_out} ...]\n\n"
-    return _join(head, marker, tail)
+    return _join(head, marker, tail, most)
 
 
-def _join(head: str, marker: str, tail: str) -> str:
+def _join(head: str, marker: str, tail: str, most: int) -> str:
     """Head and tail cut to the bytes that the marker leaves, never inside a character."""
-    first = head.encode()[: MODEL_BYTES // 2].decode("utf-8", "ignore")
-    room = MODEL_BYTES - len(first.encode()) - len(marker.encode())
+    first = head.encode()[: most // 2].decode("utf-8", "ignore")
+    room = most - len(first.encode()) - len(marker.encode())
     last = tail.encode()[-room:].decode("utf-8", "ignore")
     return first + marker + last
