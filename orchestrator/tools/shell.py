@@ -31,7 +31,7 @@ from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.commands.parsed import parsed_cmd
-from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, obeys_its_folder, unreadable
+from orchestrator.tools.commands.safety import dangers, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
 from orchestrator.tools.confinement import confinement_of, roots_of
 from orchestrator.tools.exec.command import Command, Finished
@@ -165,14 +165,15 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
     rules = config.rules.of(Path(task.settings.cwd)).rules
     # Looked up once: it is a hundred looks at the file system.
     confinement = confinement_of(state, config, sandboxed=True)
+    dangerous, unreadable = dangers(request.command)
     return Exec(
         command=request.command,
         cwd=cwd,
         parsed_cmd=tuple(parsed_cmd(request.command)),
         key=_key(request, cwd),
         safe=_is_safe(request, cwd, state, config),
-        dangerous=is_dangerous(request.command),
-        unreadable=unreadable(request.command),
+        dangerous=dangerous,
+        unreadable=unreadable,
         escalated=request.escalated,
         justification=request.justification,
         confinable=_can_confine(confinement, config),

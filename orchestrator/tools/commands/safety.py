@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from orchestrator.tools.commands.bash import Word, beginnings_or_fault, command_beginnings, read_plain, unwrap
+from orchestrator.tools.commands.bash import Word, beginnings_or_fault, read_plain, unwrap
 from orchestrator.tools.commands.guards import GUARDS
 
 _SYSTEM_FOLDERS: Final = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
@@ -70,28 +70,22 @@ def obeys_its_folder(argv: Sequence[str]) -> bool:
     return plain is None or any(system_program(command[0].text) in _OBEYING for command in plain.commands)
 
 
-def is_dangerous(argv: Sequence[str]) -> bool:
-    """Whether the command forces a deletion, or discards changes that git has not recorded.
+def dangers(argv: Sequence[str]) -> tuple[bool, str]:
+    """Whether the command forces a deletion, or discards changes that git has not recorded; and why unread.
 
-    Also behind sudo and its like and in a shell's script, plain or not. A script that
-    cannot be read is asked about as well, for a reason of its own: `unreadable`.
+    Also behind sudo and its like and in a shell's script, plain or not. The second is the reason why a
+    script of it cannot be read, empty if all of it was: such a command is asked about for that reason. Both
+    are of one reading, because the next may find a reader where this one lost it.
     """
     command = without_runners(argv)
     script = unwrap(command)
     if script is None:
-        return _destroys(command)
-    return any(is_dangerous(beginning) for beginning in command_beginnings(script) or ())
-
-
-def unreadable(argv: Sequence[str]) -> str:
-    """The reason why a script of the command cannot be read; empty if all of it is."""
-    script = unwrap(without_runners(argv))
-    if script is None:
-        return ""
+        return _destroys(command), ""
     found = beginnings_or_fault(script)
     if isinstance(found, str):
-        return found
-    return next(filter(None, map(unreadable, found)), "")
+        return False, found
+    below = [dangers(beginning) for beginning in found]
+    return any(destroys for destroys, _ in below), next((fault for _, fault in below if fault), "")
 
 
 def _is_safe_command(command: Sequence[Word]) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.commands.safety import is_dangerous, is_known_safe, unreadable
+from orchestrator.tools.commands.safety import dangers, is_known_safe
 
 SAFE = [
     "ls",
@@ -436,7 +436,7 @@ NOT_DANGEROUS = [
 
 @pytest.mark.parametrize("argv", DANGEROUS)
 def test_a_forced_deletion_or_reset_is_dangerous(argv: list[str]) -> None:
-    assert is_dangerous(argv)
+    assert dangers(argv)[0]
     assert not is_known_safe(argv)
 
 
@@ -445,12 +445,12 @@ def test_danger_is_found_anywhere_in_a_script(script: str) -> None:
     for shell in (["bash", "-lc"], ["/bin/sh", "-c"]):
         command = [*shell, script]
         # One that is too involved may hide anything: it is asked about as well.
-        assert is_dangerous(command) or unreadable(command)
+        assert any(dangers(command))
 
 
 @pytest.mark.parametrize("argv", NOT_DANGEROUS)
 def test_words_that_only_look_like_danger_are_not(argv: list[str]) -> None:
-    assert not is_dangerous(argv)
+    assert dangers(argv) == (False, "")
 
 
 NAMES = "ls cat rm git sudo find rg sed env bash -c -lc -f -rf reset status . a;rm $x *"
@@ -460,12 +460,12 @@ NAMES = "ls cat rm git sudo find rg sed env bash -c -lc -f -rf reset status . a;
 @given(st.lists(st.sampled_from(NAMES.split()), max_size=6))
 def test_no_command_is_both_safe_and_dangerous(words: list[str]) -> None:
     for argv in (words, ["bash", "-lc", " ".join(words)], ["bash", "-c", "; ".join(words)]):
-        assert not (is_known_safe(argv) and is_dangerous(argv))
+        assert not (is_known_safe(argv) and dangers(argv)[0])
 
 
 @pytest.mark.parametrize("script", ["sudo " * 25_000, "bash -c '" * 10_000, "a|" * 60_000, "(" * 120_000])
 def test_a_hostile_script_is_judged_in_bounded_time(script: str) -> None:
     started = time.thread_time()
     assert not is_known_safe(["bash", "-lc", script])
-    is_dangerous(["bash", "-lc", script])
+    dangers(["bash", "-lc", script])
     assert time.thread_time() - started < 2
