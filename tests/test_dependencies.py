@@ -6,8 +6,11 @@ import ast
 import re
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from collections.abc import Iterator
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 OWN = frozenset({"orchestrator", "workers"})
@@ -55,3 +58,46 @@ def test_every_imported_package_is_declared() -> None:
     }
     assert lacking == {}
     assert {"httpx2", "yaml", "jwt"} <= set(imported)
+
+
+def _locked(name: str) -> dict[str, str]:
+    """The lines of a lock file, each by the name of its package."""
+    lines = (ROOT / name).read_text().splitlines()
+    pins = [line for line in lines if line and not line.startswith((" ", "#"))]
+    return {_normal(pin.partition("==")[0]): pin for pin in pins}
+
+
+def _here(lock: dict[str, str]) -> set[str]:
+    """The packages of a lock file for this Python, on this machine."""
+    markers = {name: Requirement(pin).marker for name, pin in lock.items()}
+    return {name for name, marker in markers.items() if marker is None or marker.evaluate()}
+
+
+def _needed(line: str, seen: set[tuple[str, str]]) -> Iterator[str]:
+    """A package, and all that it needs here, by the declarations of what is installed."""
+    wanted = Requirement(line)
+    for extra in ("", *wanted.extras):
+        key = (_normal(wanted.name), extra)
+        if key in seen:
+            continue
+        seen.add(key)
+        yield key[0]
+        for other in distribution(wanted.name).requires or ():
+            marker = Requirement(other).marker
+            if marker is None or marker.evaluate({"extra": extra}):
+                yield from _needed(other, seen)
+
+
+def test_lock_of_the_product_has_all_that_it_needs_and_nothing_that_only_tests_need() -> None:
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    seen = set[tuple[str, str]]()
+    markers = {line: Requirement(line).marker for line in lines}
+    here = [line for line, marker in markers.items() if marker is None or marker.evaluate()]
+    assert {name for line in here for name in _needed(line, seen)} == _here(_locked("requirements.lock"))
+
+
+def test_lock_of_the_tests_has_the_packages_of_the_product_in_the_same_versions() -> None:
+    product, tests = _locked("requirements.lock"), _locked("requirements-dev.lock")
+    assert {name: tests.get(name) for name in product} == product
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"]
+    assert {_normal(Requirement(line).name) for line in declared} <= set(tests)

@@ -15,7 +15,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -119,7 +121,9 @@ def _shown(stage: Stage, environ: dict[str, str], story: Story, colours: bool) -
     diffs += [("diff", story.root, str(role.number)) for role in story.surveyors[:1]]
     applied = ("apply", story.root, "--to", str(stage.workspace))
     asked = [*diffs, applied, ("verify", story.root, "--workspaces")]
-    return [_run(stage, environ, words) for words in asked]
+    # They read the log and the packs, and one alone writes, into the clone: in any order they say the same.
+    with ThreadPoolExecutor(max_workers=len(asked)) as together:
+        return list(together.map(partial(_run, stage, environ), asked))
 
 
 def _run(stage: Stage, environ: dict[str, str], words: Sequence[str]) -> Shown:
