@@ -259,6 +259,40 @@ async def test_follower_hears_of_a_gap_though_it_has_seen_events(broker: Broker)
     assert [item.entry.seq for item in replayed if isinstance(item, Replayed)] == [3, 4, 5]
 
 
+async def test_follower_gets_what_happens_while_the_log_fills_its_gap(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await working(broker)
+    at = await commits(broker, held, 4)
+    session = held.claim.session
+    (first,) = await take(broker, session, BEGINNING, 1)
+    assert isinstance(first, Followed)
+    await broker.command("XTRIM", broker.keys.eq(session), "MINID", "4-0")
+    read = broker.read_rollout
+
+    async def read_before_the_commit(*place: Any) -> Any:
+        nonlocal at
+        found = await read(*place)
+        at = await commits_after(broker, held, at, 1)
+        return found
+
+    monkeypatch.setattr(broker, "read_rollout", read_before_the_commit)
+    following = follow(broker, session, first.cursor)
+    async with aclosing(following):
+        told = [await anext(following)]
+        while not isinstance(told[-1], CaughtUp):
+            told.append(await anext(following))
+        monkeypatch.setattr(broker, "read_rollout", read)
+        at = await commits_after(broker, held, at, 1)
+        live: list[StoredEvent] = []
+        while not live or live[-1].seq < at.seq:
+            found = await anext(following)
+            assert isinstance(found, Followed)
+            live += found.events
+    replayed = [item.entry.seq for item in told if isinstance(item, Replayed)]
+    assert replayed + [event.seq for event in live] == list(range(2, at.seq + 1))
+
+
 async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(broker: Broker) -> None:
     held = await working(broker)
     await commits(broker, held, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from orchestrator.core import commands as c
@@ -277,6 +278,20 @@ def test_new_input_replaces_the_task_and_not_its_processes() -> None:
     assert not session.state.processes.stopping
 
 
+def test_interrupt_of_a_task_that_input_replaces_kills_its_processes_too() -> None:
+    session = keeping()
+    session.asks_for("c2")
+    session.runs("c2")
+    session.say("instead", "u2")
+    assert session.task.stopping == "replaced"
+    assert FollowProcess(1, 1, True) not in session.owes()
+    session.interrupt()
+    assert FollowProcess(1, 1, True) in session.owes()
+    ended(session, 1, 137)
+    session.stopped()
+    assert living(session) == []
+
+
 def test_process_whose_call_is_stopped_meanwhile_is_stopped_as_well() -> None:
     session = Session()
     session.say("go", "u1")
@@ -461,3 +476,20 @@ def test_agents_process_that_is_lost_while_a_turn_runs_leaves_its_end_presumed()
     child.finishes("c1", "running", keeps=True)
     child.is_taken_over()
     assert child.state.tree.evidence == "presumed"
+
+
+def test_idle_agents_process_that_is_lost_while_its_root_closes_leaves_its_end_presumed() -> None:
+    tree, (child,) = a_family()
+    starts(child)
+    child.finishes("c1", "running", keeps=True)
+    answers(child)
+    tree.settle()
+    tree.root.shutdown()
+    tree.settle()
+    assert not is_over(child)
+    seen = child.is_taken_over()
+    assert is_over(child)
+    assert child.state.tree.evidence == "presumed"
+    assert seen.decision.tree is not None
+    told = [orjson.loads(sent.payload) for sent in seen.decision.tree.outbox if sent.kind == "ended"]
+    assert [one["evidence"] for one in told] == ["presumed"]

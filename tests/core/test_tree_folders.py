@@ -121,6 +121,23 @@ def test_parent_of_a_finished_agent_is_told_how_much_it_has_changed() -> None:
     assert [pack.name for pack in offer.packs] == [PACK.name, "tree/workspaces/child/1.pack"]
 
 
+def test_offer_of_a_folder_that_was_packed_anew_has_the_packs_of_what_the_agent_began_with() -> None:
+    tree = portable_tree()
+    child = tree.root.spawns("work")
+    tree.root.awaits()
+    tree.settle()
+    child.happens(FolderMade("m1", child.state.workspace.snapshot))
+    whole = Pack("tree/workspaces/child/1.pack", "1" * 64, 10, whole=True)
+    child.happens(
+        FolderChanged(SnapshotId("t1"), SnapshotId("s0"), whole, FileCounts(1, 0, 0), ("a",), (), 1)
+    )
+    assert child.state.workspace.packs == (whole,)
+    answers(child)
+    tree.settle()
+    offer = tree.root.state.workspace.offered["1"]
+    assert (offer.base, offer.packs) == ("s0", (PACK, whole)), "a merge reads the base too"
+
+
 def test_agents_of_a_folder_of_one_machine_offer_nothing() -> None:
     tree = a_tree()
     child = tree.root.spawns("work")

@@ -452,3 +452,21 @@ def test_word_of_a_newer_version_changes_nothing() -> None:
     before = child.state
     child.happens(c.MailArrived("hologram", {"from": {"agent_id": 0}}, "m9", 9))
     assert child.state == before
+
+
+def test_old_result_that_is_read_leaves_a_child_ready_that_has_worked_since() -> None:
+    tree, (child,) = a_family()
+    answers(child, "1" * 40_000)
+    child.say("once more", "u9")
+    answers(child, "2" * 40_000)
+    tree.root.awaits()
+    tree.settle()
+    assert [mail.content["turn"] for mail in tree.root.state.tree.inbox] == [2], (
+        "one await carries one of them"
+    )
+    assert tree.root.state.tree.children[child.id].status == statuses(tree)[1] == "ready"
+    tree.root.awaits(call_id="again")
+    tree.settle()
+    assert tree.root.state.tree.inbox == ()
+    assert tree.root.state.tree.children[child.id].status == statuses(tree)[1] == "idle"
+    tree.check()

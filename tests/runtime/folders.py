@@ -76,6 +76,10 @@ class ScriptedFolders:
         self.asked.append("writing")
         self._written += 1
 
+    def writes(self) -> None:
+        """A process of the session writes to the folder: no call does."""
+        self._written += 1
+
     async def changed(
         self,
         state: State,

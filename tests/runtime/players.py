@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.calls import ApplyPatch, Exec, PatchWork, UserInputWork
+from orchestrator.core.calls import ApplyPatch, Exec, PatchWork, StdinWork, UserInputWork, WriteStdin
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.process import unknown_end
@@ -145,6 +145,8 @@ class ScriptedTools:
             return _patch(arguments)
         if call.name == "request_user_input":
             return UserInputWork(tuple(arguments["questions"]))
+        if call.name == "write_stdin":
+            return WriteStdin(arguments.get("session_id", 1), "", 250, 100)
         return Exec(
             tuple(arguments["command"]),
             "/tmp",
@@ -173,6 +175,10 @@ class ScriptedTools:
         if call.name == "exec_command":
             self.lasting_deltas[call.call_id] = site.lasting_deltas
             return CallFinished(call.call_id, "running", keeps=True)
+        if isinstance(call.work, StdinWork):
+            (process,) = [one for one in site.state.processes.living if one.number == call.work.number]
+            over = ProcessEnd(process.number, unknown_end(process, "bye"))
+            return CallFinished(call.call_id, "bye", over=over)
         self.ended.append(call.call_id)
         done = _finished(call, self.outputs.get(call.call_id, f"output of {call.call_id}"))
         told = self.events.get(call.call_id)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from queue import Queue
+from typing import Any
 
 import pytest
 
@@ -152,6 +155,34 @@ async def running_command(harness: Harness) -> SessionId:
 async def killed(harness: Harness) -> None:
     while not harness.tools.killed:
         await asyncio.sleep(0.01)
+
+
+async def test_renewals_carry_how_far_the_session_is_by_now(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, told = await running_command(harness), Queue[list[int]]()
+
+    def noting() -> Broker:
+        broker = open_broker(harness.url)
+        renew = broker.renew
+
+        async def noted(claims: Sequence[Claim], reached: Sequence[int] | None = None) -> Any:
+            told.put(list(reached or ()))
+            return await renew(claims, reached)
+
+        monkeypatch.setattr(broker, "renew", noted)
+        return broker
+
+    async with at_work(harness.worker(times=FREQUENT, connect_renewal=noting)):
+        await harness.tools.began("c1").wait()
+        head = await harness.broker.head(session)
+        assert head is not None
+        while not told.empty():
+            told.get_nowait()
+        # The first of them may have been on its way.
+        renewals = [await asyncio.to_thread(told.get, timeout=20) for _ in range(2)]
+        harness.tools.gates["c1"].open()
+    assert renewals[-1] == [head.seq], "a log that went back to before that is no longer the claim's"
 
 
 async def test_a_worker_stops_its_commands_when_it_cannot_renew(harness: Harness) -> None:

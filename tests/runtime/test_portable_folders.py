@@ -70,6 +70,29 @@ async def test_folder_is_made_then_written_then_recorded_before_the_call_ends(
     assert found.index("workspace_made") < found.index("call")
 
 
+async def test_what_a_process_wrote_before_a_look_saw_its_end_is_recorded_before_the_look_ends(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    harness.models.will([calls("c1", "exec_command"), ends()], [calls("w1", "write_stdin"), ends()])
+    looks = harness.tools.gates["w1"] = Gate()
+    await harness.say(session)
+    _, task = await running(harness, session)
+    await looks.reached.wait()
+    asked = len(folders.asked)
+    folders.writes()
+    looks.open()
+    await harness.until(session, "exec_command_end")
+    # Only now does the worker hear of the end by itself.
+    harness.tools.processes[1].open()
+    assert await task is Ended.PARKED
+    assert folders.asked[asked] == "changed w1"
+    found = await kinds(harness, session)
+    over, saved = found.index("process_over"), [n for n, kind in enumerate(found) if kind == "workspace"]
+    assert len(saved) == 2
+    assert saved[-1] < over
+
+
 async def test_runner_that_breaks_in_its_folder_lets_go_of_it(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,13 @@ async def killed(supervisor: Supervisor) -> None:
         await asyncio.sleep(0)
 
 
+async def stopped(pid: int) -> None:
+    """Returns when the process stands still."""
+    async with asyncio.timeout(20):
+        while Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2][0] != "T":
+            await asyncio.sleep(0)
+
+
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
     os.mkfifo(tmp_path / "fifo")
@@ -228,6 +235,26 @@ async def test_claim_that_ran_no_command_yet_may_run_one_as_long_as_it_was_exten
     assert (await supervisor.run(command("true", claim="late"), ignore)).exit_code == 0
     ended = await supervisor.run(command("true", claim="over"), ignore)
     assert ended.error == "the right to run this command has ended"
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_supervisor_that_slept_past_a_deadline_starts_nothing_that_was_asked_for_behind_it(
+    supervisor: Supervisor, command: MakeCommand, tmp_path: Path
+) -> None:
+    await supervisor.run(command("true"), ignore)
+    deadline = now() + 0.5
+    supervisor.extend("claim", deadline)
+    # It has read the deadline when it has done what it was asked for behind it.
+    assert (await supervisor.run(command("true"), ignore)).exit_code == 0
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    await stopped(supervisor.pid)
+    asked = asyncio.create_task(supervisor.run(command("touch", "started"), ignore))
+    passed = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(deadline - now() + 0.05, passed.set_result, None)
+    await passed
+    os.kill(supervisor.pid, signal.SIGCONT)
+    assert (await asked).error == "the right to run this command has ended"
+    assert not (tmp_path / "started").exists()
 
 
 async def test_extending_keeps_the_command_alive_past_its_first_deadline(
