@@ -34,7 +34,7 @@ One story, by module:
     reach       what was come by, and what not
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
     mutants     what the rules are worth;  defects, defects_of_…: what is planted;  mutant: how;
-                mutation: changes that a seed chooses
+                mutation: changes that a seed chooses;  foreign: what others planted, for tests too
 
 `docs/simulator.md` shows how to use it.
 """
