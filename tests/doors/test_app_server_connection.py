@@ -11,10 +11,11 @@ import pytest
 from orchestrator.gateways.app_server.connection import Connection
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.messages import notification
-from orchestrator.gateways.app_server.outbox import BURST_BYTES, Outbox
+from orchestrator.gateways.app_server.outbox import BURST_BYTES, LARGE_MOST, Outbox
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.authentication import Revoked, TokenWatch
 from orchestrator.gateways.wires.wire import CloseCode
+from orchestrator.tables.base import MIB
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid
@@ -190,6 +191,26 @@ async def test_merged_deltas_count_against_the_limit() -> None:
     assert not outbox.overflowed.is_set()
     delta(outbox, "a", "x" * 100)
     assert outbox.overflowed.is_set()
+
+
+async def test_large_messages_go_out_whole_and_only_a_few_may_wait() -> None:
+    outbox = Outbox()
+    for n in range(LARGE_MOST):
+        outbox.put(notification("item/completed", {"text": "x" * 12 * MIB}, n))
+    assert not outbox.overflowed.is_set()
+    outbox.put(notification("item/completed", {"text": "x" * 12 * MIB}, 9))
+    assert outbox.overflowed.is_set()
+
+
+async def test_large_message_that_was_sent_leaves_room_for_the_next() -> None:
+    outbox, wire = Outbox(), MemoryWire()
+    sending = asyncio.create_task(outbox.send_to(wire))
+    for _ in range(2 * LARGE_MOST):
+        delta(outbox, "a", "x" * 2 * MIB)
+        delta(outbox, "a", "y")
+        await asyncio.wait_for(wire.outgoing.get(), 5)
+    assert not outbox.overflowed.is_set()
+    sending.cancel()
 
 
 async def test_a_client_that_does_not_read_is_dropped_at_the_limit_and_told_why() -> None:

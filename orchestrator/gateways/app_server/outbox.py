@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.gateways.app_server.messages import notification, versioned
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, Wire
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.tables.base import KIB
+from orchestrator.tables.base import KIB, MIB
 
 
 @dataclass(slots=True)
@@ -21,10 +21,17 @@ class _Waiting:
     method: str = ""
     params: JsonObject | None = None
     at_ms: int = 0
+    large: bool = False
 
 
 BURST_BYTES = 64 * KIB
 """Bytes of messages that are handed to the wire at once; deltas that wait behind them may still grow."""
+
+
+LARGE_BYTES = MIB
+"""A message above this is large: it goes out however large it is, and is no part of the bytes that may wait."""
+LARGE_MOST = 4
+"""Large messages that may wait: a long text comes with the end of its item, and again with that of its turn."""
 
 
 class Outbox:
@@ -34,6 +41,8 @@ class Outbox:
         self._limit = limit
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
+        """Of all that waits but large messages."""
+        self._large = 0
         self._news = asyncio.Event()
         self._growing: dict[tuple[object, ...], _Waiting] = {}
         """Deltas that wait, by item: text that follows is added to them."""
@@ -67,12 +76,14 @@ class Outbox:
         if self._closed or self.overflowed.is_set():
             return
         self._waiting.append(waiting)
-        self._count(len(waiting.data))
+        waiting.large = len(waiting.data) > LARGE_BYTES
+        self._large += waiting.large
+        self._count(0 if waiting.large else len(waiting.data))
 
     def _count(self, added: int) -> None:
         self._bytes += added
         self._news.set()
-        if self._bytes > self._limit:
+        if self._bytes > self._limit or self._large > LARGE_MOST:
             self.overflowed.set()
 
     async def send_to(self, wire: Wire) -> None:
@@ -100,10 +111,10 @@ class Outbox:
         data = waiting.data
         if not data and waiting.params is not None:
             data = notification(waiting.method, waiting.params, waiting.at_ms)
-        if not self._waiting:
-            self._bytes = 0
+        if waiting.large:
+            self._large -= 1
         else:
-            self._bytes = max(0, self._bytes - len(data))
+            self._bytes = max(0, self._bytes - len(data)) if self._waiting else 0
         return versioned(data) if self.versioned else data
 
     def close(self) -> None:

@@ -134,3 +134,16 @@ def test_client_of_a_root_hears_its_agents_and_answers_what_they_ask(machine: Ma
     assert "serverRequest/resolved" in [message["method"] for message in told]
     assert done["params"]["turn"]["items"][0]["text"] == "All done."
     assert (machine.folder / "made.txt").read_text() == "made\n"
+
+
+def test_client_that_reads_gets_a_message_that_is_longer_than_what_may_wait(machine: Machine) -> None:
+    long = "All of this is said. " * 430_000
+    scenario = {"steps": [{"items": [{"text": long}]}]}
+    with machine.playing(json.dumps(scenario)) as user, worker(user), served(user, "--no-worker") as client:
+        thread = client.call(2, "thread/start")["thread"]["id"]
+        client.call(3, "turn/start", threadId=thread, input=[{"type": "text", "text": "go"}])
+        done = client.until(lambda message: message.get("method") == "turn/completed")
+        client.call(4, "thread/loaded/list")
+    assert done["params"]["turn"]["items"][0]["text"] == long
+    told = [m["params"]["delta"] for m in client.heard if m.get("method") == "item/agentMessage/delta"]
+    assert "".join(told) == long
