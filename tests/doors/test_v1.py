@@ -236,6 +236,24 @@ async def test_archived_conversation_is_on_no_list_and_comes_back_by_its_id(
     assert [one["message"] for one in back["initialMessages"] if one["type"] == "agent_message"] == ["Hello."]
 
 
+async def test_archived_conversation_that_goes_on_is_listed_again(harness: Harness, peer: Peer) -> None:
+    conversation = await begun(peer)
+    for method, named in (
+        ("sendUserMessage", {"conversationId": conversation, "items": [{"type": "text", "text": "go"}]}),
+        ("turn/start", {"threadId": conversation, "input": [{"type": "text", "text": "go"}]}),
+    ):
+        harness.models.will(HELLO)
+        archived = {"conversationId": conversation, "rolloutPath": ""}
+        while "error" in await peer.ask("archiveConversation", archived):
+            pass
+        assert (await peer.call("listConversations"))["items"] == []
+        if method == "turn/start":
+            await peer.greet(experimentalApi=True)
+        await peer.call(method, named)
+        listed = (await peer.call("listConversations"))["items"]
+        assert [one["conversationId"] for one in listed] == [conversation]
+
+
 async def test_words_without_any_are_refused_and_begin_nothing(peer: Peer) -> None:
     conversation = await begun(peer)
     code, text = await peer.refused("sendUserMessage", {"conversationId": conversation, "items": []})

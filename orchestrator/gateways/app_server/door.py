@@ -109,6 +109,11 @@ class Door:
     def _person(self) -> str:
         return f"{self.principal.namespace}\0{self.principal.name}"
 
+    async def goes_on(self, head: SessionHead) -> None:
+        """Brings a session that was put away back into the lists, as a person speaks in it again."""
+        if head.shelved and await self.ports.found.broker.enlist(head.session, shelve=False):
+            self.notify("thread/unarchived", {"threadId": head.session})
+
     # ── hearing ───────────────────────────────────────────────────────────────────────────────
 
     async def subscribe(self, session: SessionId, *, newborn: bool = False) -> Subscription:

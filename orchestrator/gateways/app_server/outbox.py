@@ -29,9 +29,9 @@ BURST_BYTES = 64 * KIB
 
 
 LARGE_BYTES = MIB
-"""A message above this is large: it goes out however large it is, and is no part of the bytes that may wait."""
+"""A message above this goes out however long it is, and is no part of the bytes that may wait."""
 LARGE_MOST = 4
-"""Large messages that may wait: a long text comes with the end of its item, and again with that of its turn."""
+"""Such messages that may wait: a long text comes with the end of its item, and again with its turn's."""
 
 
 class Outbox:

@@ -256,6 +256,7 @@ async def _handed_in(door: Door, head: SessionHead, params: TurnStartParams, tur
         overrides=override,
     )
     changed = await _changed(door, head, override)
+    await door.goes_on(head)
     if head.status in AT_REST:
         kept = await door.words.submit(head.session, Submission(turn, said))
         if kept.holder is None:

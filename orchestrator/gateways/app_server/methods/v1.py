@@ -311,6 +311,7 @@ async def send_user_message(door: Door, params: SendUserMessage) -> Result:
     """Hands words to a conversation; answered when they are kept."""
     head = await conversation(door, params.conversation_id)
     op = ops.UserInput(items=params.items)
+    await door.goes_on(head)
     await door.client.submit(head.session, Submission(door.new_turn_id(), op))
     return {}
 
@@ -340,6 +341,7 @@ async def send_user_turn(door: Door, params: SendUserTurn) -> Result:
         effort=params.effort,
         summary=params.summary,
     )
+    await door.goes_on(head)
     await door.client.submit(head.session, Submission(door.new_turn_id(), op))
     return {}
 
