@@ -9,7 +9,6 @@ _WINDOWS = (
     ("o4-mini", 200_000),
     ("gpt-4.1", 1_047_576),
     ("gpt-4o", 128_000),
-    ("gpt-oss", 131_072),
 )
 """By the beginning of a model's name."""
 

@@ -142,7 +142,7 @@ class ModelSettings(Table):
         folder="free",
         at_least=1,
         shown_default="272,000 for `gpt-5*`, 200,000 for `codex-mini-latest`, `o3*` and `o4-mini*`, "
-        "1,047,576 for `gpt-4.1*`, 131,072 for `gpt-oss*`, 128,000 for `gpt-4o*`",
+        "1,047,576 for `gpt-4.1*`, 128,000 for `gpt-4o*`",
     )
     """Tokens that the configured model can read. Unknown models have none: no share of it is shown, and
     nothing is compacted automatically."""

@@ -183,7 +183,6 @@ def test_windows_come_from_the_table_and_unknown_models_have_none() -> None:
         "o4-mini": 200_000,
         "gpt-4.1-mini": 1_047_576,
         "gpt-4o": 128_000,
-        "gpt-oss:20b": 131_072,
         "other": None,
     }
     assert {model: context_window(model) for model in windows} == windows
