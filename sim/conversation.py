@@ -184,7 +184,7 @@ class Conversations:
             check("".join(task["summary"]) == texts, f"the summary {texts!r} is {task['summary']} in the log")
             return
         logged = task["items"]
-        if len(items) != len(logged) or not all(map(self._same_item, logged, items)):
+        if len(items) != len(logged) or not all(map(self._same_item, map(unmarked, logged), items)):
             raise Wrong(f"{fact['response_id']} said {items}, the log has {logged}")
 
 

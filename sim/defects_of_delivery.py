@@ -54,7 +54,7 @@ DEFECTS = (
     Mutant(
         "added words keep their mark",
         "the model is shown the mark of messages that were added without a turn",
-        text(history, "_arranged", "if name != INJECTED", ""),
+        text(history, "_arranged", "if name not in _MARKS", ""),
         "queues",
     ),
     Mutant(

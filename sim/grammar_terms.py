@@ -14,6 +14,7 @@ CONTEXT = ("<environment_context>", "<user_instructions>")
 MANNERS = ("personality", "collaboration_mode")
 ABORTED = "<turn_aborted>"
 ADDED = "injected"
+MARKS = frozenset({ADDED, "beside"})
 """The mark of a message that was added without a turn."""
 REVIEWED = "<code_review>"
 PNG = "iVBORw0KGgoA"
@@ -66,8 +67,8 @@ def text_of(item: Item) -> str:
 
 
 def unmarked(item: Item) -> Item:
-    """An item without the mark of those that were added without a turn."""
-    return {name: item[name] for name in item if name != ADDED} if ADDED in item else item
+    """An item without the marks of those that were added without a turn, or made beside an earlier call."""
+    return {name: item[name] for name in item if name not in MARKS} if MARKS & item.keys() else item
 
 
 def only_plans(settings: Mapping[str, Any]) -> bool:

@@ -31,6 +31,9 @@ CALL_KINDS = frozenset({"function_call", "custom_tool_call", "local_shell_call"}
 OUTPUT_KINDS = frozenset({"function_call_output", "custom_tool_call_output"})
 INJECTED = "injected"
 """The mark of a message that a client added without a turn. No model is shown it."""
+BESIDE = "beside"
+"""The mark of a call that a response made behind the output of its last one. No model is shown it."""
+_MARKS = (INJECTED, BESIDE)
 INHERITED = "inherited"
 """The kind of the item that stands for a whole conversation, which a fork began with."""
 ABORTED = "aborted"
@@ -102,6 +105,25 @@ def since(history: Iterable[Item], sent: int, length: int) -> list[Item]:
     ]
 
 
+def made_together(history: Iterable[Item]) -> frozenset[str]:
+    """The calls of which the same response made another one before them, by their ids.
+
+    No request is begun while a call is open: what was asked for before its output is of the same response.
+    """
+    found, unanswered = set[str](), set[str]()
+    for item in history:
+        kind, call_id = item.get("type"), item.get("call_id") or ""
+        if kind in OUTPUT_KINDS:
+            unanswered.discard(call_id)
+        elif kind in CALL_KINDS:
+            if unanswered or BESIDE in item:
+                found.add(call_id)
+            unanswered.add(call_id)
+        elif kind == "message":
+            unanswered.clear()
+    return frozenset(found)
+
+
 def _arranged(history: Iterable[Item]) -> list[tuple[int, Item]]:
     """The items to show, each with its place in the history; a healed output has its call's."""
     shown: list[tuple[int, Item]] = []
@@ -109,8 +131,8 @@ def _arranged(history: Iterable[Item]) -> list[tuple[int, Item]]:
     unanswered: set[int] = set()
     for place, item in enumerate(history):
         kind = item.get("type")
-        if INJECTED in item:
-            item = {name: value for name, value in item.items() if name != INJECTED}
+        if INJECTED in item or BESIDE in item:
+            item = {name: value for name, value in item.items() if name not in _MARKS}
         if kind in OUTPUT_KINDS:
             kept = waiting.pop(item.get("call_id") or "", None)
             if kept is not None:

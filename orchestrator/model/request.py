@@ -32,6 +32,8 @@ class Prompt:
     store: bool = False
     """Whether the provider is to keep the response, so that a later request can name it."""
     output_schema: Mapping[str, Any] | None = None
+    together: frozenset[str] = frozenset()
+    """The calls of the input that one response made with the call before them, by their ids."""
 
 
 def session_headers(session_id: str) -> dict[str, str]:

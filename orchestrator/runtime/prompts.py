@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import resolve
 from orchestrator.core.compaction import compaction_input
-from orchestrator.core.history import for_model, since
+from orchestrator.core.history import for_model, made_together, since
 from orchestrator.core.ids import TreeId
 from orchestrator.core.inheritance import needed, opened, whole
 from orchestrator.core.plans import with_plan
@@ -78,6 +78,7 @@ def build_prompt(
         session_id=state.facts.session_id,
         supports_reasoning=settings.model.startswith(_REASONING_MODELS),
         previous_response_id=known.id if known else None,
+        together=made_together(state.conversation),
         output_schema=None if compact else resolve(_task(state).output_schema, text_of),
     )
 

@@ -6,6 +6,7 @@ import pytest
 
 from orchestrator.core.commands import ResponseCompleted
 from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.history import for_model, made_together
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
 from orchestrator.core.settings import Rules
 from tests.core.driver import Session, a_command, assistant
@@ -304,3 +305,18 @@ def test_call_that_ends_while_its_broken_response_waits_for_a_long_retry_leaves_
     assert (session.owes(), session.status) == ((), "retrying")
     session.fires("retry")
     assert session.owes() == (OweRequest(session.task.not_before_ms),)
+
+
+def test_call_behind_the_output_of_another_of_its_response_is_marked_for_no_model() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.calls("c1")
+    session.runs("c1")
+    session.finishes("c1")
+    session.calls("c2", "c3")
+    session.ends()
+    made = [item for item in session.state.history if item["type"] == "function_call"]
+    assert [item.get("beside") for item in made] == [None, True, None]
+    assert made_together(session.state.history) == {"c2", "c3"}
+    assert not any("beside" in item for item in for_model(session.state.history))

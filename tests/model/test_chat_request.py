@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.history import for_model
+from orchestrator.core.history import BESIDE, for_model, made_together
 from orchestrator.model.chat.body import request_body
 from orchestrator.model.chat.messages import messages_of
 from orchestrator.model.responses.body import request_body as responses_body
@@ -236,6 +236,44 @@ def test_items_become_messages(items: list[Json], messages: list[Json]) -> None:
     assert body(input=items)["messages"] == [{"role": "system", "content": "Be brief."}, *messages]
 
 
+def together(*items: Json) -> list[Json]:
+    return body(input=for_model(items), together=made_together(items))["messages"][1:]  # type: ignore[no-any-return]
+
+
+A, B, C = (("a", "shell", "{}"), ("b", "shell", "{}"), ("c", "shell", "{}"))
+
+
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        (
+            [call("a"), call("b"), output("b"), output("a")],
+            [asked(A, B), answered("a"), answered("b")],
+        ),
+        (
+            [call("a"), output("a"), {**call("b"), BESIDE: True}, output("b"), call("c"), output("c")],
+            [asked(A, B), answered("a"), answered("b"), asked(C), answered("c")],
+        ),
+        (
+            [call("a"), output("a"), call("b"), output("b")],
+            [asked(A), answered("a"), asked(B), answered("b")],
+        ),
+        (
+            [call("a"), call("b"), output("a"), output("b"), call("b"), call("a"), output("b"), output("a")],
+            [asked(A, B), answered("a"), answered("b"), asked(B, A), answered("b"), answered("a")],
+        ),
+    ],
+    ids=["one response", "a call behind the first one's output", "two responses", "ids that come again"],
+)
+def test_calls_of_one_response_are_one_message(items: list[Json], messages: list[Json]) -> None:
+    assert together(*items) == messages
+
+
+def test_image_of_the_first_of_two_calls_comes_behind_both_outputs() -> None:
+    sent = together(call("a"), call("b"), output("a", [SEEN]), output("b"))
+    assert [message["role"] for message in sent] == ["assistant", "tool", "tool", "user"]
+
+
 @pytest.mark.parametrize("role", ["system", "developer", "user"])
 def test_a_developers_message_has_the_role_that_the_provider_reads(role: str) -> None:
     sent = body({"developer_role": role}, input=[said("developer", "part")])
@@ -312,7 +350,7 @@ ITEMS = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(ITEMS, max_size=14))
 def test_every_conversation_has_an_output_behind_each_call_and_none_without_one(items: list[Json]) -> None:
-    messages = body(input=for_model(items))["messages"]
+    messages = body(input=for_model(items), together=made_together(items))["messages"]
     open_calls: list[str] = []
     for message in messages:
         if message["role"] == "tool":

@@ -21,7 +21,7 @@ from orchestrator.core.decide.item_events import publish_call, publish_compactio
 from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, token_count
 from orchestrator.core.decide.task_end import fail, first_said
-from orchestrator.core.history import CALL_KINDS, call_output, message_text, searched
+from orchestrator.core.history import BESIDE, CALL_KINDS, call_output, message_text, searched
 from orchestrator.core.lines import CompactedLine, ContextLine
 from orchestrator.core.modes import plan_item_id, plans
 from orchestrator.core.settings import HELD_WAIT_S
@@ -117,6 +117,10 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
 
 def _call_proposed(draft: Draft, item: JsonObject) -> None:
     item["call_id"] = _unique_call_id(draft, item["call_id"])
+    calls = draft.task.calls
+    if len(calls) and next(calls.open, None) is None:
+        # The conversation alone could not tell it from a call of another response.
+        item[BESIDE] = True
     draft.add(e.item(item))
     name = str(item.get("name", ""))
     publish_call(draft, name, item)

@@ -18,7 +18,7 @@ def request_body(prompt: Prompt, provider: ProviderSettings) -> dict[str, Any]:
     """The JSON object to post. The whole conversation travels with every request."""
     body: dict[str, Any] = {
         "model": prompt.model,
-        "messages": messages_of(prompt.instructions, prompt.input, provider.developer_role),
+        "messages": messages_of(prompt.instructions, prompt.input, provider.developer_role, prompt.together),
         "stream": True,
         "stream_options": {"include_usage": True},
     }

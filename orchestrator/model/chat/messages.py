@@ -1,6 +1,7 @@
 """A conversation's items as chat messages. Pure.
 
-An assistant's text and the calls behind it are one message; the outputs follow it, each a message of its own.
+An assistant's text and the calls of one response are one message; the outputs follow it, each a message of
+its own.
 Reasoning, searches and items of unknown kinds are left out: no server could read them back.
 """
 
@@ -21,9 +22,14 @@ Part = dict[str, Any]
 _ONLY_IMAGES = "The output is in the next message."
 
 
-def messages_of(instructions: str, items: Iterable[Item], developer_role: str) -> list[Message]:
-    """The messages of a request; `developer_role` is the role that the provider reads for `developer`."""
-    talk = _Talk(developer_role)
+def messages_of(
+    instructions: str, items: Iterable[Item], developer_role: str, together: frozenset[str] = frozenset()
+) -> list[Message]:
+    """The messages of a request; `developer_role` is the role that the provider reads for `developer`.
+
+    `together`: the calls that one response made with the call before them, by their ids.
+    """
+    talk = _Talk(developer_role, together)
     if instructions:
         talk.messages.append({"role": "system", "content": instructions})
     for item in items:
@@ -35,8 +41,11 @@ def messages_of(instructions: str, items: Iterable[Item], developer_role: str) -
 class _Talk:
     """The messages so far, and the images that wait until every output of a message's calls is there."""
 
-    def __init__(self, developer_role: str) -> None:
+    def __init__(self, developer_role: str, together: frozenset[str]) -> None:
         self.messages: list[Message] = []
+        self._together = together
+        self._asked: list[Any] | None = None
+        """The calls of the last message that has any, until another one says something."""
         self._developer_role = developer_role
         self._calls: set[str] = set()
         self._images: list[Part] = []
@@ -68,12 +77,21 @@ class _Talk:
         function, call_id = function_of(item), item.get("call_id")
         if function is None or not call_id:
             return
+        beside = call_id in self._together and self._asked is not None
+        # Some servers count calls anew in each response: no message has two of one id.
+        if not beside or any(call_id == made["id"] for made in self._asked or ()):
+            self._asked = self._asking()
+        assert self._asked is not None
+        self._asked.append({"id": call_id, "type": "function", "function": function})
+        self._calls.add(call_id)
+
+    def _asking(self) -> list[Any]:
+        """The calls of the assistant's message that stands last, or of a new one."""
         self.show_images()
         if not self.messages or self.messages[-1]["role"] != "assistant":
             self.messages.append({"role": "assistant", "content": None})
-        calls = self.messages[-1].setdefault("tool_calls", [])
-        calls.append({"id": call_id, "type": "function", "function": function})
-        self._calls.add(call_id)
+        found: list[Any] = self.messages[-1].setdefault("tool_calls", [])
+        return found
 
     def _output(self, item: Item) -> None:
         call_id, output = item.get("call_id"), item.get("output")
@@ -94,6 +112,7 @@ class _Talk:
     def _append(self, message: Message | None) -> None:
         self.show_images()
         if message is not None:
+            self._asked = None
             self.messages.append(message)
 
 
