@@ -136,19 +136,19 @@ def variables_text(request: Mapping[str, Any]) -> str:
 
 
 def is_outside(request: Mapping[str, Any]) -> bool:
-    """Whether a request says that its call would leave the sandbox."""
+    """Whether a request says that its call would leave the sandbox; an answer to a server lets none leave."""
     reach = request.get("reach")
-    return reach is not None and not reach["sandboxed"]
+    return request["type"] != "elicitation_request" and reach is not None and not reach["sandboxed"]
 
 
 def reach_text(request: Mapping[str, Any]) -> str:
     """Where the call of a request would run and what it could do, in Dendro's words."""
+    if request.get("reach") is not None:
+        return str(request["reach"]["text"])
     if request["type"] == "elicitation_request":
         return (
             "the MCP server runs outside of the sandbox; an answer goes to it, and lets nothing run in Dendro"
         )
-    if request.get("reach") is not None:
-        return str(request["reach"]["text"])
     folder = f" (in {request['cwd']})" if request.get("cwd") else ""
     return f"where it would run{folder} is not recorded: an older version of Dendro has asked"
 

@@ -46,7 +46,11 @@ def test_server_asks_and_hears_the_decision_while_its_call_runs() -> None:
     session = Session()
     calling(session)
     seen = asks(session)
-    assert seen.events == [("u1", ASKED)]
+    (event,) = seen.events
+    reach = event[1].pop("reach")
+    assert event == ("u1", ASKED)
+    assert reach["text"].startswith("OUTSIDE THE SANDBOX, in /repo")
+    assert "the MCP server files works: an answer goes to it" in reach["text"]
     assert session.status == "awaiting_answer"
     assert list(session.approvals) == ["c1-q1"]
     assert session.call("c1").phase is Phase.RUNNING

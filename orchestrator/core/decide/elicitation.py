@@ -11,6 +11,7 @@ from orchestrator.core.calls.ask import digest_of
 from orchestrator.core.commands import Elicited
 from orchestrator.core.decide.approval_events import WITHDRAWN, open_request, resolved
 from orchestrator.core.decide.draft import DoesNotFit, Draft
+from orchestrator.core.decide.reach import server_reach
 from orchestrator.core.state import Elicitation
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
@@ -28,7 +29,10 @@ def elicited(draft: Draft, command: Elicited) -> None:
     call = draft.task.call(command.call_id)
     if call is None or call.phase is not Phase.RUNNING or draft.task.stopping:
         raise DoesNotFit(f"call {command.call_id} does not run any more")
-    request = ElicitationRequest(server_name=command.server, id=command.id, message=command.message)
+    reach = server_reach(draft, call, command.server)
+    request = ElicitationRequest(
+        server_name=command.server, id=command.id, message=command.message, reach=reach
+    )
     draft.event(request)
     timeout, timer = draft.state.facts.approval_timeout_ms, None
     if timeout is not None:

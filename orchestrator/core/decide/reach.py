@@ -15,7 +15,9 @@ from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State
+from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import Reach
+from orchestrator.protocol.scalars import LargeText
 
 MOST_SAID: Final = 2_000
 """Characters of a justification that a request shows."""
@@ -35,6 +37,14 @@ def reach_of(draft: Draft, work: RunnableWork, asked: Ask) -> Reach:
         why=one_line(asked.reason or ""),
         says=said(asked.says),
     )
+
+
+def server_reach(draft: Draft, call: Call, server: str) -> Reach:
+    """Where the server of a call works that asks a person in the middle of it."""
+    folder = call.work.cwd if isinstance(call.work, McpWork) else draft.state.in_force.cwd
+    where, gains = _at(draft.state, folder, draft.moment.machine), "lets nothing run in Dendro"
+    text = f"{OUTSIDE}, {where}, the MCP server {server} works: an answer goes to it, and {gains}"
+    return Reach(sandboxed=False, text=one_line(text), machine=draft.moment.machine)
 
 
 def _stays_confined(work: RunnableWork, asked: Ask) -> bool:
@@ -69,6 +79,10 @@ def _text(state: State, settings: TurnSettings, work: RunnableWork, asked: Ask, 
 
 def _where(state: State, work: RunnableWork, machine: str) -> str:
     folder = work.folder or state.in_force.cwd if isinstance(work, MergeWork) else work.cwd
+    return _at(state, folder, machine)
+
+
+def _at(state: State, folder: LargeText, machine: str) -> str:
     place = f"in {folder if isinstance(folder, str) else '[a long path]'}"
     if state.facts.portable is not None:
         return f"{place} on a worker of the pool {state.facts.pool}"

@@ -88,13 +88,14 @@ class ApplyPatchApprovalRequest(EventModel):
 
 
 class ElicitationRequest(EventModel):
-    """An MCP server asks a person something."""
+    """An MCP server asks a person something. `reach`, of the server, is Dendro's own."""
 
     stated_in = Source.JANUARY_2026
     type: Literal["elicitation_request"] = "elicitation_request"
     server_name: str
     id: RequestId
     message: str
+    reach: Maybe[Reach] = None
     agent_id: Maybe[Uint] = None
     session_id: Maybe[str] = None
     agent_path: Maybe[str] = None
