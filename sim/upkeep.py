@@ -9,10 +9,11 @@ back with the deployment's Redis; it may be lost altogether.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -217,7 +218,7 @@ class UpkeepProcess(Process):
     def _begin(self, job: Job, known: Mapping[str, Any], context: dict[str, Any]) -> None:
         arguments = self._queue.job_deserializer(job.arguments)
         self.site.trace.note(self.name, "job", job.name, *(text[-4:] for text in arguments))
-        work = self._does(job, known[job.name](context, *arguments))
+        work = self._does(job, partial(known[job.name], context, *arguments))
         task = self.site.loop.start(self.main, work, job.name)
         self._jobs.add(task)
         task.add_done_callback(self._ended)
@@ -226,11 +227,11 @@ class UpkeepProcess(Process):
         self._jobs.discard(task)
         self._woken.set()
 
-    async def _does(self, job: Job, work: Any) -> None:
+    async def _does(self, job: Job, work: Callable[[], Awaitable[Any]]) -> None:
         began_s = self.site.loop.time()
         try:
             async with asyncio.timeout(self._settings["job_timeout"]):
-                result = await work
+                result = await work()
         except asyncio.CancelledError:
             self._queue.given_back(job)
             raise

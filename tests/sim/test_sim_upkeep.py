@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -93,6 +94,21 @@ def test_upkeep_ends_what_was_cancelled_in_a_simulation() -> None:
     (outcome,), _ = run_batch([1], "abandoned", traced=True)
     acts = {tuple(line.split()[1:3]) for line in outcome.lines}
     assert ("u1", "commit") in acts
+
+
+def test_simulation_that_ends_before_a_job_has_begun_says_nothing_of_it() -> None:
+    with opened() as double, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        world = World(1, double, "archives")
+        queue = SimQueue(world.loop, Random(2))
+        process = UpkeepProcess(world.site, "u1", Random(1), queue, UpkeepRules(1, 5, 60.0))
+        known = {job.name: job.coroutine for job in process._settings["cron_jobs"]}
+        for name in known:
+            process._begin(Job(name, name, b"[]", 0.0), known, {})
+        process.kill()
+        world.loop.close()
+    assert known
+    assert [str(one.message) for one in told] == []
 
 
 def _crons() -> list[CronJob]:
