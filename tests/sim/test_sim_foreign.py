@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sim.foreign.__main__ import table
+from sim.foreign.__main__ import BEGIN, END, PAGE, table
 from sim.foreign.trial import ROOT, Defect, Unfit, Verdict, copied, defects, plant, promised, read, tried
 
 SOMEWHERE = "old_result_makes_a_child_idle"
@@ -25,6 +25,15 @@ def test_every_foreign_defect_applies_and_breaks_what_a_page_says() -> None:
 def test_every_finder_of_a_foreign_defect_is_a_test_that_there_is() -> None:
     for path, _, name in [test.partition("::") for defect in defects() for test in defect.tests]:
         assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path} has no {name}"
+
+
+def test_the_page_has_every_foreign_defect_and_nothing_else() -> None:
+    made = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+    rows = [line.split(" | ") for line in made.splitlines() if line.startswith("| ")][1:]
+    told = {row[0].removeprefix("| "): row[1] for row in rows}
+    known = {defect.name.replace("_", " "): defect.wrong for defect in defects()}
+    assert told == known, "make the table anew: python -m sim.foreign --page"
+    assert "**nothing**" not in made
 
 
 @pytest.mark.slow
