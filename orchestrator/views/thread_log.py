@@ -233,6 +233,22 @@ class ThreadLog:
         return None
 
 
+async def begun_since(found: LogSource, root: SessionHead, at_ms: int) -> list[tuple[int, str]]:
+    """When turns of a thread began, and their ids, newest first, down to the one that ran at a time."""
+    begun: list[tuple[int, str]] = []
+    async for stretch in (await ThreadLog.of(found, root)).back():
+        event = event_of(stretch.entries[0]) if stretch.entries else None
+        begun.append(((event.at_ms or 0) if event else 0, stretch.turn))
+        if begun[-1][0] <= at_ms:
+            break
+    return begun
+
+
+def turn_at(begun: Sequence[tuple[int, str]], at_ms: int) -> str | None:
+    """The last turn that had begun at a time: the one in which an agent was told to work then."""
+    return next((turn for began_ms, turn in begun if began_ms <= at_ms), None)
+
+
 def _stretch(leg: int, end: int, events: tuple[StoredEntry, ...]) -> Stretch:
     first = events[0]
     return Stretch(

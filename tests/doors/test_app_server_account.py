@@ -28,7 +28,10 @@ TENANT = Principal("eve", namespace="eve")
 async def greeted(folder: Path | None, principal: Principal = ANN) -> AsyncIterator[Peer]:
     store = None if folder is None else CredentialStore(folder, "file")
     given = ports(credentials=store)
-    async with served(given, lambda session, change: ()) as server, connected(server, principal) as peer:
+    async with (
+        served(given, lambda session, change, root_turn: ()) as server,
+        connected(server, principal) as peer,
+    ):
         await peer.greet()
         yield peer
 
@@ -105,7 +108,7 @@ async def test_version_1_tells_the_sign_in_and_whether_one_is_needed_to_whoever_
             defaults=SimpleNamespace(model_provider="own"), models=SimpleNamespace(providers={"own": one})
         )
         given = ports(cast(Any, offer), credentials=store)
-        async with served(given, lambda session, change: ()) as server:
+        async with served(given, lambda session, change, root_turn: ()) as server:
             for who, email in ((ANN, "ann@example.com"), (TENANT, None), (reader, None)):
                 async with connected(server, who) as peer:
                     assert await peer.call("userInfo") == {"allegedUserEmail": email}

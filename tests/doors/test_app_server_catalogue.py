@@ -73,7 +73,7 @@ def offer(folder: Path) -> Offer:
 async def greeted(folder: Path, principal: Principal = ANN) -> AsyncIterator[Peer]:
     """A client that has greeted."""
     async with (
-        served(ports(offer(folder)), lambda session, change: ()) as server,
+        served(ports(offer(folder)), lambda session, change, root_turn: ()) as server,
         connected(server, principal) as peer,
     ):
         await peer.greet(experimentalApi=True)

@@ -23,7 +23,7 @@ from tests.doors.schema import assert_valid
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    async with served(ports(), lambda session, change: ()) as server, connected(server) as peer:
+    async with served(ports(), lambda session, change, root_turn: ()) as server, connected(server) as peer:
         yield peer
 
 
@@ -125,7 +125,10 @@ async def test_a_client_whose_first_message_carries_no_version_gets_none(peer: P
 
 async def test_a_principal_that_may_only_read_begins_nothing() -> None:
     reader = Principal("ben", scope=Scope.READ)
-    async with served(ports(), lambda session, change: ()) as server, connected(server, reader) as peer:
+    async with (
+        served(ports(), lambda session, change, root_turn: ()) as server,
+        connected(server, reader) as peer,
+    ):
         await peer.greet()
         code, message = await peer.refused("thread/start", {})
     assert code == Code.REFUSED
@@ -234,7 +237,7 @@ async def test_connection_whose_token_ends_is_closed_by_its_watch_with_the_reaso
         return in_force
 
     watch, wire = TokenWatch(look), MemoryWire(Principal("ben", token="t"))
-    async with served(ports(), lambda session, change: ()) as server:
+    async with served(ports(), lambda session, change, root_turn: ()) as server:
         connection = server.connection(wire)
         serving = asyncio.create_task(watch.serve(wire.principal, connection.serve()))
         await Peer(wire, connection.door).greet()

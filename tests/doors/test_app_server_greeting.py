@@ -29,7 +29,7 @@ def line(**changes: Any) -> bytes:
 async def test_early_answer_is_the_connections_own(id: int | str) -> None:
     early = early_answer(line(id=id) + b'{"id":2', "1.2.3", HOME)
     assert early is not None
-    async with served(ports(), lambda session, change: ()) as server, connected(server) as peer:
+    async with served(ports(), lambda session, change, root_turn: ()) as server, connected(server) as peer:
         peer.send(json.loads(line(id=id)))
         assert await peer.wire.outgoing.get() == json.loads(early)
 

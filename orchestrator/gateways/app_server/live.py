@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.running_turn import events_of_running_turn
+from orchestrator.gateways.app_server.running_turn import BEGINS, events_of_running_turn
 from orchestrator.gateways.client import GAP_TEXTS, Client
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
+from orchestrator.views.thread_log import begun_since, turn_at
 from orchestrator.views.threads import Thread, threads
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.records import Change, ItemDelta
@@ -46,8 +49,11 @@ class Told:
     changes: tuple[tuple[Change, tuple[Line, ...]], ...]
 
 
-Write = Callable[[SessionId, Change], Iterable[tuple[str, JsonObject]]]
-"""How a change of a session is told: the methods and parameters of its notifications."""
+Write = Callable[[SessionId, Change, str | None], Iterable[tuple[str, JsonObject]]]
+"""How a change of a session is told: the methods and parameters of its notifications.
+
+Of an agent the turn of the root comes along in which its own one was begun.
+"""
 
 
 class Listener(Protocol):
@@ -73,8 +79,12 @@ class LiveThread:
         client: Client,
         session: SessionId,
         born: Callable[[LiveThread, SessionId], None],
+        root: SessionId | None = None,
     ) -> None:
+        """`root`: the root of an agent's tree; None for a root."""
         self.session = session
+        self._root = root
+        self._root_turn: str | None = None
         self.projector = Projector(session)
         self.listeners: list[Listener] = []
         self.seq = 0
@@ -90,6 +100,8 @@ class LiveThread:
         """Reads the running turn from the log, so that what follows is understood."""
         for event in await events_of_running_turn(self._ports.found, head):
             self.projector.receive(event)
+        if (turn := self.projector.turn) is not None:
+            await self._begins(turn.started_ms)
         self.seq, self._cursor = head.seq, EqCursor.at(head)
 
     def follow(self, *, newborn: bool = False) -> None:
@@ -99,6 +111,8 @@ class LiveThread:
     async def _follow(self, newborn: bool) -> None:
         try:
             async for event in self.client.follow(self.session, self._cursor, newborn=newborn):
+                if event.type == BEGINS:
+                    await self._begins(event.at_ms)
                 try:
                     self._take(event)
                 except Exception:
@@ -107,6 +121,16 @@ class LiveThread:
         except UnknownSession:
             for listener in tuple(self.listeners):
                 listener.lose(self.session)
+
+    async def _begins(self, at_ms: int | None) -> None:
+        """Finds the turn of the root in which a turn of its agent begins."""
+        if self._root is None:
+            return
+        self._root_turn, at_ms = None, at_ms or self._ports.now_ms()
+        with suppress(BrokerError):
+            root = await self.client.head(self._root)
+            begun = [] if root is None else await begun_since(self._ports.found, root, at_ms)
+            self._root_turn = turn_at(begun, at_ms)
 
     def _take(self, event: Event) -> None:
         if event.cursor is not None:
@@ -125,7 +149,7 @@ class LiveThread:
     def _lines(self, change: Change, at_ms: int) -> tuple[Change, tuple[Line, ...]]:
         return change, tuple(
             Line(method, params, notification(method, params, at_ms), at_ms, _key(change, params))
-            for method, params in self._write(self.session, change)
+            for method, params in self._write(self.session, change, self._root_turn)
         )
 
     async def close(self) -> None:
@@ -165,7 +189,7 @@ class LiveThreads:
                 raise UnknownSession(session)
             live = self._live.get(session)
             if live is None:
-                live = self._made(session, client)
+                live = self._made(session, client, head)
                 if head is not None:
                     await live.read(head)
                 self._live[session] = live
@@ -174,8 +198,9 @@ class LiveThreads:
                 live.listeners.append(listener)
             return live
 
-    def _made(self, session: SessionId, client: Client) -> LiveThread:
-        return LiveThread(self._ports, self._write, client, session, self._born)
+    def _made(self, session: SessionId, client: Client, head: SessionHead | None) -> LiveThread:
+        root = None if head is None or head.agent_id == ROOT else SessionId(head.tree)
+        return LiveThread(self._ports, self._write, client, session, self._born, root)
 
     def _born(self, parent: LiveThread, child: SessionId) -> None:
         self.begin(self._adopt(parent, child))
@@ -187,7 +212,7 @@ class LiveThreads:
             if head is None or not parent.listeners:
                 return
             (thread,) = await threads(self._ports.found.broker, [head])
-            live = self._live.get(child) or self._made(child, parent.client)
+            live = self._live.get(child) or self._made(child, parent.client, head)
             for listener in parent.listeners:
                 if listener not in live.listeners:
                     live.listeners.append(listener)

@@ -83,9 +83,9 @@ def items_in(turn: r.Turn, view: ItemsView) -> Sequence[r.ThreadItem]:
             return ()
 
 
-def listed_turn_json(turn: r.Turn, view: ItemsView) -> JsonObject:
+def listed_turn_json(turn: r.Turn, view: ItemsView, root_turn: str | None = None) -> JsonObject:
     """A `Turn` in a list, whose summary has the words that began it, too."""
-    written = turn_json(turn, view)
+    written = turn_json(turn, view, root_turn)
     said = next((item for item in turn.items if isinstance(item, r.UserMessage)), None)
     if view != "summary" or said is None:
         return written

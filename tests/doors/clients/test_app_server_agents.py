@@ -126,6 +126,12 @@ def test_client_of_a_root_hears_its_agents_and_answers_what_they_ask(machine: Ma
                 message.get("method") == "turn/completed" and message["params"]["threadId"] == root
             )
         )
+        read = client.call(4, "thread/read", threadId=child, includeTurns=True)["thread"]["turns"]
+        listed = client.call(5, "thread/turns/list", threadId=child)["data"]
+    live = [m["params"] for m in client.heard if m.get("method") in ("turn/started", "turn/completed")]
+    of_child = [params["turn"] for params in live if params["threadId"] == child]
+    root_turn = done["params"]["turn"]["id"]
+    assert [turn["rootTurnId"] for turn in (*of_child, *read, *listed)] == [root_turn] * 4
     told = [message for message in client.heard if message.get("params", {}).get("threadId") == child]
     started = [m["params"]["thread"] for m in client.heard if m.get("method") == "thread/started"]
     assert [thread["id"] for thread in started] == [root, child]

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
@@ -34,7 +35,7 @@ from orchestrator.views.thread_list import (
     loaded,
     threads_page,
 )
-from orchestrator.views.thread_log import ThreadLog
+from orchestrator.views.thread_log import ThreadLog, begun_since, turn_at
 from orchestrator.views.thread_pages import (
     Asked,
     BadCursor,
@@ -46,7 +47,7 @@ from orchestrator.views.thread_pages import (
     turns_page,
 )
 from orchestrator.views.threads import Thread, threads
-from orchestrator.views.turns.records import ThreadItem, TurnId
+from orchestrator.views.turns.records import ThreadItem, Turn, TurnId
 
 MOST_THREADS, USUAL_THREADS = 200, 25
 MOST_TURNS, USUAL_TURNS = 200, 25
@@ -239,19 +240,27 @@ async def thread_of(door: Door, head: SessionHead, turns: list[JsonObject] | Non
 
 async def all_turns(door: Door, head: SessionHead) -> list[JsonObject]:
     """The turns of a thread with their items, oldest first; of a long one the newest that fit an answer."""
-    log, turns, size = await ThreadLog.of(door.ports.found, head), list[JsonObject](), 0
+    log, turns, size = await ThreadLog.of(door.ports.found, head), list[Turn](), 0
     async for stretch in log.back():
         turn = await log.turn(stretch)
         if turn is None:
             continue
-        written = turn_json(turn, "full")
-        size += len(orjson.dumps(written))
+        size += len(orjson.dumps(turn_json(turn, "full")))
         if turns and (size > MOST_BYTES or len(turns) == MOST_INCLUDED):
             words = f"only the last {len(turns):,} turns are told at once: thread/turns/list has those before"
             door.notify("warning", {"threadId": head.session, "message": words})
             break
-        turns.append(written)
-    return turns[::-1]
+        turns.append(turn)
+    root_turn = await _root_turns(door, head, turns)
+    return [turn_json(turn, "full", root_turn(turn)) for turn in reversed(turns)]
+
+
+async def _root_turns(door: Door, head: SessionHead, turns: Sequence[Turn]) -> Callable[[Turn], str | None]:
+    """Names the turn of the root in which a turn of its agent was begun; None for the turns of a root."""
+    root = None if head.agent_id == ROOT or not turns else await door.known(head.tree)
+    oldest_ms = min((turn.started_ms or 0 for turn in turns), default=0)
+    begun = [] if root is None else await begun_since(door.ports.found, root, oldest_ms)
+    return lambda turn: turn_at(begun, turn.started_ms or 0)
 
 
 def fits(data: list[JsonObject]) -> bool:
@@ -276,7 +285,8 @@ async def turns_list(door: Door, params: TurnsList) -> Result:
 
     async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], TurnPage]:
         found = await turns_page(log, asked)
-        return [listed_turn_json(turn, view) for turn in found.turns], found
+        root_turn = await _root_turns(door, head, found.turns)
+        return [listed_turn_json(turn, view, root_turn(turn)) for turn in found.turns], found
 
     limit = max(1, min(params.limit or USUAL_TURNS, MOST_TURNS))
     cursor = _cursor(params.cursor, "turns")
