@@ -63,6 +63,7 @@ from orchestrator.wiring.sessions import new_birth
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
 from workers.upkeep import Upkeep, upkeep_of
+from workers.webhook import Webhook, webhook_of
 
 URL = "redis://localhost:1"
 TREE = SessionId("01996720-4a00-7000-8000-000000000001")
@@ -359,6 +360,13 @@ def key(settings: Settings) -> tuple[str, bytes]:
     """With what a runner keys the chain of a log."""
     made = runner_config(settings).chain_key
     return (made.id, made.secret) if made else ("", b"")
+
+
+def told(settings: Settings) -> Webhook:
+    """The owner's server as upkeep calls it."""
+    found = webhook_of(settings.webhook, NOBODY)
+    assert found is not None
+    return found
 
 
 def upkeep(settings: Settings) -> Upkeep:

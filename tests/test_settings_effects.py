@@ -55,7 +55,17 @@ from tests.parts_of_settings import (
     said_of_model,
     setup,
 )
-from tests.settings_at_work import Renewing, birth, body, command, confinement, request, upkeep, variables
+from tests.settings_at_work import (
+    Renewing,
+    birth,
+    body,
+    command,
+    confinement,
+    request,
+    told,
+    upkeep,
+    variables,
+)
 from workers.upkeep import queue_server, upkeep_queue
 
 REPOSITORY = Path(__file__).parent.parent
@@ -69,6 +79,7 @@ RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(de
 KEY_FILE, CERTIFICATE = ('gateway.tls_key="/k.pem"',), ('gateway.tls_certificate="/c.pem"',)
 ASKED = "on-request"
 SCRIPT = ('workspace.setup_script="make"',)
+SIGNED = ('webhook.url="https://one"', 'webhook.secret="0123456789abcdef"')
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LARGE = HELLO + b"%x\r\n" % (2 << 20) + b":" + b"x" * ((2 << 20) - 1) + b"\r\n"
@@ -192,6 +203,10 @@ EFFECTS: Mapping[str, Effect] = {
     "upkeep.archive_after_days": Effect("1", lambda s: upkeep(s).mover.archive_after_ms, 86_400_000),
     "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),
     "upkeep.verify_sessions": Effect("3", lambda s: upkeep(s).verify_sessions, 3),
+    # The webhook
+    "webhook.url": Effect('"https://two"', lambda s: told(s).url, "https://two", SIGNED),
+    "webhook.secret": Effect('"0123456789abcdef-2"', lambda s: told(s).secret, "0123456789abcdef-2", SIGNED),
+    "webhook.events": Effect('["done"]', lambda s: told(s).events, frozenset({"done"}), SIGNED),
     # Tools
     "personality": Effect('"friendly"', lambda s: birth(s).settings.personality, "friendly"),
     "item_events": Effect('"all"', lambda s: birth(s).settings.item_events, "all"),

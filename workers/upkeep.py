@@ -10,6 +10,7 @@ lost with the queue or with this process is found again by the next look: turns 
                     names are removed
     every hour      trees past their retention are deleted, and halves of imports that died a day ago
 
+Beside them the owner's webhook is told of what happens (`workers.webhook`).
 arq cannot use a cluster, so its queue may have a server of its own (`upkeep.url`).
 """
 
@@ -43,6 +44,7 @@ from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import chain_key, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
+from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.workspaces.packs import Packs
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
@@ -50,6 +52,7 @@ from workers.upkeep_packs import collect_packs, collect_unborn
 from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_retention import delete_tree, end_imports, expired_trees, finish_deletions
 from workers.upkeep_sealing import Mover, archive_session, due_to_archive, due_to_seal, seal_session
+from workers.webhook import Webhook, webhook_of
 
 log = logging.getLogger("dendro.upkeep")
 
@@ -75,6 +78,8 @@ class Upkeep:
     round: Round = field(default_factory=Round)
     packs: Packs | None = None
     """The packs of portable folders; None where there are none to look after."""
+    webhook: Webhook | None = None
+    """The owner's server; None if there is none to be told."""
 
     @property
     def storage(self) -> Storage:
@@ -140,6 +145,8 @@ async def look(ctx: Context) -> None:
             await _defer(queue, broker.config.prefix, seal.__name__, head.session)
     if enlisted := await broker.enlist_missing(heads):
         log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
+    if upkeep.webhook is not None:
+        upkeep.webhook.set_aside(heads, now_ms)
     for complaint in unattended(heads, await broker.workers(), now_ms):
         log.warning("%s", complaint)
 
@@ -282,13 +289,23 @@ def run_upkeep(settings: Settings, ready: Callable[[], None] | None = None) -> i
     return 0
 
 
+async def _serve(upkeep: Upkeep, redis: RedisSettings) -> None:
+    """Runs jobs, and tells the owner's server what happens, until it is cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(serve(upkeep, redis))
+        if upkeep.webhook is not None:
+            tasks.create_task(upkeep.webhook.run())
+
+
 async def _run(settings: Settings, url: str, ready: Callable[[], None] | None) -> None:
     key = chain_key(settings)
     secret = key.secret if key else b""
     async with deployment(settings, url) as opened:
         archived = Archive.at(settings.upkeep.archive_url, secret)
         storage = Storage(opened.broker, opened.blobs, archived, secret)
-        serving = asyncio.ensure_future(serve(upkeep_of(settings, storage, url), queue_server(settings, url)))
+        upkeep = upkeep_of(settings, storage, url)
+        upkeep.webhook = webhook_of(settings.webhook, Opened(settings, opened))
+        serving = asyncio.ensure_future(_serve(upkeep, queue_server(settings, url)))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, serving.cancel)

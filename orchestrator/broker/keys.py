@@ -44,6 +44,8 @@ a tree live in one slot and a script may touch them together.
     {s0}:jobs:<pool>        zset    offer_job; take_job and      workers           its members
                                     settle_job remove
     {s0}:jobs_ready:<pool>  stream  offer_job                    waiting workers   the last 256 notices
+    {s0}:news:<id>          string  take_news, settle_news       upkeep            while it is told, then
+                                                                                   a week
     {s0}:tokens             hash    add_token; remove_token      gateways          until revoked
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
@@ -194,6 +196,9 @@ class Keys:
 
     def control(self, worker: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"control:{worker}")
+
+    def news(self, id: str) -> str:
+        return self.of_shard(CONTROL_SHARD, f"news:{id}")
 
     def job(self, job: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"job:{job}")

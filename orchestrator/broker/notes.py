@@ -1,12 +1,13 @@
 """Notes about sessions: what clients keep beside a log, each under a name, gone with the session.
 
 Deciding what a note says is the caller's; here it is bytes that are replaced only where nobody else did.
+News are what the owner's webhook is told of: who tells them, and that they were told; one command each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import BrokerError
@@ -19,6 +20,9 @@ MOST_NOTES: Final = 256
 MOST_BYTES: Final = 4_096
 """Bytes of one note."""
 _FIELD: Final = "note:"
+_TOLD: Final = b"told"
+NEWS_KEPT_MS: Final = 7 * 86_400_000
+"""The time for which it is known of news that they were told."""
 
 
 class TooManyNotes(BrokerError):
@@ -53,3 +57,18 @@ class Notes(Reader):
                 raise TooManyNotes(f"session {session} has {reply[1]} notes, the most that are kept")
             case code:
                 raise unexpected("note", code)
+
+    async def take_news(self, id: str, owner: str, lease_ms: int) -> Literal["ours", "theirs", "told"]:
+        """Takes it upon a process to tell news, until its lease is over."""
+        key = self.keys.news(id)
+        if await self._connection.command("SET", key, owner, "NX", "PX", lease_ms) is not None:
+            return "ours"
+        return "told" if await self._connection.command("GET", key) == _TOLD else "theirs"
+
+    async def keep_news(self, id: str, owner: str, lease_ms: int) -> None:
+        """Keeps news that are this process's for another lease."""
+        await self._connection.command("SET", self.keys.news(id), owner, "PX", lease_ms)
+
+    async def settle_news(self, id: str) -> None:
+        """Nobody tells these news again."""
+        await self._connection.command("SET", self.keys.news(id), _TOLD, "PX", NEWS_KEPT_MS)

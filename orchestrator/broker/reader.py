@@ -160,6 +160,12 @@ class Reader:
         )
         return tuple(SessionId(member.decode()) for member, _ in newest[:limit])
 
+    async def changed_since(self, shard: int, since_ms: int, limit: int) -> tuple[tuple[SessionId, int], ...]:
+        """Sessions of a shard that changed at that time or later, with when, the first ones first."""
+        key, most = self.keys.sessions(shard), ("LIMIT", 0, limit)
+        found = await self._connection.command("ZRANGEBYSCORE", key, since_ms, "+inf", "WITHSCORES", *most)
+        return tuple((SessionId(member.decode()), int(at)) for member, at in _scored(found))
+
     async def sessions(self, limit: int = 1_000) -> tuple[SessionHead, ...]:
         """The sessions that changed last, newest first."""
         return await self.heads(await self.newest(limit))

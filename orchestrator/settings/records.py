@@ -25,6 +25,7 @@ from orchestrator.tables import (
     SessionDefaults,
     ToolSettings,
     UpkeepSettings,
+    WebhookSettings,
     WireSettings,
     WorkerSettings,
     WorkspaceSettings,
@@ -79,6 +80,7 @@ class Settings:
     auth: AuthSettings = field(default_factory=AuthSettings)
     exec: ExecSettings = field(default_factory=ExecSettings)
     workspace: WorkspaceSettings = field(default_factory=WorkspaceSettings)
+    webhook: WebhookSettings = field(default_factory=WebhookSettings)
     mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""

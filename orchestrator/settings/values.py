@@ -209,5 +209,7 @@ def _shown(found: Found) -> str:
 
 
 def _error(path: KeyPath, found: Found, shown: str, allowed: str) -> SettingsError:
-    hidden = any(part in {"set", "env"} or "secret" in part or "headers" in part for part in path)
+    hidden = path[0] == "webhook" or any(
+        part in {"set", "env"} or "secret" in part or "headers" in part for part in path
+    )
     return SettingsError(found.origin.where, ".".join(path), "(hidden)" if hidden else shown, allowed)

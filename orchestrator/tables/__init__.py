@@ -28,6 +28,7 @@ from orchestrator.tables.service import (
     LogSettings,
     RedisSettings,
     UpkeepSettings,
+    WebhookSettings,
     WireSettings,
     WorkerSettings,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "Table",
     "ToolSettings",
     "UpkeepSettings",
+    "WebhookSettings",
     "WireSettings",
     "WorkerSettings",
     "WorkspaceSettings",

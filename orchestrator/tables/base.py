@@ -21,7 +21,8 @@ Secret = NewType("Secret", str)
 
 KIB = 1024
 MIB = 1024 * KIB
-ISSUER = r"^(https://|http://(localhost|127\.0\.0\.1|\[::1\])[:/]?)[^\s?#]*$"
+LOOPBACK_URL = r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?(/[^\s?#]*)?"
+ISSUER = rf"^(https://[^\s?#]*|{LOOPBACK_URL})$"
 """The address of an OpenID issuer: encrypted, but for one on loopback."""
 NAME_CHARS = 1_000
 _MARK = "setting"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
-from orchestrator.tables.base import KIB, MIB, Secret, Table, conflict, setting
+from orchestrator.tables.base import KIB, LOOPBACK_URL, MIB, Secret, Table, conflict, setting, unfit
 
 Notification = Literal["agent-turn-complete", "approval-requested"]
+WebhookEvent = Literal["needs_you", "done", "failed"]
+BASE64 = re.compile(r"([A-Za-z0-9+/]{4})+([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+WEBHOOK = rf"^(https://[^\s#]+|{LOOPBACK_URL}(\?[^\s#]*)?)$"
 
 
 class RedisSettings(Table):
@@ -173,6 +177,37 @@ class UpkeepSettings(Table):
     verify_sessions: int = setting(20, "upkeep.verify_sessions", at_least=0)
     """Sessions whose hash chain is checked from the first entry every ten minutes, in turn. A broken chain
     is an error in the log of `dendro upkeep`."""
+
+
+class WebhookSettings(Table):
+    """The webhook: upkeep tells a server of the owner's who is needed, and which tasks have ended."""
+
+    url: str | None = setting(None, "webhook.url", pattern=WEBHOOK, hidden=True)
+    """Address that gets a signed `POST` for each event of `webhook.events`
+    ([upkeep](upkeep.md#the-webhook)). `https://`, or `http://` on loopback. Needs `webhook.secret`. It is
+    told of the sessions of every namespace."""
+
+    secret: Secret | None = setting(None, "webhook.secret", hidden=True)
+    """Secret of 16 to 256 characters by which the server knows that a call is upkeep's. Behind `whsec_` it is
+    base64, as Standard Webhooks writes it. Give it by `DENDRO_WEBHOOK_SECRET` rather than in a file."""
+
+    events: tuple[WebhookEvent, ...] = setting(
+        ("needs_you", "done", "failed"), "webhook.events", shown_default="all of them"
+    )
+    """Of what it is told: `needs_you`, a request or a spent budget waits for a person; `done` and `failed`, a
+    root has ended a task. Nobody is told of a task that a person stopped."""
+
+    @field_validator("secret")
+    @classmethod
+    def _long_enough(cls, secret: Secret | None) -> Secret | None:
+        if secret is None:
+            return None
+        encoded = secret.removeprefix("whsec_")
+        if not 16 <= len(encoded) <= 256:
+            raise unfit("a secret of 16 to 256 characters")
+        if encoded != secret and not BASE64.fullmatch(encoded):
+            raise unfit("behind whsec_ the secret in base64")
+        return secret
 
 
 class WireSettings(Table):
