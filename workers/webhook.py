@@ -59,7 +59,7 @@ AT_REST = ("idle", "closed")
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What the owner is told, under an id that stays the same whoever tells it."""
+    """An event for the owner, under an id that stays the same whoever tells it."""
 
     id: str
     kind: str
@@ -336,7 +336,7 @@ class Webhook:
         await self.found.broker.keep_news(waiting.news.id, self._owner, int((pause + LEASE_S) * 1000))
 
     async def _post(self, client: httpx.AsyncClient, news: News) -> str:
-        """What went wrong; empty if the server took it. Of its answer the status alone is read."""
+        """The failure of an attempt; empty if the server took it. Of its answer the status alone is read."""
         body, at_s = news.body(), int(time.time())
         headers = {
             "content-type": "application/json",

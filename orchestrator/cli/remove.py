@@ -101,7 +101,7 @@ async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
 
 
 async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
-    """What the tree still does, or waits for; empty if it is done. Its deletion looks again by itself."""
+    """The reason why a tree is not done; empty if it is. Its deletion looks again by itself."""
     from orchestrator.wiring.cancel import agents_at_work
 
     for head in reversed(members):
