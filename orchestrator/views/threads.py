@@ -150,6 +150,19 @@ async def threads(broker: Broker, heads: Sequence[SessionHead]) -> list[Thread]:
     ]
 
 
+async def path_at_birth(broker: Broker, head: SessionHead) -> str:
+    """Where the rollout of a session is to be, as its log begins; its head says so once it has rested."""
+    if head.labels.namespace or head.archived:
+        return ""
+    for stored in await broker.read_rollout(head.session, 0, FIRST_ENTRIES):
+        if b'"session_configured"' not in stored.payload:
+            continue
+        entry = decode_entry(stored.payload)
+        if entry.type == EVENT_MSG and entry.payload.get("type") == "session_configured":
+            return str(entry.payload.get("rollout_path") or "")
+    return ""
+
+
 async def _agents(broker: Broker, trees: Sequence[TreeId]) -> Mapping[TreeId, Mapping[int, Agent]]:
     ordered = list(dict.fromkeys(trees))
     found = await broker.registries(ordered)

@@ -254,6 +254,20 @@ async def test_archived_conversation_that_goes_on_is_listed_again(harness: Harne
         assert [one["conversationId"] for one in listed] == [conversation]
 
 
+async def test_conversation_without_a_turn_is_listed_with_the_path_of_its_rollout(
+    harness: Harness, peer: Peer, tmp_path: Path
+) -> None:
+    path = tmp_path / "rollout.jsonl"
+    conversation = await harness.session(path=path)
+    (listed,) = (await peer.call("listConversations"))["items"]
+    assert (listed["conversationId"], listed["path"]) == (conversation, str(path))
+    summary = await peer.call("getConversationSummary", {"conversationId": conversation})
+    assert summary["summary"]["path"] == str(path)
+    await peer.call("resumeConversation", {"conversationId": conversation})
+    told = await peer.until("sessionConfigured")
+    assert told["rolloutPath"] == str(path)
+
+
 async def test_words_without_any_are_refused_and_begin_nothing(peer: Peer) -> None:
     conversation = await begun(peer)
     code, text = await peer.refused("sendUserMessage", {"conversationId": conversation, "items": []})

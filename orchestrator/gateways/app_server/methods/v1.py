@@ -35,7 +35,7 @@ from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.views.threads import Thread, thread, threads
+from orchestrator.views.threads import Thread, path_at_birth, thread, threads
 
 MOST_LISTED, USUAL_LISTED = 100, 25
 MOST_ITEMS = 1_000
@@ -131,8 +131,8 @@ async def new_conversation(door: Door, params: NewConversation) -> Result:
     }
 
 
-def _path(head: SessionHead) -> str:
-    return thread(head).path or ""
+async def _path(door: Door, head: SessionHead) -> str:
+    return thread(head).path or await path_at_birth(door.ports.found.broker, head)
 
 
 class ListConversations(V1Params):
@@ -154,14 +154,15 @@ async def list_conversations(door: Door, params: ListConversations) -> Result:
     page = await broker.listed_heads(wanted, after, limit)
     found = await threads(broker, [head for _, head in page])
     more = {"nextCursor": str(page[-1][0])} if len(page) == limit else {}
-    return {"items": [_summary(thread) for thread in found], **more}
+    paths = [await _path(door, head) for _, head in page]
+    return {"items": [_summary(*each) for each in zip(found, paths, strict=True)], **more}
 
 
-def _summary(thread: Thread) -> JsonObject:
+def _summary(thread: Thread, path: str) -> JsonObject:
     at = datetime.fromtimestamp(thread.created_ms / 1000, UTC)
     return {
         "conversationId": thread.id,
-        "path": thread.path or "",
+        "path": path,
         "preview": thread.preview,
         "timestamp": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
@@ -209,7 +210,7 @@ async def resume_conversation(door: Door, params: ResumeConversation) -> Result:
         "historyLogId": history.log_id,
         "historyEntryCount": history.count,
         "initialMessages": said,
-        "rolloutPath": _path(head),
+        "rolloutPath": await _path(door, head),
     }
     door.notify("sessionConfigured", configured)
     return {"conversationId": head.session, "model": model, "initialMessages": said}
@@ -261,7 +262,7 @@ async def get_summary(door: Door, params: GetSummary) -> Result:
     """A conversation as lists have it."""
     head = await conversation(door, params.conversation_id or _id_in(params.rollout_path or ""))
     (found,) = await threads(door.ports.found.broker, [head])
-    return {"summary": {**_summary(found), "modelProvider": found.model_provider}}
+    return {"summary": {**_summary(found, await _path(door, head)), "modelProvider": found.model_provider}}
 
 
 # ── listening ─────────────────────────────────────────────────────────────────────────────────
