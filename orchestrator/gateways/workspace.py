@@ -29,13 +29,17 @@ class Workspace:
     git: dict[str, str] = field(default_factory=dict)
     """`commit_hash`, `branch`, `repository_url`, as far as there are any (GitInfo)."""
     instructions: str | None = None
+    fault: str = ""
+    """News for people of a repository that git does not take for one."""
 
 
 def look_at(cwd: Path, guide: Guide, ask: Callable[[Path], Repository] = repository) -> Workspace:
     """Reads what there is; blocking, a few milliseconds. `ask` finds the repository."""
     found = ask(cwd)
     facts = {"commit_hash": found.commit, "branch": found.branch, "repository_url": found.origin}
-    return Workspace({name: value for name, value in facts.items() if value}, guide.first(cwd, found.top))
+    return Workspace(
+        {name: value for name, value in facts.items() if value}, guide.first(cwd, found.top), found.fault
+    )
 
 
 def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:

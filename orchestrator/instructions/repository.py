@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.sandbox.git import GitFailed, run_git
+from orchestrator.sandbox.git import GitFailed, git_fault, repository_above, run_git
 
 
 def git(cwd: Path, *words: str) -> str:
@@ -26,6 +27,8 @@ class Repository:
     commit: str = ""
     branch: str = ""
     origin: str = ""
+    fault: str = ""
+    """The reason why there is a `.git` here and git knows no repository; for people."""
 
 
 def repository(cwd: Path) -> Repository:
@@ -40,7 +43,19 @@ def repository(cwd: Path) -> Repository:
             # Without a commit git tells nothing at once; and a folder's name may have two lines.
             top, commit = git(cwd, "rev-parse", "--show-toplevel"), git(cwd, "rev-parse", "HEAD")
             branch = git(cwd, "symbolic-ref", "--quiet", "--short", "HEAD")
-        return Repository(top, commit, branch, origin.result())
+        return Repository(top, commit, branch, origin.result(), "" if top else _fault(cwd))
+
+
+def _fault(cwd: Path) -> str:
+    """An empty `.git` is none: one is mounted in its place while commands run."""
+    place = repository_above(cwd)
+    if place is None or not (place.is_file() or os.path.lexists(place / "HEAD")):
+        return git_fault(cwd)
+    try:
+        why = git_fault(cwd) or run_git(cwd, "rev-parse", "--git-dir").why
+    except (GitFailed, OSError, ValueError) as error:
+        why = str(error)
+    return f"{place} counts as no repository, so nothing is known of its commit and branch: {why}"
 
 
 def from_root(cwd: Path, top: str | None = None) -> Sequence[Path]:

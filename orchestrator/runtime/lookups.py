@@ -43,7 +43,10 @@ async def look_up(context: RunnerContext, key: str) -> c.LookedUp:
             return c.LookedUp(key, past=await state_after(context, asked.turn))
         return c.LookedUp(key, await _answer(context, asked, context.journal.state))
     except TimeoutError:
-        why = f"the files did not answer within {PATIENCE_S:g} s on the worker's machine; check the mount"
+        why = (
+            f"the files did not answer within {PATIENCE_S:g} s on the worker's machine: look at the disk or "
+            "mount that they are on, and for pipes in the place of files"
+        )
     except (OSError, ValueError) as error:
         why = str(error)
     except (BrokenLog, BrokenArchive, ArchiveUnavailable) as error:

@@ -65,6 +65,11 @@ class Confinement:
     place: Place | None = None
     """The place of a portable folder: all paths here are of this machine, and commands see them elsewhere."""
 
+    def may_write(self, path: Path) -> bool:
+        """Whether commands may make or change a path; with full access nothing is asked."""
+        kept = (*self.read_only_subpaths, *self.missing, *self.hidden)
+        return _below(_real(path), self.writable_roots) and not _below(_real(path), kept)
+
 
 def resolve(
     policy: Mapping[str, Any],

@@ -245,7 +245,7 @@ async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Sett
     looked_at = await in_git_thread(_looked_at, settings, first.top, first.within)
     birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom, first)
     if first.warning:
-        birth = replace(birth, warnings=(first.warning,))
+        birth = replace(birth, warnings=(*birth.warnings, first.warning))
     return await with_folder(found.broker, settings, birth, first)
 
 

@@ -79,6 +79,7 @@ def new_birth(
         at_ms=now_ms,
         user_instructions="\n\n".join(instructions) or None,
         git=workspace.git or None,
+        warnings=(workspace.fault,) if workspace.fault else (),
     )
 
 

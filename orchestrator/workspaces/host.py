@@ -36,6 +36,7 @@ from orchestrator.folders.records import Bounds, FolderError, Guard, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import in_git_thread
+from orchestrator.sandbox.policy import InvalidPolicy, resolve
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.copies import Copy, boot_id
 from orchestrator.workspaces.deadlines import Deadlines
@@ -92,7 +93,9 @@ class MachineHostFolders:
                 return FolderNotCopied(f"this machine makes no copies of folders: {fault}. {SHARE}")
             setup, warning = await asyncio.to_thread(config.setup_of, found.top)
             found = dataclasses.replace(found, portable=replace(found.portable, setup=setup))
-            return FolderCopied(call_id, await self._copied(state, claim, found), warning)
+            theirs = await asyncio.to_thread(self._warning_of, state, found)
+            copied = await self._copied(state, claim, found)
+            return FolderCopied(call_id, copied, ". ".join(filter(None, (theirs, warning))))
         except (FolderError, UnfitFolder, BrokenPack) as error:
             return FolderNotCopied(f"the folder {cwd} cannot be copied: {error}. {SHARE}")
         except ArchiveUnavailable as error:
@@ -100,6 +103,22 @@ class MachineHostFolders:
             return FolderNotCopied(f"{why}; try again when it is back. {SHARE}")
         except OSError as error:
             return FolderNotCopied(f"this machine refused a copy of the folder {cwd}: {error}. {SHARE}")
+
+    def _warning_of(self, state: State, found: HostFolder) -> str:
+        """A word about a repository that the session's commands may have made; with full access, none."""
+        settings, environ = state.in_force, self._config.environ
+        place = found.top / ".git"
+        try:
+            allowed = resolve(settings.sandbox_policy, Path(settings.cwd), environ.get("TMPDIR"))
+        except InvalidPolicy:
+            return ""  # nothing runs under it
+        if not os.path.lexists(place) or not allowed.may_write(place):
+            return ""
+        return (
+            f"commands of this session may write {place}, so what the agents' copies have of it (the commit, "
+            "what is ignored) may be made up by an agent; begin sessions in "
+            f"{found.top} itself, and it is out of their reach"
+        )
 
     async def _copied(self, state: State, claim: Claim, found: HostFolder) -> Copied:
         facts, bounds = state.facts, birth_bounds(self._config.settings, found.portable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,10 +30,12 @@ from orchestrator.sandbox.trusted_files import (
     program_environment,
     read_regular,
 )
+from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
+from orchestrator.wiring.sessions import new_birth
 
 
 def guide_of(home: Path) -> Guide:
@@ -243,3 +246,33 @@ def test_product_starts_nothing_that_a_repository_names(workspace: Path, tmp_pat
 def test_repository_without_a_git_folder_is_none_for_the_product(workspace: Path, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", "--bare", str(workspace)], check=True)
     assert look_at(workspace, guide_of(tmp_path / "home")).git == {}
+
+
+@pytest.mark.parametrize(
+    ("break_it", "why"),
+    [
+        (lambda folder: (folder / "config").write_text("[core\n"), "bad config line 1"),
+        (lambda folder: (folder / "HEAD").write_text("nothing\n"), "not a git repository"),
+        (
+            lambda folder: ((folder / "HEAD").unlink(), os.mkfifo(folder / "HEAD")),
+            "HEAD is no file but a pipe",
+        ),
+    ],
+)
+def test_person_is_told_of_a_repository_that_counts_as_none(
+    workspace: Path, tmp_path: Path, break_it: Callable[[Path], object], why: str
+) -> None:
+    """The words are a warning at the session's beginning, and in its log."""
+    subprocess.run(["git", "init", "-q", str(workspace)], check=True)
+    assert look_at(workspace, guide_of(tmp_path / "home")).fault == ""
+    break_it(workspace / ".git")
+    settings = load_settings(SettingsSources(workspace, {"DENDRO_HOME": str(tmp_path / "home")}))
+    birth = new_birth(settings, look_at(workspace, guide_of(tmp_path / "home")), 0, os.urandom)
+    (warning,) = birth.warnings
+    assert f"{workspace}/.git counts as no repository" in warning
+    assert why in warning
+
+
+def test_empty_git_folder_is_no_news(workspace: Path, tmp_path: Path) -> None:
+    (workspace / ".git").mkdir()
+    assert look_at(workspace, guide_of(tmp_path / "home")).fault == ""

@@ -149,6 +149,27 @@ def write(name: str, text: str) -> Callable[[Path], Any]:
     return do
 
 
+@pytest.mark.parametrize(
+    ("cwd", "policy", "said"),
+    [
+        ("sub", {"mode": "workspace-write"}, True),
+        ("sub", {"mode": "workspace-write", "exclude_slash_tmp": True}, False),
+        (".", {"mode": "workspace-write"}, False),
+        ("sub", {"mode": "read-only"}, False),
+        ("sub", {"mode": "danger-full-access"}, False),
+    ],
+)
+async def test_copy_of_a_repository_that_commands_may_have_made_up_is_said(
+    host: Host, cwd: str, policy: dict[str, Any], said: bool
+) -> None:
+    """Only what lies deeper in a writable folder: a root's own `.git` is out of their reach."""
+    turn = TurnSettings(str(host.checkout / cwd), "never", policy, "m")
+    host.state = replace(host.state, settings=turn)
+    told = await host.folders.copy(host.state, host.claim(), CALL)
+    assert isinstance(told, FolderCopied)
+    assert (f"commands of this session may write {host.checkout}/.git" in told.warning) is said
+
+
 async def test_copy_of_a_checkout_has_its_changes_and_not_what_it_hides(host: Host) -> None:
     (host.checkout / "README.md").write_text("changed\n")
     (host.checkout / "new.txt").write_text("not committed\n")
