@@ -231,6 +231,13 @@ class Client:
             return None
         return head if head is None or self._sees(head.labels.namespace) else None
 
+    async def family(self, head: SessionHead) -> tuple[SessionHead, ...]:
+        """The heads of all sessions of a session's tree that are still there, its own among them."""
+        registry = await self._insist(lambda: self._ports.broker.registry(head.tree))
+        sessions = dict.fromkeys((head.session, *(agent.session for agent in registry.agents.values())))
+        found: tuple[SessionHead, ...] = await self._insist(lambda: self._ports.broker.heads(tuple(sessions)))
+        return found
+
     def _sees(self, namespace: str) -> bool:
         return self.namespace is None or namespace == self.namespace
 

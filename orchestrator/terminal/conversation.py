@@ -33,7 +33,7 @@ from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import OpenRequests
-from orchestrator.views.questions import is_elicitation, is_question
+from orchestrator.views.questions import is_client_tool, is_elicitation, is_question, subject_of
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
 from orchestrator.wiring.open_deployment import Opened
@@ -48,6 +48,9 @@ TYPED_IN_VAIN = "the secret question is not asked any more: what you typed was n
 POLL_S = 0.05
 PAUSED = "paused"
 """The status of a session that waits for room in its tree's budget."""
+AWAITING = frozenset({"awaiting_approval", "awaiting_answer"})
+AT_REST = AWAITING | {PAUSED, "waiting"}
+"""Statuses in which a session that nobody holds may wait for a person, or for agents that do."""
 
 
 def put_question(question: str, *, again: bool = False) -> None:
@@ -344,10 +347,29 @@ class Conversation:
         head = await self.seat.client.head(self.seat.session)
         if not self.seat.interactive and head is not None and head.status == PAUSED:
             return await self._out_of_budget()
+        if not self.seat.interactive and head is not None and head.status in AT_REST:
+            code = await self._if_at_rest(head)
+            if code is not None:
+                return code
         waits = head is not None and not head.holder and head.sq_tip != head.cursor
         if head is not None and waits and not self._told_silence:
             self.seat.view.note(no_worker(head.pool))
             self._told_silence = True
+        return None
+
+    async def _if_at_rest(self, head: SessionHead) -> ExitCode | None:
+        """Leaves a tree that goes on only if a person or a program does something, if only for an agent."""
+        heads = await self.seat.client.family(head) if head.status == "waiting" else (head,)
+        if not all(map(_is_at_rest, heads)):
+            return None
+        statuses = {each.status for each in heads}
+        if PAUSED in statuses:
+            return await self._out_of_budget()
+        if statuses & AWAITING:
+            where = "dendro approvals lists what is asked"
+            what = "an answer, or the program that brings a tool"
+            self.seat.view.note(f"waiting for {what}; {where}; {self.seat.how_to_go_on}")
+            return ExitCode.WAITING
         return None
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
@@ -442,6 +464,12 @@ class Conversation:
         return id
 
 
+def _is_at_rest(head: SessionHead) -> bool:
+    """Whether no worker has anything to do for a session."""
+    read = head.sq_tip == head.cursor and (head.status == PAUSED or not head.pending_messages)
+    return read and not head.holder and head.status in AT_REST | {"idle", "closed"}
+
+
 def _tells_of_a_spent_budget(event: Event) -> bool:
     budget = event.msg.get("budget") if event.type == "warning" else None
     # The tree is told at 80 % as well.
@@ -453,4 +481,7 @@ async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead)
     if not await until_read(found, head):
         talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
     for request in await open_requests(found, head):
-        talk.open_requests.add(request)
+        if is_client_tool(request):
+            talk.seat.view.note(f"waiting for a program: {subject_of(request)}")
+        else:
+            talk.open_requests.add(request)

@@ -69,3 +69,24 @@ def test_without_a_terminal_a_spent_budget_ends_the_command_and_says_who_can_go_
             assert ran.returncode == 3, ran.stdout + ran.stderr
             assert "waiting for more budget, which only a person can give" in ran.stderr
             assert f"dendro budget {session}" in ran.stderr
+
+
+def test_without_a_terminal_a_root_that_waits_for_agents_without_budget_ends_the_command(
+    machine: Machine,
+) -> None:
+    def call(name: str, **args: object) -> dict[str, object]:
+        return {"items": [{"call": name, "args": args}]}
+
+    root = [call("subagent_spawn", label="one", prompt="work"), call("subagent_await"), says("done")]
+    agents = [{"label": "one", "steps": [call("shell", command=["true"]), says("worked")]}]
+    with machine.playing(json.dumps({"steps": root, "agents": agents})) as user:
+        first = user.run("run", "go", "-c", "agents.budget_requests=3", "-c", "approval_policy=never")
+        assert first.returncode == 3, first.stdout + first.stderr
+        (session,) = (each["session_id"] for each in user.sessions() if each["agent_id"] == 0)
+        # The warning was told once: this run hears of nothing.
+        again = user.run("run", "--resume", session)
+        assert again.returncode == 3, again.stdout + again.stderr
+        assert "waiting for more budget, which only a person can give" in again.stderr
+        assert user.run("budget", session, "--add", "requests=9").returncode == 0
+        done = user.run("run", "--resume", session)
+        assert (done.returncode, done.stdout.endswith("done\n")) == (0, True), done.stdout + done.stderr

@@ -46,9 +46,10 @@ def test_server_asks_and_hears_the_decision_while_its_call_runs() -> None:
     session = Session()
     calling(session)
     seen = asks(session)
-    (event,) = seen.events
-    reach = event[1].pop("reach")
-    assert event == ("u1", ASKED)
+    ((submission, told),) = seen.events
+    event = dict(told)
+    reach = event.pop("reach")
+    assert (submission, event) == ("u1", ASKED)
     assert reach["text"].startswith("OUTSIDE THE SANDBOX, in /repo")
     assert "the MCP server files works: an answer goes to it" in reach["text"]
     assert session.status == "awaiting_answer"

@@ -194,3 +194,22 @@ def ended(thread: str) -> Callable[[Message], bool]:
     return lambda message: (
         message.get("method") == "turn/completed" and message["params"]["threadId"] == thread
     )
+
+
+TOOL = {"name": "weather", "description": "Tells it.", "inputSchema": {"type": "object"}}
+
+
+def test_without_a_terminal_a_command_leaves_a_session_that_waits_for_a_program_with_a_tool(
+    machine: Machine,
+) -> None:
+    steps = [{"items": [{"call": "weather", "args": {}}]}, {"items": [{"text": "Sunny."}]}]
+    with machine.playing(json.dumps(steps)) as user, ExitStack() as stack:
+        worker = stack.enter_context(Started(dendro("worker"), cwd=user.folder, env=user.environ))
+        stack.callback(worker.terminate)
+        with gateway(user, "ws://127.0.0.1:0") as (_, address), client(address) as one:
+            root = one.call(1, "thread/start", dynamicTools=[{"type": "function", **TOOL}])["thread"]["id"]
+            one.call(2, "turn/start", threadId=root, input=[{"type": "text", "text": "go"}])
+            one.until(lambda message: message.get("method") == "item/tool/call")
+            left = user.run("run", "--resume", root)
+    assert left.returncode == 3, left.stdout + left.stderr
+    assert "waiting for an answer, or the program that brings a tool; dendro approvals lists" in left.stderr
