@@ -216,9 +216,20 @@ def test_an_untrusted_folder_names_no_mcp_server_and_changes_none(home: Path) ->
     assert len(ignored(found)) == 5
 
 
+def test_mcp_servers_whose_names_have_spaces_and_dots_are_kept(home: Path) -> None:
+    names = ["my files", "b.c", "@scope/d", "x" * 64]
+    found = loaded(home, "", "".join(f'[mcp_servers."{name}"]\ncommand = "x"\n' for name in names))
+    assert (sorted(found.mcp_servers), found.warnings) == (sorted(names), ())
+    refused = loaded(
+        home, "", "".join(f'[mcp_servers."{name}"]\ncommand = "x"\n' for name in ("", " a", "x" * 65))
+    )
+    left_out = [warning for warning in refused.warnings if "is left out" in warning]
+    assert (refused.mcp_servers, len(left_out)) == ({}, 3)
+
+
 def test_an_mcp_server_with_a_wrong_table_is_left_out_and_the_others_are_kept(home: Path) -> None:
     own = (
-        '[mcp_servers.a]\ncommand = "x"\nurl = "http://x"\n[mcp_servers."b c"]\ncommand = "x"\n'
+        '[mcp_servers.a]\ncommand = "x"\nurl = "http://x"\n[mcp_servers."b\\tc"]\ncommand = "x"\n'
         '[mcp_servers.d]\nurl = "ftp://x"\n[mcp_servers.e]\ncommand = "x"\nproxy = "http://p"\n'
         '[mcp_servers.good]\ncommand = "x"\n[mcp_servers.custom]\ncommand = "x"\n'
     )
@@ -227,7 +238,7 @@ def test_an_mcp_server_with_a_wrong_table_is_left_out_and_the_others_are_kept(ho
     told = "\n".join(found.warnings)
     for words in (
         "MCP server a is left out: settings: mcp_servers.a.command, url = both",
-        "mcp_servers = 'b c': a name of at most 64 letters, digits, _ and -",
+        "mcp_servers = 'b\\tc': a name of at most 64 printable ASCII characters",
         'mcp_servers.d.url = "ftp://x": an http:// or https:// URL',
         "mcp_servers.e.proxy = set: counts only for a server with `url`",
         f"mcp_servers = '{CUSTOM_SERVER}': another name: events show a program's own tools as those of",

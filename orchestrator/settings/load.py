@@ -61,7 +61,8 @@ from orchestrator.tables import (
 RESERVED_SERVER = "custom"
 """The server as which events show the tools of a program around Dendro (`examples/custom_tool.py`)."""
 TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices", "mcp_servers"})
-MCP_SERVER_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+MCP_SERVER_NAME = re.compile(r"[!-~](?:[ -~]{0,62}[!-~])?")
+"""Models are offered its tools under names in which other characters than letters, digits, _ and - are _."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 NOT_SETTINGS = frozenset({"DENDRO_DEBUG", "DENDRO_HOME", "DENDRO_SANDBOX"})
 NO_EFFECT = "has no effect here"
@@ -250,7 +251,7 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> McpServer
     if not MCP_SERVER_NAME.fullmatch(name):
         where = reader.where(("mcp_servers", name))
         raise SettingsError(
-            where, "mcp_servers", repr(name[:80]), "a name of at most 64 letters, digits, _ and -"
+            where, "mcp_servers", repr(name[:80]), "a name of at most 64 printable ASCII characters"
         )
     if name == RESERVED_SERVER:
         where = reader.where(("mcp_servers", name))

@@ -39,7 +39,8 @@ def configure(machine: Machine, **servers: list[str]) -> None:
 
 
 def _table(name: str, words: list[str]) -> str:
-    return f"[mcp_servers.{name}]\ncommand = {json.dumps(words[0])}\nargs = {json.dumps(words[1:])}\n"
+    command, args = json.dumps(words[0]), json.dumps(words[1:])
+    return f"[mcp_servers.{json.dumps(name)}]\ncommand = {command}\nargs = {args}\n"
 
 
 def bad(mode: str = "good", *more: str) -> list[str]:
@@ -139,6 +140,16 @@ def test_a_model_calls_a_published_server_and_clients_see_its_start_and_the_call
     assert json.loads(output(asked[-1]))["timezone"] == "UTC"
     names = [tool.get("name") for tool in asked[0].get("body", asked[0])["tools"]]
     assert names[-2:] == ["mcp__time__convert_time", "mcp__time__get_current_time"]
+
+
+def test_a_server_whose_name_has_a_space_and_a_dot_is_offered_and_called(machine: Machine) -> None:
+    configure(machine, **{"my files.v2": bad()})
+    with machine.model(calls("mcp__my_files_v2__echo", a=1), says("done")) as user, proto(user) as client:
+        client.say("go")
+        client.until("task_complete")
+    (end,) = (event["msg"] for event in client.all("mcp_tool_call_end"))
+    assert (end["invocation"]["server"], end["invocation"]["tool"]) == ("my files.v2", "echo")
+    assert end["result"]["content"] == [{"type": "text", "text": '{"a": 1}'}]
 
 
 def test_an_untrusting_person_is_asked_about_a_call_and_sees_all_of_it(machine: Machine) -> None:
