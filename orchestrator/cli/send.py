@@ -121,7 +121,7 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     head = target.head
     # Who keeps a process holds an idle session.
     if head.status in ("idle", "closed") and head.sq_tip == head.cursor and not tree:
-        return f"{target.name} does nothing: there is nothing to interrupt"
+        return _nothing_to_stop(target)
     told = await submit_op(found.client(), target.session, Interrupt(tree=tree), _ends)
     if tree:
         return await _all_stopped(found, target)
@@ -129,6 +129,21 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
         return unread(target.head.pool)
     ended = "was interrupted" if told.answer.type == "turn_aborted" else "had just come to its end"
     return f"{target.name} {ended}"
+
+
+def _nothing_to_stop(target: Addressed) -> str:
+    from orchestrator.core.counts import counted
+    from orchestrator.views.status import processes_of
+
+    head = target.head
+    living = processes_of(head) if head.holder else 0
+    if not living:
+        return f"{target.name} does nothing: there is nothing to interrupt"
+    agent = f" {head.agent_id}" if head.agent_id else ""
+    return (
+        f"{target.name} is idle, and {counted(living, 'process')} of it still running: an interrupt leaves "
+        f"those alone; `dendro cancel {head.tree}{agent}` ends them, and the agent with them"
+    )
 
 
 def _ends(event: Event, id: str) -> bool:

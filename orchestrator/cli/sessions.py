@@ -57,7 +57,9 @@ def sessions(
     A line is a tree: its root, and how many agents it has and how they stand
     (queued, running, ready, failed, canceled …). A filter shows a tree if its
     root or one of its agents fits.
-    due: it has work, and no worker has taken it; lost: its worker is gone.
+    due: it has work, and no worker has taken it; lost: its worker is gone;
+    process_running: it is idle, and a process that it started lives on.
+    Sessions that were opened, and no word said, are shown with --all alone.
     A narrow terminal is not shown holder, left, model, tokens, folder, agents,
     age: the first of them first, and no figure is cut.
 
@@ -207,7 +209,10 @@ def _end_of(folder: str, width: int) -> str:
 
 
 def _remarks(listing: Listing) -> Iterator[str]:
-    if not listing.trees:
+    if listing.unspoken:
+        those = counted(listing.unspoken, "session")
+        yield f"{those} in which nobody has said anything yet: --all shows them too"
+    elif not listing.trees:
         yield "no session is meant"
     unserved = [tree.root["pool"] for tree in listing.trees if tree.root["nobody_serves"]]
     for pool in sorted(set(unserved)):

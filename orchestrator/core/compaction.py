@@ -116,19 +116,19 @@ def _newest_of(kept: Iterable[JsonValue], history: Iterable[Item], shown: Collec
 
 def nothing_said(history: Iterable[Item]) -> bool:
     """Whether a conversation holds only what a compaction would make anew."""
-    return all(is_context(item) or is_role(item) or is_of_modes(item) or _is_bridge(item) for item in history)
+    return all(is_context(item) or is_role(item) or is_of_modes(item) or is_bridge(item) for item in history)
 
 
 def was_compacted(history: Iterable[Item]) -> bool:
     """Whether a conversation begins with the summary of an earlier one."""
-    return any(_is_bridge(item) for item in history)
+    return any(is_bridge(item) for item in history)
 
 
 def user_turns(history: Iterable[Item]) -> list[int]:
     """The places of what people said in turns since the conversation began or was compacted, oldest first."""
     places: list[int] = []
     for place, item in enumerate(history):
-        if _is_bridge(item):
+        if is_bridge(item):
             places.clear()
         elif _is_of_user(item) and INJECTED not in item and not message_text(item).startswith(_NOT_SAID):
             places.append(place)
@@ -156,7 +156,8 @@ def _is_of_user(item: Item) -> bool:
     return item.get("role") == "user" and item.get("type") == "message"
 
 
-def _is_bridge(item: Item) -> bool:
+def is_bridge(item: Item) -> bool:
+    """Whether an item is the message that a compaction made of the turns before it."""
     return _is_of_user(item) and message_text(item).startswith(_BRIDGE_OPENING)
 
 

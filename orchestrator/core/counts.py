@@ -9,6 +9,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def _plural(noun: str) -> str:
+    if noun.endswith("ss"):
+        return f"{noun}es"
     return f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
 
 

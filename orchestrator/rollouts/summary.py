@@ -1,4 +1,8 @@
-"""The summary of a session in its hash, for lists: a projection, rewritten whenever the session rests."""
+"""The summary of a session in its hash, for lists: a projection, rewritten whenever the session rests.
+
+And whenever a list would show something else before that: a name, the first words, the tokens of the first
+turn, the end of a turn behind which a process lives.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.agent_views import one_line
+from orchestrator.core.compaction import is_bridge, nothing_said
 from orchestrator.core.history import message_text
 from orchestrator.core.lines import given
 from orchestrator.core.packs import FolderChange
@@ -50,8 +55,27 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "state_sha256": digest(state),
             **_change(state.workspace.change),
             **({"children": len(state.tree.children)} if state.tree.children else {}),
+            **({"processes": len(living)} if (living := state.processes.living) else {}),
+            **({"unspoken": True} if _unspoken(state) else {}),
         }
     )
+
+
+def shown_anew(before: State, after: State) -> bool:
+    """Whether lists are to show another summary of a session that does not rest."""
+    if before.name != after.name or title(before) != title(after):
+        return True
+    if len(before.processes.living) != len(after.processes.living) and after.task is None:
+        return True
+    if before.task is not None and after.task is None and after.processes.living:
+        return True
+    # Behind its first turn there are the figures of the last one until it rests.
+    return not before.bookmarks and before.tokens != after.tokens
+
+
+def _unspoken(state: State) -> bool:
+    """Whether nobody has said or begun anything yet: a client has opened the session, and that is all."""
+    return state.task is None and not state.queue and not state.name and nothing_said(state.history)
 
 
 def _change(change: FolderChange | None) -> dict[str, Any]:
@@ -68,7 +92,10 @@ def title(state: State) -> str:
 
 
 def _first_words(state: State) -> str:
-    return next(filter(None, map(_user_text, state.history)), "")
+    # A compaction has made one message of what was said before it.
+    before = (text for text in state.kept_user_texts if isinstance(text, str))
+    said = (item for item in state.history if not is_bridge(item))
+    return next(before, "") or next(filter(None, map(_user_text, said)), "")
 
 
 def _user_text(item: Any) -> str:

@@ -33,7 +33,7 @@ from orchestrator.core.outstanding import (
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.rollouts.summary import session_meta
+from orchestrator.rollouts.summary import session_meta, shown_anew
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.budget import nearly_used, warnings
 from orchestrator.runtime.copies import Copies
@@ -269,8 +269,8 @@ class Runner:
         return None
 
     def _meta(self, step: Step, release: Release) -> bytes | None:
-        renamed = step.position.state.name != step.base.state.name
-        return session_meta(step.position, step.at_ms) if release != "keep" or renamed else None
+        changed = shown_anew(step.base.state, step.position.state)
+        return session_meta(step.position, step.at_ms) if release != "keep" or changed else None
 
     def _observe(self, step: Step, took_s: float) -> None:
         if self._ports.observer is not None:

@@ -81,6 +81,8 @@ class Listing:
     """Sessions that were looked at."""
     trees: list[ListedTree] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    unspoken: int = 0
+    """Sessions that are left out because nobody has said anything in them yet."""
 
     @property
     def whole(self) -> bool:
@@ -155,7 +157,10 @@ async def trees_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool)
         page = await broker.heads(ids[start : start + PAGE])
         new = [tree for tree in dict.fromkeys(head.tree for head in page) if tree not in seen]
         seen.update(new)
-        for tree in await _trees(broker, new, wanted):
+        for tree in await _trees(broker, new, wanted, all=all):
+            if tree is None:
+                listing.unspoken += 1
+                continue
             listing.trees.append(tree)
             if len(listing.trees) == limit and not all:
                 listing.looked += page_place(page, tree)
@@ -170,16 +175,35 @@ def page_place(page: Sequence[SessionHead], tree: ListedTree) -> int:
     return trees.index(tree.root["tree_id"]) + 1
 
 
-async def _trees(broker: Broker, trees: Sequence[TreeId], wanted: Filter) -> list[ListedTree]:
+async def _trees(
+    broker: Broker, trees: Sequence[TreeId], wanted: Filter, *, all: bool
+) -> list[ListedTree | None]:
+    """The wanted ones of these trees; None for one that nobody has spoken to yet, unless `all` are shown."""
     agents = await _agents(broker, set(trees))
     members = [SessionId(tree) for tree in trees]
     members += [SessionId(agent.session) for tree in trees for agent in agents[tree].values()]
     rows: dict[str, list[dict[str, Any]]] = {}
+    unspoken: set[str] = set()
     for start in range(0, len(members), PAGE):
         heads = await broker.heads(members[start : start + PAGE])
+        unspoken.update(head.tree for head in heads if not head.agent_id and _nobody_spoke(head))
         for found in await _rows(broker, heads, agents):
             rows.setdefault(found["tree_id"], []).append(found)
-    return [_tree(rows[tree]) for tree in trees if tree in rows and any(map(wanted.wants, rows[tree]))]
+    found_trees = (tree for tree in trees if tree in rows and any(map(wanted.wants, rows[tree])))
+    return [
+        None if tree in unspoken and len(rows[tree]) == 1 and not all else _tree(rows[tree])
+        for tree in found_trees
+    ]
+
+
+def _nobody_spoke(head: SessionHead) -> bool:
+    """Whether a client has opened the session, and that is all."""
+    if head.sq_tip != head.cursor or head.name or head.quarantined:
+        return False
+    meta = orjson.loads(head.meta) if head.meta else {}
+    # Before its first rest a session has what it was born with.
+    newborn = not meta.get("updated_ms") and not meta.get("title") and not meta.get("forked_from")
+    return bool(meta.get("unspoken", newborn))
 
 
 def _tree(rows: Sequence[dict[str, Any]]) -> ListedTree:

@@ -16,6 +16,8 @@ DUE = "due"
 """The session owes something, and no worker holds it."""
 LOST = "lost"
 """The lease of the worker that holds the session has run out, and no other has taken it."""
+PROCESS_RUNNING = "process_running"
+"""The session is idle, and a process that its agent has started lives on: its worker keeps it."""
 NOT_SERVED = ("quarantined", "archived")
 """No worker takes such a session until it is readmitted, or gets a submission."""
 
@@ -30,8 +32,19 @@ def session_status(head: SessionHead, serving: Serving) -> str:
         return LOST
     if serving.due:
         return DUE
+    if not serving.held or head.status not in ("idle", "waiting"):
+        return head.status
+    if head.status == "idle" and head.sq_tip == head.cursor and processes_of(head):
+        return PROCESS_RUNNING
     # The status of the last commit is that of a rest: whoever is held is at work.
-    return "running" if serving.held and head.status in ("idle", "waiting") else head.status
+    return "running"
+
+
+def processes_of(head: SessionHead) -> int:
+    """The number of processes that lived when the session's last turn ended."""
+    import orjson
+
+    return int(orjson.loads(head.meta).get("processes") or 0) if head.meta else 0
 
 
 def agent_status(standing: str, status: str) -> str:

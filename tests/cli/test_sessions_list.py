@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from orchestrator.broker.pool_service import Serving
 from orchestrator.cli.invocation import opened
 from orchestrator.cli.sessions import COLUMNS, DROPPED, render
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.sessions import Filter, ListedTree, Listing, sessions_listed, trees_listed
+from orchestrator.views.status import session_status
 from orchestrator.wiring.open_deployment import Opened
 from tests.cli.planted import planted_tree
 from tests.servers import RedisServer
@@ -56,6 +59,34 @@ async def test_person_finds_trees_by_status_folder_and_text_of_their_agents_too(
     assert await roots(Filter(folder="/srv/a")) == [named[0], failing[0]], "the newest first"
     assert await roots(Filter(text="FLAKY")) == [failing[0]]
     assert await roots(Filter(text="release", folder="/srv/ab")) == []
+
+
+@pytest.mark.parametrize("meta", [{"unspoken": True}, {"title": "", "updated_ms": 0}])
+async def test_sessions_that_a_terminal_only_opened_are_listed_with_all_alone(
+    found: Opened, meta: dict[str, Any]
+) -> None:
+    spoken = await planted_tree(found, ids(1, 1))
+    opened = await planted_tree(found, ids(1, 2), **meta)
+    family = await planted_tree(found, ids(2, 3), ["ready"], **meta)
+    listing = await trees_listed(found.broker, ALL, 9, all=False)
+    assert {tree.root["tree_id"] for tree in listing.trees} == {spoken[0], family[0]}
+    assert "1 session in which nobody has said anything yet" in drawn(listing, 120)
+    assert len((await trees_listed(found.broker, ALL, 9, all=True)).trees) == 3
+    assert opened[0] not in drawn(listing, 120)
+
+
+@pytest.mark.parametrize(
+    ("processes", "tip", "word"),
+    [(1, "1-0", "process_running"), (0, "1-0", "running"), (1, "2-0", "running")],
+)
+async def test_idle_session_with_a_living_process_is_told_from_one_at_work(
+    found: Opened, processes: int, tip: str, word: str
+) -> None:
+    (session,) = await planted_tree(found, ids(1), processes=processes)
+    head = await found.broker.head(session)
+    assert head is not None
+    kept = replace(head, cursor="1-0", sq_tip=tip, holder="w1")
+    assert session_status(kept, Serving(now_ms=1, lease_ms=2)) == word
 
 
 async def test_program_gets_single_sessions_with_their_place_in_the_tree(found: Opened) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 
+import orjson
 import pytest
 
 from orchestrator.broker.records import Claim
@@ -12,6 +13,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.errors import RateLimited, RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, opened
 from tests.runtime.players import calls, ends, message
 
@@ -160,3 +162,17 @@ async def test_a_command_is_not_run_where_replicas_do_not_confirm_it(harness: Ha
     assert await harness.run(session, confirm_effects=confirmed) is Ended.PARKED
     assert harness.tools.started == {"c2": 1}
     assert "replicas did not confirm" in harness.models.outputs()["c1"]
+
+
+async def test_lists_know_the_first_words_while_the_first_turn_runs(harness: Harness) -> None:
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    gate = harness.tools.gates["c1"] = Gate()
+    await harness.say(session, "mend the parser")
+    running = asyncio.create_task(harness.run(session))
+    await harness.tools.began("c1").wait()
+    head = await harness.broker.head(session)
+    assert head is not None
+    assert orjson.loads(head.meta)["title"] == "mend the parser"
+    gate.open()
+    assert await running is Ended.PARKED

@@ -1,0 +1,73 @@
+"""What lists show of a session, and when it is written anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.summary import session_meta, shown_anew, title
+from tests.core.driver import Session, op
+from tests.core.test_core_processes import keeping
+
+
+def meta(session: Session) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(session_meta(Position(session.state, 9, bytes(32)), 1_000))
+    return found
+
+
+def test_title_behind_a_compaction_is_what_the_person_said_first() -> None:
+    session = Session()
+    session.say("mend the parser")
+    session.answers("done")
+    session.say("and the lexer")
+    session.answers("done")
+    session.compact()
+    session.answers("All is mended.")
+    assert title(session.state) == "mend the parser"
+
+
+def test_first_words_and_tokens_of_the_first_turn_are_shown_while_it_runs() -> None:
+    session = Session()
+    opened = session.state
+    assert meta(session)["unspoken"]
+    session.say("mend it")
+    session.begin()
+    begun = session.state
+    assert shown_anew(opened, begun)
+    session.calls("c1")
+    assert not shown_anew(begun, session.state)
+    session.ends()
+    assert shown_anew(begun, session.state)
+    assert meta(session)["blended_total"]
+    assert "unspoken" not in meta(session)
+
+
+def test_tokens_of_later_turns_are_shown_when_the_session_rests() -> None:
+    session = Session()
+    session.say("one")
+    session.answers("done")
+    session.say("two")
+    begun = session.state
+    session.asks_for("c1")
+    assert session.state.tokens != begun.tokens
+    assert not shown_anew(begun, session.state)
+
+
+def test_session_with_a_living_process_is_shown_at_the_end_of_its_turn() -> None:
+    session = keeping()
+    working = session.state
+    session.answers("it serves")
+    assert session.status == "idle"
+    assert shown_anew(working, session.state)
+    assert meta(session)["processes"] == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_only_a_session_without_name_and_words_is_unspoken(named: bool) -> None:
+    session = Session()
+    if named:
+        session.submit(op("set_thread_name", name="mine"), "n1")
+    assert meta(session).get("unspoken", False) is not named
