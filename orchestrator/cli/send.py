@@ -121,7 +121,7 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     head = target.head
     # Who keeps a process holds an idle session.
     if head.status in ("idle", "closed") and head.sq_tip == head.cursor and not tree:
-        return _nothing_to_stop(target)
+        return nothing_to_stop(target)
     told = await submit_op(found.client(), target.session, Interrupt(tree=tree), _ends)
     if tree:
         return await _all_stopped(found, target)
@@ -131,7 +131,8 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     return f"{target.name} {ended}"
 
 
-def _nothing_to_stop(target: Addressed) -> str:
+def nothing_to_stop(target: Addressed) -> str:
+    """The answer to an interrupt of an agent that does nothing."""
     from orchestrator.core.counts import counted
     from orchestrator.views.status import processes_of
 

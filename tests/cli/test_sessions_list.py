@@ -12,9 +12,11 @@ from rich.console import Console
 
 from orchestrator.broker.pool_service import Serving
 from orchestrator.cli.invocation import opened
+from orchestrator.cli.send import nothing_to_stop
 from orchestrator.cli.sessions import COLUMNS, DROPPED, render
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.views.agents import addressed
 from orchestrator.views.sessions import Filter, ListedTree, Listing, sessions_listed, trees_listed
 from orchestrator.views.status import session_status
 from orchestrator.wiring.open_deployment import Opened
@@ -29,7 +31,11 @@ ALL = Filter()
 async def found(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Opened]:
     with redis_server.client() as client:
         client.flushall()
-    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "DENDRO_REDIS_URL": redis_server.url}
+    environ = {
+        "HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path / "own"),
+        "DENDRO_REDIS_URL": redis_server.url,
+    }
     async with opened(load_settings(SettingsSources(cwd=tmp_path, environ=environ))) as found:
         yield found
 
@@ -87,6 +93,15 @@ async def test_idle_session_with_a_living_process_is_told_from_one_at_work(
     assert head is not None
     kept = replace(head, cursor="1-0", sq_tip=tip, holder="w1")
     assert session_status(kept, Serving(now_ms=1, lease_ms=2)) == word
+
+
+async def test_interrupt_of_an_idle_session_names_the_way_to_end_its_processes(found: Opened) -> None:
+    (session,) = await planted_tree(found, ids(1), processes=2)
+    idle = await addressed(found, session, None, certain=True)
+    assert nothing_to_stop(idle).endswith("does nothing: there is nothing to interrupt"), "they went with it"
+    told = nothing_to_stop(replace(idle, head=replace(idle.head, holder="w1")))
+    assert "2 processes of it still running" in told
+    assert f"`dendro cancel {session}` ends them" in told
 
 
 async def test_program_gets_single_sessions_with_their_place_in_the_tree(found: Opened) -> None:
