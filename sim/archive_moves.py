@@ -44,6 +44,8 @@ class UpkeepRules:
     archive_after_s: float
     """NEVER: it archives nothing."""
     retention_s: float | None = None
+    idle_after_s: float | None = None
+    """None: what nobody closed is not archived."""
     verify_sessions: int = 20
     packs: bool = False
     """Whether it looks after the packs of portable folders."""
@@ -128,12 +130,22 @@ class ArchiveMoves:
         # Timers that look after a cancel stand until they are due, also when the cancel is over.
         owed += sorted(timers if self._watch.ending() else timers - STANDING_TIMERS.keys())
         owed += ["a slot"] if state.tree.slot else []
-        if owed or not state.closed:
-            self._watch.broken("archived", f"{session} is archived, closed: {state.closed}, and owes {owed}")
+        closed = self._root_closed(session)
+        idle_s = self.rules.idle_after_s if self.rules is not None else None
+        if owed or not (closed or idle_s is not None):
+            self._watch.broken(
+                "archived", f"{session} is archived, its root closed: {closed}, and owes {owed}"
+            )
         if self.rules is not None:
-            self._ended_for(session, self.rules.archive_after_s, "archived")
+            least_s = self.rules.archive_after_s if closed or idle_s is None else idle_s
+            self._ended_for(session, least_s, "archived")
         self._is_sealed(session, seen)
         self._archived.add(session)
+
+    def _root_closed(self, session: str) -> bool:
+        """Whether the root of the session's tree is closed, as Redis has it."""
+        tree = self._hash(session).get(b"tree", b"").decode()
+        return self._hash(tree).get(b"status") == b"closed"
 
     def _ended_for(self, session: str, least_s: float, rule: str) -> None:
         rested_s = self._watch.now_s - self.written_s(session)
@@ -193,13 +205,13 @@ class ArchiveMoves:
         return sorted(self._deleted)
 
     def left(self) -> Iterator[str]:
-        """Closed sessions that are not in the archive, where upkeep is to put them there."""
+        """Sessions of closed trees that are not in the archive, where upkeep is to put them there."""
         if self.rules is None or self.rules.archive_after_s >= NEVER:
             return
         for session in self._watch.sessions:
             data = self._hash(session)
-            if data.get(b"status") == b"closed" and data.get(b"archived") != b"1":
-                yield f"{session} is closed and not archived"
+            if self._root_closed(session) and data.get(b"archived") != b"1":
+                yield f"{session} of a closed tree is not archived"
 
     def failed(self, job: str, error: object, began_s: float) -> None:
         """A job of upkeep failed, though Redis was there."""

@@ -6,12 +6,13 @@ from typing import Any
 
 from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.storage import StorageCalls
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
 from orchestrator.runtime import reaper
 from orchestrator.runtime.runner import Runner
 from sim.mutant import Mutant, lua, swapped, text
-from workers import upkeep_reaping, upkeep_sealing
+from workers import upkeep_reaping, upkeep_resting, upkeep_sealing
 
 
 def _unwritten(real: Any) -> Any:
@@ -38,7 +39,30 @@ def _whatever_is_queued() -> None:
     lua("delete", " or row.sq ~= '' and num(s.sq) ~= num(row.sq)", "")()
 
 
+def _archives_at_once() -> None:
+    for module in (upkeep_sealing, upkeep_resting):
+        swapped(module, "rest_wanted_ms", lambda real: lambda mover, root: _nothing_of(real(mover, root)))()
+    swapped(upkeep_resting, "_least_ms", lambda real: lambda mover: 0)()
+
+
+def _nothing_of(wanted_ms: int | None) -> int | None:
+    return None if wanted_ms is None else 0
+
+
+def _root_alone(real: Any) -> Any:
+    async def members(self: StorageCalls, tree: Any) -> Any:
+        return (await real(self, tree))[-1:]
+
+    return members
+
+
 DEFECTS = (
+    Mutant(
+        "agents stay in Redis",
+        "of a closed tree the root is archived alone",
+        swapped(StorageCalls, "members", _root_alone),
+        "archives",
+    ),
     Mutant(
         "sealed before it is written",
         "a log leaves Redis on the strength of a segment that is not in the archive",
@@ -60,7 +84,7 @@ DEFECTS = (
     Mutant(
         "archived when it is closed",
         "a session is archived as soon as it is closed, however short a time ago",
-        swapped(upkeep_sealing, "ended_ms", lambda real: lambda head: 0 if real(head) is not None else None),
+        _archives_at_once,
         "archives",
     ),
     Mutant(

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -29,6 +30,7 @@ from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Leases, Report
+from orchestrator.runtime.restore import restore_session
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, WorkerSettings
@@ -108,6 +110,11 @@ def archive_of(site: Site) -> Archive:
 def storage_on(site: Site, machine: str, clock: Clock) -> Storage:
     """Redis and the archive, as one process sees them."""
     broker, connection = broker_on(site, machine, clock)
+    return storage_of(site, broker, connection, clock)
+
+
+def storage_of(site: Site, broker: Broker, connection: Connection, clock: Clock) -> Storage:
+    """The same, by a connection that is there."""
     return Storage(
         broker, Blobs(connection, broker.keys), archive_of(site), site.knobs.secret, monotonic=clock
     )
@@ -259,6 +266,7 @@ class Machine(Process):
             workspace=_there,
             library=SimLibrary(Random(f"{name}:library:{rng.getstate()[1][:4]}"), self.sleep),
             archive=archive_of(site),
+            restore=partial(restore_session, storage_of(site, broker, connection, self.clock)),
             files=site.files.opened_on(name),
             folders=SimFolders(site.loop, drawn, site.folders, name, self.supervisor.trusted_until_s),
             host_folders=SimHostFolders(site.loop, drawn, site.folders, self.supervisor.trusted_until_s),

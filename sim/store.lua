@@ -364,15 +364,21 @@ function command.ZREVRANGE(key, first, last, with_scores)
   return zset and ranked(zset, first, last, -1, with_scores) or {}
 end
 
-function command.ZRANGEBYSCORE(key, low, high, limit, offset, count)
-  local zset, reply = of('zset', key), {}
+function command.ZRANGEBYSCORE(key, low, high, ...)
+  local zset, reply, words = of('zset', key), {}, {...}
+  local with_scores = words[1] == 'WITHSCORES'
+  if with_scores then table.remove(words, 1) end
+  local limit, offset, count = unpack(words)
   if not zset then return reply end
   local first, last = rank_of(zset, number(low), ''), rank_of(zset, number(high)) - 1
   if limit then
     first = first + tonumber(offset)
     last = math.min(last, first + tonumber(count) - 1)
   end
-  for rank = first, last do reply[#reply + 1] = zset.order[rank] end
+  for rank = first, last do
+    reply[#reply + 1] = zset.order[rank]
+    if with_scores then reply[#reply + 1] = score_text(zset.scores[zset.order[rank]]) end
+  end
   return reply
 end
 

@@ -128,6 +128,7 @@ class UpkeepProcess(Process):
             name,
             rules.seal_after,
             int(rules.archive_after_s * 1000),
+            None if rules.idle_after_s is None else int(rules.idle_after_s * 1000),
             lambda n: rng.randbytes(n).hex(),
         )
         retention_ms = None if rules.retention_s is None else int(rules.retention_s * 1000)

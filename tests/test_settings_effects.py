@@ -201,6 +201,7 @@ EFFECTS: Mapping[str, Effect] = {
     ),
     "upkeep.seal_after": Effect("3", lambda s: upkeep(s).mover.seal_after, 3),
     "upkeep.archive_after_days": Effect("1", lambda s: upkeep(s).mover.archive_after_ms, 86_400_000),
+    "upkeep.archive_idle_days": Effect("1", lambda s: upkeep(s).mover.idle_after_ms, 86_400_000),
     "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),
     "upkeep.verify_sessions": Effect("3", lambda s: upkeep(s).verify_sessions, 3),
     # The webhook

@@ -50,8 +50,15 @@ from orchestrator.workspaces.packs import Packs
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs, collect_unborn
 from workers.upkeep_reaping import Opening, end_cancelled
-from workers.upkeep_retention import delete_tree, end_imports, expired_trees, finish_deletions
-from workers.upkeep_sealing import Mover, archive_session, due_to_archive, due_to_seal, seal_session
+from workers.upkeep_resting import archive_tree, due_trees, enlist_trees
+from workers.upkeep_retention import (
+    delete_tree,
+    end_imports,
+    expired_trees,
+    finish_deletions,
+    old_imports,
+)
+from workers.upkeep_sealing import Mover, due_to_seal, seal_session
 from workers.webhook import Webhook, webhook_of
 
 log = logging.getLogger("dendro.upkeep")
@@ -76,6 +83,8 @@ class Upkeep:
     verify_sessions: int
     reaping: Opening
     round: Round = field(default_factory=Round)
+    enlisted: bool = False
+    """Whether this process has looked for trees that an earlier version left out of what is looked at."""
     packs: Packs | None = None
     """The packs of portable folders; None where there are none to look after."""
     webhook: Webhook | None = None
@@ -88,7 +97,7 @@ class Upkeep:
     async def heads(self) -> tuple[SessionHead, ...]:
         heads = await self.storage.broker.sessions(MAX_LISTED)
         if len(heads) == MAX_LISTED:
-            log.warning("more than %d sessions: those that changed longest ago are not looked at", MAX_LISTED)
+            log.warning("more than %d sessions: those that changed longest ago are not sealed", MAX_LISTED)
         return heads
 
 
@@ -100,6 +109,7 @@ def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
             name=f"upkeep-{worker_name()}",
             seal_after=rules.seal_after,
             archive_after_ms=int(rules.archive_after_days * DAY_MS),
+            idle_after_ms=None if rules.archive_idle_days is None else int(rules.archive_idle_days * DAY_MS),
         ),
         retention_ms=None if rules.retention_days is None else int(rules.retention_days * DAY_MS),
         verify_sessions=rules.verify_sessions,
@@ -137,11 +147,12 @@ async def look(ctx: Context) -> None:
     """Queues a job for each session that has something to be moved; logs work that no worker takes."""
     upkeep, queue = _upkeep(ctx), ctx["redis"]
     broker = upkeep.storage.broker
+    await _enlist_once(upkeep)
     heads, now_ms = await upkeep.heads(), broker.now_ms()
+    async for tree in due_trees(upkeep.mover, now_ms):
+        await _defer(queue, broker.config.prefix, archive.__name__, tree)
     for head in heads:
-        if due_to_archive(head, now_ms, upkeep.mover.archive_after_ms):
-            await _defer(queue, broker.config.prefix, archive.__name__, head.session)
-        elif due_to_seal(head, upkeep.mover.seal_after):
+        if due_to_seal(head, upkeep.mover.seal_after):
             await _defer(queue, broker.config.prefix, seal.__name__, head.session)
     if enlisted := await broker.enlist_missing(heads):
         log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
@@ -149,6 +160,15 @@ async def look(ctx: Context) -> None:
         upkeep.webhook.set_aside(heads, now_ms)
     for complaint in unattended(heads, await broker.workers(), now_ms):
         log.warning("%s", complaint)
+
+
+async def _enlist_once(upkeep: Upkeep) -> None:
+    if upkeep.enlisted:
+        return
+    found = await enlist_trees(upkeep.storage, idle=upkeep.mover.idle_after_ms is not None)
+    upkeep.enlisted = True
+    if found:
+        log.info("%s of an earlier version will be looked at now", counted(found, "tree"))
 
 
 async def _defer(
@@ -163,16 +183,16 @@ async def seal(ctx: Context, session: str) -> str:
     return await seal_session(_upkeep(ctx).mover, SessionId(session))
 
 
-async def archive(ctx: Context, session: str) -> str:
-    """Archives one ended session."""
+async def archive(ctx: Context, tree: str) -> str:
+    """Archives one tree that rests."""
     mover = _upkeep(ctx).mover
-    return await archive_session(mover, SessionId(session), mover.storage.broker.now_ms())
+    return await archive_tree(mover, TreeId(tree), mover.storage.broker.now_ms())
 
 
 async def verify(ctx: Context) -> int:
     """Verifies the chains of the next few sessions, and removes packs that no entry of theirs names."""
     upkeep = _upkeep(ctx)
-    sessions = [head.session for head in await upkeep.heads()]
+    sessions = [session async for page in upkeep.storage.broker.session_ids() for session in page]
     taken = upkeep.round.take(sessions, upkeep.verify_sessions)
     broken = await verify_some(upkeep.storage, taken)
     if upkeep.packs is not None:
@@ -186,11 +206,11 @@ async def retain(ctx: Context) -> None:
     """Deletes trees past their retention, after what a process that died has left half deleted."""
     upkeep = _upkeep(ctx)
     await finish_deletions(upkeep.storage)
-    heads, now_ms = await upkeep.heads(), upkeep.storage.broker.now_ms()
-    await end_imports(upkeep.storage, heads, now_ms)
+    now_ms = upkeep.storage.broker.now_ms()
+    await end_imports(upkeep.storage, await old_imports(upkeep.storage, now_ms), now_ms)
     if upkeep.retention_ms is None:
         return
-    for members in expired_trees(heads, now_ms, upkeep.retention_ms):
+    async for members in expired_trees(upkeep.storage, now_ms, upkeep.retention_ms):
         await delete_tree(upkeep.storage, members)
 
 

@@ -7,13 +7,13 @@ no longer knows the tree.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 
 from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.rollouts.import_store import IMPORTING
@@ -25,20 +25,37 @@ IMPORT_MS = 86_400_000
 """No import takes that long: its process has died."""
 
 
-def expired_trees(
-    heads: Iterable[SessionHead], now_ms: int, retention_ms: int
-) -> Iterator[tuple[SessionHead, ...]]:
+async def expired_trees(
+    storage: Storage, now_ms: int, retention_ms: int
+) -> AsyncIterator[tuple[SessionHead, ...]]:
     """The sessions of each tree whose root ended long enough ago; the root comes last."""
-    trees: dict[TreeId, list[SessionHead]] = {}
-    for head in heads:
-        trees.setdefault(head.tree, []).append(head)
-    for tree, members in trees.items():
-        root = next((head for head in members if str(head.session) == str(tree)), None)
-        if root is None or not all(_quiet(head) for head in members):
-            continue
-        ended = ended_ms(root)
-        if ended is not None and now_ms - ended >= retention_ms:
-            yield (*(head for head in members if head is not root), root)
+    broker = storage.broker
+    for shard in range(broker.config.shards):
+        key, start = broker.keys.to_delete(shard), 0
+        while seen := await broker.seen_resting(key, now_ms - retention_ms, start):
+            for at in seen:
+                members = await broker.members(at.tree)
+                ended = ended_ms(members[-1]) if members else None
+                if ended is None:
+                    # It is open again: its next end puts it there anew.
+                    await broker.look_again(at, None)
+                    continue
+                if now_ms - ended >= retention_ms and all(map(_quiet, members)):
+                    yield members
+                # What was deleted meanwhile is not passed over: the next one stands in its place.
+                start += await broker.head(SessionId(at.tree)) is not None
+
+
+async def old_imports(storage: Storage, now_ms: int) -> list[SessionHead]:
+    """Sessions whose import was begun a day ago and is not finished."""
+    broker, found = storage.broker, list[SessionHead]()
+    for shard in range(broker.config.shards):
+        key, start = broker.keys.to_archive(shard), 0
+        while seen := await broker.seen_resting(key, now_ms - IMPORT_MS, start):
+            heads = await broker.heads([SessionId(at.tree) for at in seen])
+            found += [head for head in heads if head.status == IMPORTING]
+            start += len(seen)
+    return found
 
 
 def _quiet(head: SessionHead) -> bool:

@@ -1,4 +1,4 @@
-"""Moving logs from Redis to the archive: sealing behind snapshots, archiving ended sessions.
+"""Moving logs from Redis to the archive: sealing behind snapshots, archiving sessions of trees that rest.
 
 Everything slow happens without the session: entries behind a snapshot never change, so the
 segment is written first, and only then is the session claimed, for as long as four round trips
@@ -29,8 +29,10 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot
+from orchestrator.core.state import State
 from orchestrator.rollouts.archive import SEGMENT_ENTRIES, stretches
 from orchestrator.rollouts.full_log import full_log, head_of
+from orchestrator.rollouts.import_store import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import end_of, folded
@@ -38,6 +40,8 @@ from orchestrator.runtime.restore import referenced_blobs
 
 log = logging.getLogger("dendro.upkeep")
 
+_AT_REST = ("idle", "closed")
+"""Every other status says that the session waits for something."""
 _GROWTH = 16
 """A stretch is at least this share of what is sealed: a log of a million entries has some 80 segments."""
 
@@ -48,6 +52,8 @@ class Moved(StrEnum):
     DONE = "done"
     NOT_DUE = "not due"
     BUSY = "busy"
+    WAITS = "waits"
+    """It owes something, or something is to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,8 @@ class Mover:
     name: str
     seal_after: int
     archive_after_ms: int
+    idle_after_ms: int | None = None
+    """None: what nobody closed stays in Redis."""
     token: Callable[[int], str] = secrets.token_hex
     """Names its claims."""
 
@@ -79,16 +87,32 @@ def due_to_seal(head: SessionHead, seal_after: int) -> bool:
 
 def ended_ms(head: SessionHead) -> int | None:
     """The time at which a closed session came to rest for the last time; None if it is not closed."""
-    if head.status != "closed":
-        return None
+    return rested_ms(head) if head.status == "closed" else None
+
+
+def rested_ms(head: SessionHead) -> int:
+    """The time at which a session that is parked came to rest for the last time."""
     meta = orjson.loads(head.meta) if head.meta else {}
     return int(meta.get("updated_ms", head.created_ms))
 
 
-def due_to_archive(head: SessionHead, now_ms: int, after_ms: int) -> bool:
-    """Whether the session has been closed for long enough."""
-    ended = ended_ms(head)
-    return at_rest(head) and ended is not None and now_ms - ended >= after_ms
+def rest_wanted_ms(mover: Mover, root: SessionHead) -> int | None:
+    """For how long the sessions of a tree must have rested, to be archived; None: they stay."""
+    if root.status == IMPORTING:
+        return None
+    return mover.archive_after_ms if root.status == "closed" else mover.idle_after_ms
+
+
+def due_to_archive(mover: Mover, head: SessionHead, root: SessionHead, now_ms: int) -> bool:
+    """Whether the session has rested for long enough, in a tree whose root is closed, or long unused."""
+    wanted_ms = rest_wanted_ms(mover, root)
+    return at_rest(head) and wanted_ms is not None and now_ms - rested_ms(head) >= wanted_ms
+
+
+def _waits(state: State) -> bool:
+    """Whether the session owes something, or waits for people, agents or processes: it is needed again."""
+    waits = state.task is not None or state.lookups or state.processes.living
+    return bool(waits or state.tree.ends_in_pieces or state.tree.slot)
 
 
 # ── moving ────────────────────────────────────────────────────────────────────────────────────
@@ -110,12 +134,17 @@ async def seal_session(mover: Mover, session: SessionId) -> Moved:
 
 
 async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Moved:
-    """Moves all of an ended session into the archive, its large texts too; leaves its hash."""
+    """Moves all of a session into the archive, its large texts too; leaves its hash."""
     storage = mover.storage
     head = await storage.broker.head(session)
-    if head is None or not due_to_archive(head, now_ms, mover.archive_after_ms):
+    root = head and await storage.broker.head(SessionId(head.tree))
+    if head is None or root is None or not due_to_archive(mover, head, root, now_ms):
         return Moved.NOT_DUE
+    if head.status not in _AT_REST or (root.status != "closed" and head.unsaved_on):
+        return Moved.WAITS
     position = await folded(storage, end_of(head), storage.secret)
+    if _waits(position.state) or await storage.broker.has_timers(session):
+        return Moved.WAITS
     await _archive_blobs(storage, head)
     manifest = await _sealed_through(storage, head, head.seq)
     if manifest is None:

@@ -152,6 +152,8 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         keys.sessions(shard),
         keys.index(shard),
         keys.asked(shard),
+        keys.to_archive(shard),
+        keys.to_delete(shard),
     ]
     for pool in shape.pools:
         found += keys.pool(shard, pool)

@@ -125,11 +125,18 @@ class FleetIndex(Reader):
     async def enlist(self, session: SessionId, *, shelve: bool | None = None) -> bool:
         """Brings a root into the index if an earlier version made it; `shelve` puts it away, or back.
 
+        Its tree comes to what upkeep looks at, too.
         Its log and its work are not touched. False for an agent, which its tree lists. Raises
         `UnknownSession`.
         """
         shard = self.keys.shard_of(session)
-        keys = [self.keys.session(session), self.keys.index(shard), self.keys.sessions(shard)]
+        keys = [
+            self.keys.session(session),
+            self.keys.index(shard),
+            self.keys.sessions(shard),
+            self.keys.to_archive(shard),
+            self.keys.to_delete(shard),
+        ]
         wanted = "" if shelve is None else str(int(shelve))
         reply = await self._connection.run(call("enlist", keys, session=session, shelve=wanted))
         match code_of(reply, session):

@@ -35,6 +35,9 @@ a tree live in one slot and a script may touch them together.
     {s}:unborn              zset    announce give_up; create     upkeep            until the session is there,
                                     removes                                        or a day
     {s}:index               zset    create commit enlist         listings          what is listed
+    {s}:to_archive          zset    create commit restore        upkeep            trees with logs in Redis
+                                    enlist; look_again
+    {s}:to_delete           zset    commit enlist; look_again    upkeep            closed trees
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
@@ -180,6 +183,14 @@ class Keys:
     def index(self, shard: int) -> str:
         """The roots that lists show; `_index.lua` says how its members are made."""
         return self.of_shard(shard, "index")
+
+    def to_archive(self, shard: int) -> str:
+        """Trees of which Redis holds a log, by the time since which they may rest."""
+        return self.of_shard(shard, "to_archive")
+
+    def to_delete(self, shard: int) -> str:
+        """Trees whose root was closed, by the time since which they may rest."""
+        return self.of_shard(shard, "to_delete")
 
     def unborn(self, shard: int) -> str:
         """The root sessions that packs are stored for and that are not created yet."""

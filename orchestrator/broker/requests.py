@@ -127,6 +127,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
             *birth_keys(keys, root.session),
             keys.index(shard),
             keys.unborn(shard),
+            keys.to_archive(shard),
             keys.blobs(root.tree),
             *(keys.blob(root.tree, digest) for digest in tree.texts),
         ],

@@ -10,10 +10,23 @@ from collections.abc import Sequence
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.records import Claim, Fenced, Refused, Stored, Unstored
+from orchestrator.broker.records import Claim, Fenced, Refused, SessionHead, Stored, Unstored
 from orchestrator.broker.replies import code_of, fenced, refused, unexpected, unstored
 from orchestrator.broker.requests import holder
-from orchestrator.core.ids import SessionId
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import SessionId, TreeId
+
+RESTING_AT_ONCE = 500
+"""Trees of a shard that are read at once."""
+
+
+@record
+class RestingTree:
+    """A tree that upkeep is to look at, as the set has it that the key names."""
+
+    tree: TreeId
+    since_ms: int
+    key: str
 
 
 class StorageCalls(Reader):
@@ -42,6 +55,47 @@ class StorageCalls(Reader):
         ]
         return await self._store(claim, call("archive", keys, session=session, **holder(claim)))
 
+    async def seen_resting(self, key: str, until_ms: int, start: int = 0) -> tuple[RestingTree, ...]:
+        """The trees of a shard's `to_archive` or `to_delete` that may rest since then or before, in order."""
+        bounds = ("-inf", max(0, until_ms), "WITHSCORES", "LIMIT", start, RESTING_AT_ONCE)
+        found = await self._connection.command("ZRANGEBYSCORE", key, *bounds)
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return tuple(RestingTree(TreeId(tree.decode()), int(float(at)), key) for tree, at in pairs)
+
+    async def trees_of(self, key: str) -> set[str]:
+        """All trees of a shard's `to_archive` or `to_delete`."""
+        return {tree.decode() for tree in await self._connection.command("ZRANGE", key, 0, -1)}
+
+    async def resting_since(self, tree: TreeId) -> RestingTree | None:
+        """The tree as `to_archive` has it; None if nothing of it is to be archived."""
+        key = self.keys.to_archive(self.keys.shard_of(tree))
+        score = await self._connection.command("ZSCORE", key, tree)
+        return None if score is None else RestingTree(tree, int(float(score)), key)
+
+    async def look_again(self, seen: RestingTree, at_ms: int | None) -> bool:
+        """Lets upkeep look at the tree at another time, or never unless it is used; False if it was used."""
+        keep = call("look_again", [seen.key], tree=seen.tree, seen=seen.since_ms, again=at_ms or 0)
+        reply = await self._connection.run(keep)
+        match code_of(reply, seen.tree):
+            case "OK":
+                self._clock.note(reply[1])
+                return True
+            case "CHANGED":
+                return False
+            case code:
+                raise unexpected("look_again", code)
+
+    async def has_timers(self, session: SessionId) -> bool:
+        """Whether a deadline of the session is to come."""
+        return bool(await self._connection.command("EXISTS", self.keys.timer(session)))
+
+    async def members(self, tree: TreeId) -> tuple[SessionHead, ...]:
+        """The heads of the tree's sessions that exist, the root's last."""
+        fields = await self.agents(tree)
+        named = [SessionId(value.decode()) for name, value in fields.items() if name.startswith("s:")]
+        heads = await self.heads([session for session in named if str(session) != str(tree)])
+        return (*heads, *await self.heads([SessionId(tree)]))
+
     async def _store(self, claim: Claim, call: ScriptCall) -> Stored | Fenced | Refused:
         reply = await self._connection.run(call)
         match code_of(reply, claim.session):
@@ -62,9 +116,10 @@ class StorageCalls(Reader):
         `texts`: the large texts of its log, which were put back before.
         """
         tree = (await self.place(session)).tree
-        keys = [self.keys.session(session), self.keys.snapshot(session)]
+        resting = self.keys.to_archive(self.keys.shard_of(session))
+        keys = [self.keys.session(session), self.keys.snapshot(session), resting]
         keys += [self.keys.blob(tree, digest) for digest in texts]
-        restore = call("restore", keys, seq=seq, state=state, texts=len(texts))
+        restore = call("restore", keys, tree=tree, seq=seq, state=state, texts=len(texts))
         reply = await self._connection.run(restore)
         match code_of(reply, session):
             case "OK":

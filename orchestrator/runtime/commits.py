@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from orchestrator.broker.errors import OutOfMemory, Unavailable
+from orchestrator.broker.errors import OutOfMemory, Unavailable, UnknownSession
 from orchestrator.broker.records import (
     Claim,
     CommitRequest,
@@ -23,9 +23,13 @@ from orchestrator.broker.records import (
 )
 from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core.commit_parts import TreePart
+from orchestrator.core.ids import SessionId
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.deltas import COALESCE_S, Delta, Deltas
 from orchestrator.runtime.journal import Step
+from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
 
@@ -92,7 +96,20 @@ class Writing:
             answer = await self._ports.broker.commit(request)
         if isinstance(answer, Unstored):
             raise Unavailable("Redis lost the texts of a step twice")
+        if isinstance(answer, Refused) and await self._brought_back(answer):
+            return await self._stand(request, texts)
         return answer
+
+    async def _brought_back(self, answer: Refused) -> bool:
+        """Whether the step was refused because it speaks to an archived agent, which is there again now."""
+        if answer.reason != "archived_target" or self._ports.restore is None:
+            return False
+        try:
+            await self._ports.restore(SessionId(answer.detail))
+        except (BrokenLog, BrokenArchive, ArchiveUnavailable, UnknownSession) as error:
+            log.warning("session %s: agent %s stays archived: %s", self._claim.session, answer.detail, error)
+            return False
+        return not self._given_up
 
     async def _store(self, texts: Mapping[str, bytes]) -> None:
         if texts:

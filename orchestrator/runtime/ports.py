@@ -125,6 +125,8 @@ class Ports:
     """The machine's files of instructions, skills, prompts and images."""
     archive: Archive | None = None
     """Sealed parts of logs; read only when a snapshot cannot be used."""
+    restore: Callable[[SessionId], Awaitable[bool]] | None = None
+    """Brings an archived session back, to which a step sends something; None: it is refused."""
     files: Files = locked
     """Where rollouts' files are written."""
     monotonic: Callable[[], float] = time.monotonic

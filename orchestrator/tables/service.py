@@ -165,8 +165,15 @@ class UpkeepSettings(Table):
     for nothing. Longer logs are sealed in larger stretches, so that their segments stay few."""
 
     archive_after_days: float = setting(7.0, "upkeep.archive_after_days", at_least=0)
-    """Days after its end for which a closed session stays in Redis. Later it is in the archive alone, and
-    comes back when somebody resumes it."""
+    """Days after its end for which a closed session and its agents stay in Redis. Later they are in the
+    archive alone, and come back when somebody speaks to them."""
+
+    archive_idle_days: float | None = setting(
+        None, "upkeep.archive_idle_days", at_least=0, shown_default="never"
+    )
+    """Days without any work after which a session that nobody closed goes to the archive with its agents.
+    It comes back when somebody speaks to it. It stays while one of them waits for a person's answer, or has a
+    process or a timer."""
 
     retention_days: float | None = setting(
         None, "upkeep.retention_days", at_least=0, shown_default="for ever"

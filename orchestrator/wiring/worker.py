@@ -19,6 +19,7 @@ from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.settings import Rules
 from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.library import Files
@@ -27,6 +28,7 @@ from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
+from orchestrator.runtime.restore import restore_session
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentChecks
@@ -86,8 +88,12 @@ def _config_files(settings: Settings) -> tuple[Path, ...]:
 
 def archive(settings: Settings) -> Archive:
     """The store of the sealed parts of logs."""
+    return Archive.at(settings.upkeep.archive_url, _secret(settings))
+
+
+def _secret(settings: Settings) -> bytes:
     key = chain_key(settings)
-    return Archive.at(settings.upkeep.archive_url, key.secret if key else b"")
+    return key.secret if key else b""
 
 
 @asynccontextmanager
@@ -123,6 +129,8 @@ async def running_worker(
             hosts = host_folders(settings, tools.support, tools.read_only)
             extend = _all(supervisor, folders, hosts)
             texts = PatientTexts(opened.blobs, asyncio.sleep)
+            kept = archive(settings)
+            storage = Storage(opened.broker, opened.blobs, kept, _secret(settings))
             ports = Ports(
                 machine=socket.gethostname(),
                 broker=opened.broker,
@@ -134,7 +142,8 @@ async def running_worker(
                 library=Files(settings.home, guide(settings), settings.session_defaults.history != "none"),
                 folders=folders,
                 host_folders=hosts,
-                archive=archive(settings),
+                archive=kept,
+                restore=partial(restore_session, storage),
                 version=VERSION,
             )
             served = worker_pools(settings) if pools is None else pools

@@ -15,6 +15,7 @@ Statement = Callable[[Sight, Sequence[bytes], Given], list[Any]]
 STATEMENTS: Mapping[str, Statement] = {
     "commit": commits.commit,
     "enlist": lists.enlist,
+    "look_again": lists.look_again,
     "note": notes.note,
     "add_to_history": histories.add_to_history,
     **{f.__name__: f for f in (providers.admit, providers.settle)},

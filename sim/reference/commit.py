@@ -9,7 +9,7 @@ from typing import Any
 from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
 from sim.reference.budgets import Budget, used_by, wakes
 from sim.reference.given import Given, number, written
-from sim.reference.lists import is_told_of_request, is_used
+from sim.reference.lists import is_told_of_request, is_used, may_rest
 from sim.reference.queues import (
     Entry,
     Pool,
@@ -105,7 +105,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
 
 
 def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
-    at = 16
+    at = 18
     for (name,) in given.rows(1):
         step.pools.append(Pool.at(name, keys, at))
         at += 4
@@ -401,6 +401,9 @@ def _placed(sight: Sight, keys: Sequence[bytes], step: Step, released: bool) -> 
     """The session's place among those that are listed, held and due."""
     pool = step.targets[0].pool
     sight.zset(keys[13])[step.session] = sight.now
+    if step.session == step.tree and [b"status", b"closed"] in step.fields:
+        for key in keys[16:18]:
+            may_rest(sight, key, step.tree)
     if released:
         sight.zset(pool.leases).pop(step.session, None)
     if step.release == b"yield":

@@ -31,6 +31,24 @@ def is_used(sight: Sight, index: bytes, name: bytes, session: Fields) -> None:
     places |= _members(name, session)
 
 
+def may_rest(sight: Sight, key: bytes, tree: bytes) -> None:
+    """Upkeep is to look at the tree when it has rested from now on; its time in the set only grows."""
+    trees = sight.zset(key)
+    trees[tree] = max(sight.now, trees.get(tree, 0) + 1)
+
+
+def look_again(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
+    tree, seen, again = given.word(), given.number(), given.number()
+    trees = sight.zset(keys[0])
+    if trees.get(tree) != seen:
+        return [b"CHANGED"]
+    if again:
+        trees[tree] = max(again, seen + 1)
+    else:
+        del trees[tree]
+    return [b"OK", sight.now]
+
+
 def is_told_of_request(sight: Sight, asked: bytes, session: bytes, key: bytes, *, opened: bool) -> None:
     entry = {b"s": session, b"k": key, b"o": b"1" if opened else b"0"}
     sight.stream(asked).add(HINT, entry, NOTICES)
@@ -43,6 +61,10 @@ def enlist(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
         return [b"UNKNOWN"]
     if session[b"agent_id"] != b"0":
         return [b"AGENT"]
+    changed = sight.zset(keys[2]).get(name, number(session, b"created_ms"))
+    sight.zset(keys[3]).setdefault(name, changed)
+    if session.get(b"status") == b"closed":
+        sight.zset(keys[4]).setdefault(name, changed)
     changes = bool(shelve) and shelve != session.get(b"shelved", b"0")
     if session.get(b"ephemeral") == b"1" or (b"recency" in session and not changes):
         return [b"OK", sight.now]
@@ -52,7 +74,6 @@ def enlist(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
             places.pop(member, None)
     if changes:
         session[b"shelved"] = shelve
-    changed = sight.zset(keys[2]).get(name, number(session, b"created_ms"))
     session[b"recency"] = session.get(b"recency") or written(changed)
     places |= _members(name, session)
     return [b"OK", sight.now]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
 from sim.reference.given import Given, number, written
-from sim.reference.lists import is_used
+from sim.reference.lists import is_used, may_rest
 from sim.reference.queues import (
     Entry,
     Pool,
@@ -49,7 +49,7 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     keep, ttl_ms = given.number(), given.number()
     it, summary = birth(given, [pool], keys, 6), given.rows(2)
     labels, announced = Labels(*given.words(4)), bool(given.number())
-    texts = keys[15 : 15 + given.number()]
+    texts = keys[16 : 16 + given.number()]
     known = sight.hash(keys[6]).get(b"created")
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
@@ -65,7 +65,8 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     new_session(sight, it, Around(agents, sessions, keep, ttl_ms), labels)
     is_used(sight, keys[12], it.session, sight.hash(keys[6]))
     tree.update((name, value) for name, value in summary)
-    for key in (keys[14], *texts):
+    may_rest(sight, keys[14], it.session)
+    for key in (keys[15], *texts):
         sight.is_kept(key, None)
     return [b"OK", sight.now]
 

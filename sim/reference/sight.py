@@ -41,6 +41,8 @@ ZSETS = frozenset(
         b"heard",
         b"waiting",
         b"unborn",
+        b"to_archive",
+        b"to_delete",
     )
 )
 STREAMS = frozenset((b"jobs_ready", b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"history"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.reference.given import Given, number, written
-from sim.reference.lists import is_told_of_request
+from sim.reference.lists import is_told_of_request, may_rest
 from sim.reference.sessions import Keys, Reply, fenced, holds, unstored
 from sim.reference.sight import Sight
 
@@ -39,7 +39,7 @@ def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
-    seq, state = given.number(), given.word()
+    tree, seq, state = given.word(), given.number(), given.word()
     session = sight.hash(keys[0])
     if b"seq" not in session:
         return [b"UNKNOWN"]
@@ -47,10 +47,11 @@ def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"OK", sight.now]
     if number(session, b"seq") != seq:
         return [b"REFUSED", b"the snapshot is not of the last entry"]
-    if lost := unstored(sight, keys[2 : 2 + given.number()]):
+    if lost := unstored(sight, keys[3 : 3 + given.number()]):
         return lost
     session |= {b"archived": b"", b"snapshot_seq": written(seq)}
     sight.set(keys[1], state)
+    may_rest(sight, keys[2], tree)
     return [b"OK", sight.now]
 
 
@@ -58,7 +59,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
     pools = [row[0] for row in given.rows(1)]
     listed, blobs = given.rows(4), given.number()
-    first, of_pools = 9 + 2 * len(pools), keys[9 : 9 + 2 * len(pools)]
+    first, of_pools = 11 + 2 * len(pools), keys[11 : 11 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
         session = sight.hash(keys[first + 8 * at])
@@ -96,6 +97,8 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     for zset in (sight.zset(keys[0]), *map(sight.zset, of_pools[::2])):
         for name in names & zset.keys():
             del zset[name]
+    for resting in map(sight.zset, keys[9:11] if whole else ()):
+        resting.pop(tree, None)
     for key in (*(keys[3:7] if whole else ()), *keys[first:]):
         sight.delete(key)
     return [b"OK", sight.now]

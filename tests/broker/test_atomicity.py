@@ -42,7 +42,7 @@ from orchestrator.core.commit_parts import (
     Timer,
     TreeEvent,
 )
-from orchestrator.core.ids import AgentId
+from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.secrets import SET_APART
 from tests.broker.actors import (
     SHARD,
@@ -188,6 +188,9 @@ async def _end_of_a_session(broker: Broker) -> None:
     await broker.seal(held.claim, 1, b"manifest")
     await broker.archive(held.claim)
     await broker.restore(born.session, 1, b"state")
+    seen = await broker.resting_since(TreeId(born.session))
+    assert seen is not None
+    await broker.look_again(seen, seen.since_ms + 5)
     await broker.delete_session(born.session)
 
 

@@ -14,6 +14,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.storage import RestingTree
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import TreeId
@@ -72,6 +73,10 @@ async def _raises(broker: Broker) -> None:
     await broker.raise_limits(TreeId(await created(broker)), LimitChange("c1", {"slots": 1}))
 
 
+async def _looks_again(broker: Broker) -> None:
+    await broker.look_again(RestingTree(TreeId(session_id()), 1, broker.keys.to_archive(3)), 2)
+
+
 ACTS: dict[str, Act] = {
     "create": created,
     "submit": working,
@@ -93,6 +98,7 @@ ACTS: dict[str, Act] = {
     "revoke": lambda broker: _of_session(broker, broker.revoke),
     "delete": lambda broker: _of_session(broker, broker.delete_session),
     "enlist": lambda broker: _of_session(broker, broker.enlist),
+    "look_again": _looks_again,
     "note": lambda broker: _of_session(broker, lambda session: broker.note(session, "git", b"x", b"")),
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import TreeId
 from orchestrator.rollouts.storage import Storage
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
@@ -19,9 +20,17 @@ pytestmark = pytest.mark.realredis
 LATER_MS = NOON_MS + DAY_MS
 
 
-async def _retain(storage: Storage, now_ms: int = LATER_MS) -> list[bool]:
-    heads = await storage.broker.sessions()
-    return [await delete_tree(storage, members) for members in expired_trees(heads, now_ms, DAY_MS)]
+async def _retain(storage: Storage, after_ms: int = DAY_MS) -> list[bool]:
+    """What upkeep deletes so long after now."""
+    now_ms = await storage.broker.server_ms() + after_ms
+    return [await delete_tree(storage, found) async for found in expired_trees(storage, now_ms, DAY_MS)]
+
+
+async def _expired(storage: Storage) -> tuple[SessionHead, ...]:
+    """The sessions of the one tree that upkeep would delete tomorrow."""
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    (members,) = [found async for found in expired_trees(storage, now_ms, DAY_MS)]
+    return members
 
 
 async def test_ended_tree_leaves_nothing_in_redis_or_archive(
@@ -34,7 +43,7 @@ async def test_ended_tree_leaves_nothing_in_redis_or_archive(
         await (await author.writes(some_entries(20))).closes()
         assert await archive_session(mover, author.session, LATER_MS) is Moved.DONE
     assert list((tmp_path / "archive" / root.session).iterdir())
-    assert await _retain(storage, LATER_MS - 1) == []
+    assert await _retain(storage, DAY_MS // 2) == []
     assert await _retain(storage) == [True]
     left = set(await connection.command("KEYS", "*")) - empty
     # The pool's clock and notices are the deployment's, not the tree's.
@@ -45,7 +54,7 @@ async def test_ended_tree_leaves_nothing_in_redis_or_archive(
 async def test_open_session_is_kept_for_ever(storage: Storage) -> None:
     root = await Author(storage).is_born()
     await root.writes(some_entries(3))
-    assert await _retain(storage, LATER_MS * 2) == []
+    assert await _retain(storage, DAY_MS * 100) == []
 
 
 async def test_tree_is_kept_while_one_of_its_sessions_has_something_to_do(storage: Storage) -> None:
@@ -58,7 +67,7 @@ async def test_tree_is_kept_while_one_of_its_sessions_has_something_to_do(storag
 
 async def test_tree_that_is_resumed_meanwhile_is_spared(storage: Storage) -> None:
     root = await (await Author(storage).is_born()).closes()
-    (members,) = expired_trees(await storage.broker.sessions(), LATER_MS, DAY_MS)
+    members = await _expired(storage)
     await is_told(storage, root.session)
     assert not await delete_tree(storage, members)
     assert await storage.broker.head(root.session) is not None
@@ -72,7 +81,7 @@ async def test_tree_of_which_somebody_uses_one_session_keeps_every_agent(storage
     family = [root, *agents]
     for author in family:
         await (await author.writes(some_entries(20))).closes()
-    (members,) = expired_trees(await storage.broker.sessions(), LATER_MS, DAY_MS)
+    members = await _expired(storage)
     await is_told(storage, family[who].session)
     assert not await delete_tree(storage, members)
     for author in family:

@@ -145,5 +145,6 @@ async def test_death_while_deleting_leaves_no_orphans(
 
 async def _retain(storage: Storage) -> None:
     await finish_deletions(storage)
-    for members in expired_trees(await storage.broker.sessions(), LATER_MS, DAY_MS):
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    async for members in expired_trees(storage, now_ms, DAY_MS):
         await delete_tree(storage, members)

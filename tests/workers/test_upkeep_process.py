@@ -17,7 +17,7 @@ from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import deployment
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer, start_redis
-from tests.workers.actors import Author, head_of, in_redis, log_of, mover_of, some_entries, state_of
+from tests.workers.actors import NOON_MS, Author, head_of, in_redis, log_of, mover_of, some_entries, state_of
 from tests.workers.upkeep_process import environment_for, running_upkeep, settings_of
 from workers.upkeep import Upkeep, look, seal, upkeep_queue
 
@@ -53,9 +53,17 @@ async def _ripe(storage: Storage, count: int) -> list[Author]:
     return authors
 
 
+async def _rests_since(storage: Storage, author: Author, at_ms: int) -> None:
+    """Sets Redis to where the session's tree was closed at that time."""
+    keys = storage.broker.keys
+    key = keys.to_archive(keys.shard_of(author.session))
+    await storage.broker.command("ZADD", key, at_ms, author.session)
+
+
 async def test_process_seals_and_archives_what_is_due(environ: dict[str, str], deployed: Storage) -> None:
     authors = await _ripe(deployed, 3)
     ended = await (await (await Author(deployed).is_born()).writes(some_entries(30))).closes()
+    await _rests_since(deployed, ended, NOON_MS)
     logs = {a.session: await log_of(deployed, a.session) for a in (*authors, ended)}
     async with running_upkeep(environ) as upkeep:
         await upkeep.saw("sealed through 40", times=3)

@@ -5,7 +5,7 @@ local first_text
 
 -- Pools, targets, children and texts by the keys that are theirs; the session itself is target 0 of pool 0.
 local function place_others()
-  local next_key = 17
+  local next_key = 19
   for i, name in ipairs(pools) do
     pools[i] = fixed_pool(name, next_key)
     next_key = next_key + 4
@@ -26,7 +26,8 @@ end
 -- Looks at the keys that are written and that no step reads before. An error of a read tells of the others.
 local function misfit_to_write()
   local bad = misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'hash') or misfit(KEYS[13], 'hash') or misfit(KEYS[14], 'zset')
-    or misfit(KEYS[15], 'zset') or misfit(KEYS[7], 'zset') or misfit(KEYS[8], 'zset') or misfit(KEYS[10], 'string')
+    or misfit(KEYS[15], 'zset') or misfit(KEYS[17], 'zset') or misfit(KEYS[18], 'zset')
+    or misfit(KEYS[7], 'zset') or misfit(KEYS[8], 'zset') or misfit(KEYS[10], 'string')
   if bad then return bad end
   bad = #secrets_drop > 0 and misfit(KEYS[#KEYS], 'hash')
   if bad then return bad end

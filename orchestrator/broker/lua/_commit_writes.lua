@@ -120,9 +120,21 @@ local function drop_secrets()
   for _, name in ipairs(secrets_drop) do redis.call('HDEL', KEYS[#KEYS], name) end
 end
 
+-- Whether the step leaves its tree closed.
+local function closes_tree()
+  if session ~= tree then return false end
+  for _, field in ipairs(fields) do
+    if field.name == 'status' then return field.value == 'closed' end
+  end
+end
+
 local function write_standing(outcome, known, now)
   redis.call('ZADD', KEYS[14], text(now), session)
   if outcome.moves then index_move(KEYS[15], known, session, now) end
+  if closes_tree() then
+    may_rest(KEYS[17], tree, now)
+    may_rest(KEYS[18], tree, now)
+  end
   if outcome.released then redis.call('ZREM', KEYS[8], session) end
   if outcome.yields then make_due(session, pools[0], KEYS[6]) end
 end

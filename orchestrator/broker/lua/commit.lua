@@ -1,4 +1,4 @@
--- uses: base wake queue birth tree budget index texts
+-- uses: base wake queue birth tree budget index rest texts
 -- takes: session pool_name tree worker claim epoch commit_id expect_seq expect_head expect_commit
 -- takes: cursor_arg cursor_mark release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
@@ -33,7 +33,8 @@
 --      11 timers     zset    the shard's deadlines        12 timer  hash    id -> generation:payload
 --      13 approvals  hash    the fleet's open approvals   14 sessions zset  by last change
 --      15 index     zset    the fleet's index             16 asked    stream  who was asked, and whose request ended
---      17… four keys (as 7-10) for each further pool, then for each target of mail or events its
+--      17 to_archive zset trees by when they may rest   18 to_delete zset closed trees by when they rest
+--      19… four keys (as 7-10) for each further pool, then for each target of mail or events its
 --          session hash, sq stream and eq stream, then for each child the six keys of a birth, then each text, and
 --          the last, if secrets are dropped, their hash
 

@@ -1,4 +1,4 @@
--- uses: base wake queue birth index texts
+-- uses: base wake queue birth index rest texts
 -- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
 -- takes: texts#
 -- create(…) -> OK now | DUP now | CONFLICT | GIVEN_UP | UNSTORED {hash, …} | CORRUPT key why
@@ -15,14 +15,14 @@
 --       3 due:<pool>       zset    4 leases:<pool> zset   5 ready:<pool> stream   6 clock:<pool> string
 --       7 session  hash    8 rollout stream   9 eq stream   10 sq stream   11 seen hash   12 seen_at zset
 --      13 index zset      the roots of the shard that lists show   14 unborn zset
---      15 blobs:<tree>    set     lists the texts                  16… each text
+--      15 to_archive zset trees by when they may rest              16 blobs:<tree> set lists the texts   17… each text
 
 local pool = fixed_pool(pool_name, 3)
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
 place_birth(born, 7, {[0] = pool})
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[13], 'zset') or pool_misfit(pool)
-  or misfit(born.key, 'hash') or misfit(KEYS[14], 'zset') or misfit(KEYS[15], 'set')
+  or misfit(born.key, 'hash') or misfit(KEYS[14], 'zset') or misfit(KEYS[15], 'zset') or misfit(KEYS[16], 'set')
 if bad then return bad end
 local now = now_ms()
 local created = redis.call('HGET', born.key, 'created')
@@ -34,7 +34,7 @@ if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) <= 0 then
   redis.call('ZADD', KEYS[14], 'NX', text(-now), born.session)
   return {'GIVEN_UP'}
 end
-local lost = unstored(16, texts)
+local lost = unstored(17, texts)
 if lost then return lost end
 
 -- HSET first: under maxmemory Redis refuses a script's first growing write and no later one.
@@ -47,5 +47,6 @@ if born.agent_id == '0' and ephemeral ~= '1' then
 end
 for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f.field, f.value) end
 if announced then redis.call('ZREM', KEYS[14], born.session) end
-for i = 15, 15 + texts do redis.call('PERSIST', KEYS[i]) end
+may_rest(KEYS[15], born.session, now)
+for i = 16, 16 + texts do redis.call('PERSIST', KEYS[i]) end
 return {'OK', now}

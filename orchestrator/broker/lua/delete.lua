@@ -22,10 +22,11 @@
 --
 -- KEYS  1 sessions zset   2 timers zset   3 approvals hash   4 agents hash   5 blobs set   6 tree stream
 --       7 secrets hash   8 index zset    9 asked stream
---      10… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
+--      10 to_archive zset   11 to_delete zset
+--      12… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
 --          which are deleted whatever they are, then each blob
 
-local next_key = 10
+local next_key = 12
 for i, name in ipairs(pools) do
   pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
@@ -41,6 +42,7 @@ if #KEYS ~= next_key - 1 + blobs then error('MISCALL there are ' .. #KEYS .. ' k
 local function any_misfit()
   local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'hash')
     or misfit(KEYS[4], 'hash') or misfit(KEYS[5], 'set') or misfit(KEYS[8], 'zset') or misfit(KEYS[9], 'stream')
+    or misfit(KEYS[10], 'zset') or misfit(KEYS[11], 'zset')
   if bad then return bad end
   for _, pool in ipairs(pools) do
     bad = misfit(pool.due, 'zset') or misfit(pool.leases, 'zset')
@@ -94,6 +96,10 @@ for i, row in ipairs(sessions) do
   local k = first_session + 8 * (i - 1)
   redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7])
 end
-if whole then redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7]) end
+if whole then
+  redis.call('ZREM', KEYS[10], tree)
+  redis.call('ZREM', KEYS[11], tree)
+  redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+end
 for i = next_key, #KEYS do redis.call('DEL', KEYS[i]) end
 return {'OK', now_ms()}

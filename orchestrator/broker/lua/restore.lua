@@ -1,22 +1,24 @@
--- uses: base texts
--- takes: seq# state texts#
+-- uses: base rest texts
+-- takes: tree seq# state texts#
 -- restore(…) -> OK now | UNKNOWN | REFUSED why | UNSTORED {hash, …} | CORRUPT key why
 --
 -- Brings an archived session back: its snapshot as of its last entry, which the caller read from
 -- the archive. The log before it stays in the segments. Twice is as good as once. UNSTORED names those of the
 -- log's large texts, which the caller put back before, that Redis does not have.
 --
--- KEYS  1 session hash   2 snapshot string   3… each text
+-- KEYS  1 session hash   2 snapshot string   3 to_archive zset   4… each text
 
-local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'string')
+local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'string') or misfit(KEYS[3], 'zset')
 if bad then return bad end
 local s = fields_of(KEYS[1], {'seq', 'archived'})
 if not s.seq then return {'UNKNOWN'} end
 if s.archived ~= '1' then return {'OK', now_ms()} end
 if num(s.seq) ~= seq then return {'REFUSED', 'the snapshot is not of the last entry'} end
-local lost = unstored(3, texts)
+local lost = unstored(4, texts)
 if lost then return lost end
 
 redis.call('HSET', KEYS[1], 'archived', '', 'snapshot_seq', text(seq))
 redis.call('SET', KEYS[2], state)
-return {'OK', now_ms()}
+local now = now_ms()
+may_rest(KEYS[3], tree, now)
+return {'OK', now}

@@ -1,0 +1,276 @@
+"""Trees leave Redis when they rest, and everything when their time is over; whoever is needed again stays."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Connection
+from orchestrator.broker.records import NewTree, SessionHead
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.commit_parts import NewSession, Timer, TreePart
+from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.storage import Storage
+from orchestrator.runtime.restore import restore_session
+from orchestrator.workspaces.packs import PackName, Packs
+from tests.workers.actors import DAY_MS, Author, head_of, is_told, log_of, session_id, some_entries
+from workers import upkeep_resting
+from workers.upkeep import Upkeep, archive, look, retain
+from workers.upkeep_resting import archive_tree, due_trees, enlist_trees
+from workers.upkeep_sealing import Moved, Mover
+
+pytestmark = pytest.mark.realredis
+
+TREES, AGENTS = 500, 9
+AT_ONCE = 20
+
+
+async def _tree(storage: Storage, agents: int = 2, *, closed: bool = True, shard: int = 3) -> list[Author]:
+    """A tree whose agents have worked, the root first; made now."""
+    now_ms = await storage.broker.server_ms()
+    root = Author(storage, session_id(shard))
+    born = NewSession(root.session, TreeId(root.session), "default", AgentId(0))
+    await storage.broker.create(NewTree(born))
+    numbers = await storage.broker.reserve(TreeId(root.session), agents)
+    family = [Author(storage, session_id(shard)) for _ in numbers]
+    children = tuple(
+        NewSession(author.session, TreeId(root.session), "default", AgentId(number))
+        for author, number in zip(family, numbers, strict=True)
+    )
+    entries = [e.fact(f.Closed())] if closed else some_entries(1)
+    status = "closed" if closed else "idle"
+    for author in family:
+        author.position = Author(storage).position
+    await root.writes(entries, status=status, ended_ms=now_ms, tree=TreePart(children=children))
+    for author in family:
+        await author.writes(some_entries(3), ended_ms=now_ms)
+    return [root, *family]
+
+
+def _at(storage: Storage, monkeypatch: pytest.MonkeyPatch, after_ms: int) -> None:
+    """Sets the clock that upkeep goes by to so long after now."""
+    real = Broker.now_ms
+    monkeypatch.setattr(Broker, "now_ms", lambda self: real(self) + after_ms)
+
+
+class _Queue:
+    """A queue whose jobs are done at once, some together."""
+
+    def __init__(self, context: dict[str, Any]) -> None:
+        self._context = context
+        self._jobs: list[tuple[str, str]] = []
+
+    async def enqueue_job(self, name: str, subject: str, **_: Any) -> None:
+        self._jobs.append((name, subject))
+
+    async def is_empty(self) -> None:
+        jobs, self._jobs = self._jobs, []
+        assert {name for name, _ in jobs} <= {"archive"}
+        bounds = [*range(0, len(jobs), AT_ONCE), len(jobs)]
+        for low, high in pairwise(bounds):
+            await asyncio.gather(*(archive(self._context, tree) for _, tree in jobs[low:high]))
+
+
+def _context(mover: Mover, retention_ms: int | None) -> dict[str, Any]:
+    upkeep = Upkeep(mover, retention_ms, 0, reaping=lambda: pytest.fail("nobody is to be reaped"))
+    context: dict[str, Any] = {"upkeep": upkeep}
+    context["redis"] = _Queue(context)
+    return context
+
+
+async def _heads(storage: Storage, family: Sequence[Author]) -> list[SessionHead]:
+    return [await head_of(storage, author.session) for author in family]
+
+
+async def _archived(storage: Storage, family: Sequence[Author]) -> list[bool]:
+    return [head.archived for head in await _heads(storage, family)]
+
+
+async def _due(mover: Mover, now_ms: int) -> list[TreeId]:
+    return [tree async for tree in due_trees(mover, now_ms)]
+
+
+# ── a whole fleet ─────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_closed_trees_leave_nothing_in_redis_archive_or_packs_behind_their_time(
+    mover: Mover, storage: Storage, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = set(await connection.command("KEYS", "*"))
+    packs = Packs(Objects((tmp_path / "archive").as_uri()))
+    trees: list[list[Author]] = []
+    for shard in range(0, TREES, AT_ONCE):
+        made = (
+            _tree(storage, AGENTS, shard=(shard + n) % storage.broker.config.shards) for n in range(AT_ONCE)
+        )
+        trees += await asyncio.gather(*made)
+    root = trees[0][0].session
+    (tmp_path / "pack").write_text("a folder")
+    digest = hashlib.sha256(b"a folder").hexdigest()
+    await packs.put(PackName(TreeId(root), root, 1, "ab12", digest), tmp_path / "pack")
+    context = _context(mover, 3 * DAY_MS)
+
+    await look(context)
+    await context["redis"].is_empty()
+    assert not any(await _archived(storage, trees[0])), "nothing is archived before its time"
+    _at(storage, monkeypatch, 2 * DAY_MS)
+    await look(context)
+    await context["redis"].is_empty()
+    logs = await connection.command("KEYS", "*:rollout:*")
+    logs += await connection.command("KEYS", "*:snapshot:*")
+    assert logs == [], "the agents' logs leave Redis with the root's"
+    await retain(context)
+    assert len(await storage.broker.sessions(100_000)) == TREES * (AGENTS + 1)
+    _at(storage, monkeypatch, 2 * DAY_MS)
+    await retain(context)
+
+    left = set(await connection.command("KEYS", "*")) - empty
+    # The pools' clocks and notices are the deployment's, not the trees'.
+    assert {key for key in left if b":clock:" not in key and b":ready:" not in key} == set()
+    assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
+
+
+async def test_what_is_due_is_found_however_much_changed_later(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.upkeep.MAX_LISTED", 2)
+    first = await _tree(storage, 1)
+    for _ in range(4):
+        await _tree(storage, 1, closed=False)
+    context = _context(mover, None)
+    _at(storage, monkeypatch, DAY_MS)
+    await look(context)
+    await context["redis"].is_empty()
+    assert await _archived(storage, first) == [True, True]
+
+
+async def test_more_trees_than_are_read_at_once_are_all_found_and_what_is_archived_is_not_read_again(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("orchestrator.broker.storage", "workers.upkeep_resting"):
+        monkeypatch.setattr(f"{module}.RESTING_AT_ONCE", 2)
+    closed = [await _tree(storage, 0) for _ in range(5)]
+    for _ in range(5):
+        await _tree(storage, 0, closed=False)
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    assert set(await _due(mover, now_ms)) == {TreeId(tree[0].session) for tree in closed}
+    for tree in closed:
+        assert await archive_tree(mover, TreeId(tree[0].session), now_ms) is Moved.DONE
+    assert await storage.broker.trees_of(storage.broker.keys.to_archive(3)) == set()
+
+
+# ── who stays ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_tree_stays_while_one_of_its_sessions_is_spoken_to_held_or_was_used_lately(
+    mover: Mover, storage: Storage
+) -> None:
+    root, told, used = await _tree(storage)
+    tree, now_ms = TreeId(root.session), await storage.broker.server_ms() + DAY_MS
+    await is_told(storage, told.session)
+    assert await archive_tree(mover, tree, now_ms) is Moved.BUSY
+    held = await storage.broker.claim_session(told.session, "w", "c")
+    assert held is not None
+    assert await archive_tree(mover, tree, now_ms + upkeep_resting.SOON_MS) is Moved.BUSY
+    assert not any(await _archived(storage, [root, told, used]))
+
+
+async def test_agent_that_rests_for_less_than_its_root_keeps_the_tree(mover: Mover, storage: Storage) -> None:
+    root, agent = await _tree(storage, 1)
+    now_ms = await storage.broker.server_ms()
+    await agent.writes(some_entries(1), ended_ms=now_ms + DAY_MS // 2)
+    assert await archive_tree(mover, TreeId(root.session), now_ms + DAY_MS) is Moved.NOT_DUE
+    assert not any(await _archived(storage, [root, agent]))
+    assert await _due(mover, now_ms + DAY_MS) == []
+    assert await archive_tree(mover, TreeId(root.session), now_ms + DAY_MS + DAY_MS // 2 + 1) is Moved.DONE
+    assert all(await _archived(storage, [root, agent]))
+
+
+@pytest.mark.parametrize("waits", ["awaiting_approval", "awaiting_answer", "waiting", "paused"])
+async def test_agent_that_waits_stays_in_redis(mover: Mover, storage: Storage, waits: str) -> None:
+    root, agent = await _tree(storage, 1)
+    await agent.writes(some_entries(1), status=waits, ended_ms=0)
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    assert await archive_tree(mover, TreeId(root.session), now_ms) is Moved.BUSY
+    assert await _archived(storage, [root, agent]) == [True, False]
+    assert await _due(mover, now_ms) == [], "it is not looked at again at once"
+    assert await _due(mover, now_ms + upkeep_resting.LATER_MS) == [TreeId(root.session)]
+
+
+async def test_session_with_a_timer_stays_in_redis(mover: Mover, storage: Storage) -> None:
+    (root,) = await _tree(storage, 0)
+    now_ms = await storage.broker.server_ms()
+    await root.writes([], status="closed", ended_ms=now_ms, timers_set=(Timer("t", 1, now_ms * 2),))
+    assert await archive_tree(mover, TreeId(root.session), now_ms + 2 * DAY_MS) is Moved.BUSY
+    assert await _archived(storage, [root]) == [False]
+
+
+# ── what nobody closes ────────────────────────────────────────────────────────────────────────
+
+
+async def test_idle_tree_is_archived_after_its_days_and_only_if_it_is_asked_for(
+    mover: Mover, storage: Storage
+) -> None:
+    family = await _tree(storage, closed=False)
+    tree, idle = TreeId(family[0].session), replace(mover, idle_after_ms=3 * DAY_MS)
+    now_ms = await storage.broker.server_ms()
+    assert await archive_tree(mover, tree, now_ms + 9 * DAY_MS) is Moved.NOT_DUE
+    assert await _due(idle, now_ms + 2 * DAY_MS) == []
+    assert await _due(idle, now_ms + 3 * DAY_MS) == [tree]
+    assert await archive_tree(idle, tree, now_ms + 3 * DAY_MS) is Moved.DONE
+    assert all(await _archived(storage, family))
+
+
+async def test_closed_tree_is_found_though_it_was_passed_over_while_it_was_open(
+    mover: Mover, storage: Storage
+) -> None:
+    (root,) = await _tree(storage, 0, closed=False)
+    assert await _due(mover, await storage.broker.server_ms() + DAY_MS) == []
+    assert await storage.broker.trees_of(storage.broker.keys.to_archive(3)) == set()
+    await root.closes(ended_ms=await storage.broker.server_ms())
+    assert await _due(mover, await storage.broker.server_ms() + DAY_MS) == [TreeId(root.session)]
+
+
+async def test_agent_that_is_spoken_to_comes_back_and_rests_again(mover: Mover, storage: Storage) -> None:
+    root, agent = await _tree(storage, 1)
+    tree, now_ms = TreeId(root.session), await storage.broker.server_ms() + DAY_MS
+    log = await log_of(storage, agent.session)
+    assert await archive_tree(mover, tree, now_ms) is Moved.DONE
+    assert await restore_session(storage, agent.session)
+    assert await _archived(storage, [root, agent]) == [True, False]
+    assert await archive_tree(mover, tree, now_ms - DAY_MS) is Moved.NOT_DUE, "it was just brought back"
+    await agent.writes(some_entries(1), ended_ms=now_ms - DAY_MS)
+    assert (await log_of(storage, agent.session))[: len(log)] == log
+    assert await archive_tree(mover, tree, now_ms + DAY_MS) is Moved.DONE
+    assert all(await _archived(storage, [root, agent]))
+
+
+# ── what an earlier version left ──────────────────────────────────────────────────────────────
+
+
+async def test_trees_of_an_earlier_version_are_enlisted_once(mover: Mover, storage: Storage) -> None:
+    closed, open_, gone = [await _tree(storage, 1, closed=closed) for closed in (True, False, True)]
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    assert await archive_tree(mover, TreeId(gone[0].session), now_ms) is Moved.DONE
+    keys = storage.broker.keys
+    for key in (keys.to_archive(3), keys.to_delete(3)):
+        await storage.broker.command("DEL", key)
+    assert await enlist_trees(storage, idle=False) == 2
+    assert await storage.broker.trees_of(keys.to_archive(3)) == {closed[0].session, gone[0].session}
+    assert await storage.broker.trees_of(keys.to_delete(3)) == {closed[0].session, gone[0].session}
+    assert await enlist_trees(storage, idle=True) == 1
+    assert await enlist_trees(storage, idle=True) == 0
+    assert open_[0].session in await storage.broker.trees_of(keys.to_archive(3))
+    assert await archive_tree(mover, TreeId(closed[0].session), now_ms) is Moved.DONE

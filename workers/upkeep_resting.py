@@ -1,0 +1,141 @@
+"""Trees that rest: which are archived now, and which are looked at later.
+
+Each shard keeps a tree in `to_archive` while Redis holds a log of it, by the time since which it may rest.
+That time is not moved by every step: a look finds out how long the tree has rested, and puts the next look
+there. So a look costs what is due, and not what there is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import SessionHead
+from orchestrator.broker.storage import RESTING_AT_ONCE, RestingTree
+from orchestrator.core.counts import counted
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.rollouts.import_store import IMPORTING
+from orchestrator.rollouts.storage import Storage
+from workers.upkeep_sealing import Moved, Mover, archive_session, at_rest, rest_wanted_ms, rested_ms
+
+log = logging.getLogger("dendro.upkeep")
+
+SOON_MS = 60_000
+"""A tree that somebody uses is looked at again after so long."""
+LATER_MS = 600_000
+"""One that waits for people, timers or processes, after so long: whether it does, its logs tell."""
+MOST_TREES = 10_000
+"""Trees that one look hands on to be archived; the next one finds the others."""
+
+
+# ── archiving ─────────────────────────────────────────────────────────────────────────────────
+
+
+async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
+    """The trees that may have rested for long enough; others are put to when they will have."""
+    broker, found = mover.storage.broker, 0
+    for shard in range(broker.config.shards):
+        key, start = broker.keys.to_archive(shard), 0
+        while found < MOST_TREES:
+            seen = await broker.seen_resting(key, now_ms - _least_ms(mover), start)
+            roots = {head.tree: head for head in await broker.heads([SessionId(at.tree) for at in seen])}
+            for at in seen:
+                if await _stays_due(mover, at, roots.get(at.tree), now_ms):
+                    start, found = start + 1, found + 1
+                    yield at.tree
+            if len(seen) < RESTING_AT_ONCE:
+                break
+
+
+def _least_ms(mover: Mover) -> int:
+    idle_ms = mover.idle_after_ms
+    return mover.archive_after_ms if idle_ms is None else min(mover.archive_after_ms, idle_ms)
+
+
+async def _stays_due(mover: Mover, seen: RestingTree, root: SessionHead | None, now_ms: int) -> bool:
+    """Whether a look at the whole tree is due; if not, it is put to when there may be one."""
+    broker = mover.storage.broker
+    if root is None:
+        await broker.look_again(seen, None)
+        return False
+    if root.status == IMPORTING:
+        await broker.look_again(seen, now_ms)
+        return False
+    wanted_ms = rest_wanted_ms(mover, root)
+    if wanted_ms is None:
+        await broker.look_again(seen, None)
+        return False
+    # An archived root says nothing of when an agent of its tree was last used.
+    last_ms = seen.since_ms if root.archived else rested_ms(root)
+    if now_ms - last_ms < wanted_ms:
+        await broker.look_again(seen, last_ms + wanted_ms - _least_ms(mover))
+        return False
+    return True
+
+
+async def archive_tree(mover: Mover, tree: TreeId, now_ms: int) -> Moved:
+    """Archives every session of a tree that has rested for long enough as a whole."""
+    broker = mover.storage.broker
+    seen = await broker.resting_since(tree)
+    members = await broker.members(tree)
+    if seen is None or not members or str(members[-1].session) != str(tree):
+        return Moved.NOT_DUE
+    wanted_ms = rest_wanted_ms(mover, members[-1])
+    if wanted_ms is None or now_ms - seen.since_ms < _least_ms(mover):
+        return Moved.NOT_DUE
+    left = [head for head in members if not head.archived]
+    if not all(at_rest(head) or head.quarantined for head in left):
+        return await _later(mover, seen, Moved.BUSY, now_ms + SOON_MS)
+    last_ms = max(map(rested_ms, left), default=0)
+    if now_ms - last_ms < wanted_ms:
+        return await _later(mover, seen, Moved.NOT_DUE, last_ms + wanted_ms)
+    moved = {await archive_session(mover, head.session, now_ms) for head in left}
+    if moved <= {Moved.DONE}:
+        return await _rests(mover, seen, len(left))
+    waits = moved <= {Moved.DONE, Moved.WAITS} or any(head.quarantined for head in left)
+    return await _later(mover, seen, Moved.BUSY, now_ms + (LATER_MS if waits else SOON_MS))
+
+
+async def _rests(mover: Mover, seen: RestingTree, archived: int) -> Moved:
+    """Of the tree nothing is left to archive, unless a session of it was brought back since `seen`."""
+    if not await mover.storage.broker.look_again(seen, None):
+        return Moved.BUSY
+    log.info("tree %s: archived, %s", seen.tree, counted(archived, "session"))
+    return Moved.DONE
+
+
+async def _later(mover: Mover, seen: RestingTree, moved: Moved, look_ms: int) -> Moved:
+    await mover.storage.broker.look_again(seen, look_ms - _least_ms(mover))
+    return moved
+
+
+# ── what an earlier version left ──────────────────────────────────────────────────────────────
+
+
+async def enlist_trees(storage: Storage, *, idle: bool) -> int:
+    """Brings trees into what is looked at that an earlier version made or closed; answers how many.
+
+    `idle`: those too that nobody closed.
+    """
+    broker, enlisted = storage.broker, 0
+    for shard in range(broker.config.shards):
+        known, ended = [
+            await broker.trees_of(k(shard)) for k in (broker.keys.to_archive, broker.keys.to_delete)
+        ]
+        with_log, closed, roots = set[str](), set[str](), set[str]()
+        async for heads in broker.heads_of_shard(shard):
+            with_log |= {str(head.tree) for head in heads if not head.archived}
+            own = [head for head in heads if str(head.session) == str(head.tree)]
+            roots |= {str(head.tree) for head in own if idle or head.status == IMPORTING}
+            closed |= {str(head.tree) for head in own if head.status == "closed"}
+        enlisted += await _enlist(storage, sorted(((roots | closed) & with_log) - known | closed - ended))
+    return enlisted
+
+
+async def _enlist(storage: Storage, roots: Sequence[str]) -> int:
+    for root in roots:
+        with suppress(UnknownSession):
+            await storage.broker.enlist(SessionId(root))
+    return len(roots)
