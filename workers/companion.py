@@ -63,6 +63,10 @@ class Companion:
         finally:
             os.close(theirs)
 
+    def is_named(self, name: str) -> bool:
+        """Whether a worker's name (`worker_name`) is that of this one."""
+        return name.split("-")[-2:-1] == [str(self._process.pid)]
+
     def start(self) -> None:
         """Starts the worker, once."""
         if not self._started:

@@ -305,7 +305,7 @@ class Webhook:
                 await self._changed.wait()
 
     async def _tell(self, client: httpx.AsyncClient, waiting: Waiting) -> None:
-        """One attempt, if the news are this process's to tell."""
+        """An attempt, if the news are this process's to tell."""
         broker, id = self.found.broker, waiting.news.id
         try:
             taken = "ours" if waiting.ours else await broker.take_news(id, self._owner, int(LEASE_S * 1000))

@@ -16,6 +16,8 @@ from orchestrator.terminal.origin import Origin
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
+    from orchestrator.core.ids import SessionId
+    from orchestrator.gateways.client import Client
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.protocol.review import ReviewRequest
     from orchestrator.protocol.workspaces import WorkspaceSource
@@ -45,6 +47,8 @@ class Wish:
     """The first content of a portable folder."""
     applies: bool = False
     """Whether the work is merged into the person's folder at the task's end."""
+    detached: bool = False
+    """Whether nobody here waits for the task."""
 
 
 Prompt = Annotated[str | None, typer.Argument(metavar="PROMPT", help="What to do; `-` reads it from stdin.")]
@@ -58,6 +62,8 @@ NoWorker = Annotated[
     bool, typer.Option("--no-worker", help="Start no worker: others serve the session's pool.")
 ]
 _CWD = "Where to work, instead of here."
+_DETACH = "Hand the task in, print the session's id, and leave; a worker of its pool does it."
+Detach = Annotated[bool, typer.Option("--detach", help=_DETACH)]
 Cwd = Annotated[
     Path | None, typer.Option("--cwd", "-C", metavar="DIR", exists=True, file_okay=False, help=_CWD)
 ]
@@ -99,13 +105,16 @@ def run(
     origin_url: From = None,
     setup: Setup = None,
     apply: Apply = False,
+    detach: Detach = False,
 ) -> None:
     """Runs one task and shows it as it happens: commands, text, patches, tokens.
 
     Without a prompt, at a terminal, it is a conversation: a line begins a task, or
     is what the agent at work reads next; /help shows more. Ctrl-D leaves.
     Asks at the terminal before a command that needs approval. Ctrl-C
-    interrupts the turn, a second one leaves. Without a terminal a needed
+    interrupts the turn, a second one leaves. With --detach the session's id is
+    printed and the command ends: with 0 if a worker serves the session's pool,
+    with 3 if none does, and it waits for one. Without a terminal a needed
     approval or answer, or a budget that is spent, ends it with exit code 3;
     the session waits for a person.
 
@@ -114,6 +123,7 @@ def run(
     dendro run
     dendro run --resume 0199a2b4 "now write the changelog"
     dendro run --plan "add a login"
+    dendro run --detach --portable "port the tests"
     dendro run --fork 0199a2b4 "try it with threads instead"
     dendro run --portable --apply "port the tests"
     dendro run --portable --setup install.sh "port the tests"
@@ -132,10 +142,13 @@ def run(
     workspace = first_content(settings, origin, origin_url, portable=portable)
     if apply and (workspace is None or workspace.folder is None):
         raise Fault("--apply is for a portable copy of this folder: use it with --portable", ExitCode.USAGE)
-    wish = Wish(text, origin, tuple(image or ()), json, model, folder, None, plan, workspace, apply)
+    if detach and (apply or json):
+        other = "--apply" if apply else "--json"
+        raise Fault(f"--detach leaves before there is anything for {other}: use one of them", ExitCode.USAGE)
+    wish = Wish(text, origin, tuple(image or ()), json, model, folder, None, plan, workspace, apply, detach)
     if origin.is_new and workspace is None:
         warn_if_read_only(settings)
-    raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
+    raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not (no_worker or detach)))
 
 
 def _setup_settings(setup: Path | None) -> dict[str, object]:
@@ -173,6 +186,8 @@ def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_w
     with companion(invocation, wanted=own_worker) as worker:
         if worker is not None and wish.origin.resume is None:
             worker.start()
+        if wish.detached:
+            return uvloop.run(_leave_behind(settings, wish))
         code: ExitCode = uvloop.run((_converse if _is_conversation(wish) else _run)(settings, wish, worker))
         if worker is not None and code == ExitCode.INTERRUPTED:
             worker.dismiss()
@@ -182,6 +197,8 @@ def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_w
 def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
     if wish.prompt is not None and not wish.prompt.strip():
         raise Fault("the prompt is empty", ExitCode.USAGE)
+    if wish.detached and not _begins(wish):
+        raise Fault("--detach needs a prompt: what is to be done while you are away", ExitCode.USAGE)
     if wish.workspace is not None and _is_conversation(wish):
         raise Fault("--portable needs a prompt; `dendro run --resume ID` talks to it later", ExitCode.USAGE)
     if wish.plan and (wish.prompt is None or wish.images):
@@ -230,19 +247,12 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.terminal.conversation import Conversation, Seat, at_a_terminal, take_up_requests
     from orchestrator.terminal.live import JsonView, LiveView
     from orchestrator.terminal.notifications import Calling, notifications
-    from orchestrator.terminal.origin import forked
-    from orchestrator.wiring.open_deployment import new_session, portable_session
 
     view = JsonView() if wish.json else LiveView()
     async with opened(settings, view.note, insists=True) as found:
         client, cursor = found.client(), BEGINNING
-        if wish.workspace is not None:
-            session = await portable_session(found, client, wish.workspace, source="exec")
-        elif wish.origin.is_new:
-            session = await new_session(settings, client, source="exec")
-        elif wish.origin.resume is None:
-            head = await forked(found, client, wish.origin, view.note)
-            session = head.session
+        if wish.origin.resume is None:
+            session = await _for_the_wish(found, client, wish, view.note)
         else:
             head = await _to_resume(found, wish.origin.resume, begins=_begins(wish))
             session, cursor = head.session, EqCursor.at(head)
@@ -268,6 +278,44 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
         if wish.applies and code is ExitCode.DONE and at_rest is not None:
             code = await _applied(found, at_rest, settings, view.note)
     return code
+
+
+async def _leave_behind(settings: Settings, wish: Wish) -> ExitCode:
+    """Hands a task in, and says who does it; the id alone is on stdout."""
+    from orchestrator.cli.invocation import opened
+    from orchestrator.terminal.conversation import Conversation, Seat
+    from orchestrator.terminal.live import LiveView
+    from orchestrator.views.status import no_worker
+    from orchestrator.views.workers import serving_pool
+
+    view = LiveView()
+    async with opened(settings, view.note) as found:
+        client = found.client()
+        session = await _for_the_wish(found, client, wish, view.note)
+        await _speak(Conversation(Seat(client, session, view, interactive=False), None), wish)
+        typer.echo(session)
+        head = await client.head(session)
+        pool = head.pool if head is not None else settings.session_defaults.pool
+        workers = await serving_pool(found.broker, pool)
+    if not workers:
+        view.note(f"handed in, and kept; {no_worker(pool)}")
+        return ExitCode.WAITING
+    view.note(f"handed in; {workers[0]} or another worker of pool {pool} does it: dendro attach {session}")
+    return ExitCode.DONE
+
+
+async def _for_the_wish(found: Opened, client: Client, wish: Wish, say: Callable[[str], None]) -> SessionId:
+    """The session that is to do what was said: a new one, or one that goes on."""
+    from orchestrator.terminal.origin import forked
+    from orchestrator.wiring.open_deployment import new_session, portable_session
+
+    if wish.workspace is not None:
+        return await portable_session(found, client, wish.workspace, source="exec")
+    if wish.origin.is_new:
+        return await new_session(found.settings, client, source="exec")
+    if wish.origin.resume is None:
+        return (await forked(found, client, wish.origin, say)).session
+    return (await _to_resume(found, wish.origin.resume, begins=True)).session
 
 
 async def _applied(

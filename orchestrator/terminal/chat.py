@@ -6,15 +6,18 @@ Each line begins a task, or is what the running one is told next; approvals are 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
@@ -42,6 +45,7 @@ from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import REST
 from orchestrator.views.past import page_before
+from orchestrator.views.workers import serving_pool
 from orchestrator.wiring.open_deployment import Opened, new_session, opened
 from workers.companion import Companion
 
@@ -57,15 +61,20 @@ WORDS: Mapping[str, str] = {
     "/name TEXT": "names the session",
     "/review [WHAT]": "reviews what is not committed, or against a BRANCH, or a SHA, or by words of yours",
     "/plan GOAL": "plans: the agent only reads, and puts a plan to you",
-    "/quit": "leaves, as Ctrl-D does; a worker of the session's pool goes on with what runs",
+    "/quit": "leaves, as /detach and Ctrl-D do; what runs goes on, and you read who does it",
     "!COMMAND": "runs COMMAND in the session's folder and sandbox; the agent reads what came of it",
     "//TEXT": "says /TEXT",
 }
 BEGINNING_WORDS = frozenset({"/review", "/plan"})
 """Words that begin a task, and so may begin a session."""
+LEAVING = frozenset({"/quit", "/detach"})
 LATER_WORDS = frozenset({"/stop", "/name"})
 """Words about a session, which mean nothing before the line that makes one."""
 NO_GOAL = "/plan GOAL: say what is to be planned"
+
+
+async def _unknown() -> str:
+    return "what runs is not interrupted"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,6 +82,8 @@ class Chat(Conversation):
     """A conversation that does not end with its task."""
 
     editor: Editor
+    goes_on: Callable[[], Awaitable[str]] = _unknown
+    """Says who goes on with a task that is left at work."""
     images: tuple[Path, ...] = ()
     """Images that the next message to begin a task takes along."""
     _mine: set[str] = field(default_factory=set)
@@ -105,8 +116,8 @@ class Chat(Conversation):
                 return
 
     async def _typed(self, text: str | None) -> ExitCode | None:
-        if text is None or text.strip() == "/quit":
-            self.seat.view.note(self._farewell())
+        if text is None or text.strip() in LEAVING:
+            self.seat.view.note(await self._farewell())
             return ExitCode.DONE
         self._leaving = False
         line = text.strip()
@@ -190,12 +201,14 @@ class Chat(Conversation):
             Submission(SubmissionId(id), ops.UserInput(items=(TextInput(text=text), *images))),
         )
 
-    def _farewell(self) -> str:
-        return "left unanswered" if self.open_requests else "left"
+    async def _farewell(self) -> str:
+        if self.open_requests:
+            return "left unanswered"
+        return f"left; {await self.goes_on()}" if self._busy else "left"
 
     async def _interrupt(self) -> ExitCode | None:
         if self._leaving:
-            self.seat.view.note(self._farewell())
+            self.seat.view.note(await self._farewell())
             return ExitCode.INTERRUPTED
         self._leaving = True
         if self._busy:
@@ -256,6 +269,22 @@ class Chat(Conversation):
         return "the agent works; Ctrl-C interrupts it" if self._busy else IDLE
 
 
+async def who_goes_on(found: Opened, session: SessionId, own: Companion | None) -> str:
+    """Says who goes on with a task when this process leaves, and its worker `own` with it."""
+    try:
+        head = await found.broker.head(session)
+        serving = await serving_pool(found.broker, head.pool) if head is not None else []
+    except BrokerError as error:
+        return f"who goes on with the task is not known: {error}"
+    others = [name for name in serving if own is None or not own.is_named(name)]
+    if head is None or not others:
+        pool = "" if head is None else f" {head.pool}"
+        return f"no other worker serves its pool{pool}: the task stands still until one does (dendro worker)"
+    if head.holder in others:
+        return f"the task goes on: worker {head.holder} has it"
+    return f"the task goes on: a worker of its pool {head.pool} takes it from the one of this command"
+
+
 def nothing_to_stop(request: Mapping[str, Any] | None, name: str) -> str:
     """The note for a `/stop` while session `name` rests; `request` is the one before the person."""
     agent = 0 if request is None else request.get("agent_id", 0)
@@ -313,7 +342,8 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
                 await _show_past(found, head, console)
             calling = notifications(settings, session, view.note)
             seat = Seat(client, session, Calling(view, calling), interactive=True)
-            chat = Chat(seat, None, editor=editor, images=opening.images)
+            heir = partial(who_goes_on, found, session, worker)
+            chat = Chat(seat, None, editor=editor, images=opening.images, goes_on=heir)
             view.note(f"session {chat.seat.name}")
             code = await _hold(chat, found, opening, (first, head, cursor), worker)
             at_rest = await chat.left.unless(client.head(session))
@@ -360,7 +390,7 @@ async def first_line(editor: Editor, view: View) -> str | None:
             view.note("Ctrl-C again leaves, and so does Ctrl-D")
             continue
         leaving, line = False, "/quit" if line is None else line.strip()
-        if line == "/quit":
+        if line in LEAVING:
             return None
         if line == "/plan":
             view.note(NO_GOAL)

@@ -39,6 +39,12 @@ async def workers_of(broker: Reader) -> list[SeenWorker]:
     return seen_workers(heard, await broker.server_ms())
 
 
+async def serving_pool(broker: Reader, pool: str) -> list[str]:
+    """The names of the workers that take sessions of a pool, those heard from last first."""
+    found = await workers_of(broker)
+    return [one.name for one in found if one.status == "serving" and pool in one.state.pools]
+
+
 def seen_workers(heard: Sequence[Heard], now_ms: int) -> list[SeenWorker]:
     """The workers behind these heartbeats, in their order."""
     states = [(one, decoded(one.state)) for one in heard]
