@@ -66,6 +66,7 @@ log = logging.getLogger("dendro.upkeep")
 DAY_MS = 86_400_000
 MAX_LISTED = 100_000
 MAX_JOBS = 4
+ALIVE_S = 60
 JOB_TIMEOUT_S = 300
 RECONNECT_S = 2.0
 """The queue's server answers at once or is gone: nothing that a job runner asks it may block."""
@@ -246,6 +247,8 @@ def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
         "on_startup": hear_the_time,
         "redis_pool": queue,
         "queue_name": queue.default_queue_name,
+        # `dendro doctor` looks for the key that says it.
+        "health_check_interval": ALIVE_S,
         "job_serializer": queue.job_serializer,
         "job_deserializer": queue.job_deserializer,
         "ctx": {"upkeep": upkeep},

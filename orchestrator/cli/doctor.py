@@ -58,7 +58,8 @@ def render(findings: Sequence[Finding], console: Console) -> None:
     table = Table.grid(padding=(0, 2))
     for finding in findings:
         mark, color = MARKS[finding.level]
-        text = Text(finding.detail)
+        # A path is longer than a line, and its end says what is wrong: folded, never cut.
+        text = Text(finding.detail, overflow="fold")
         if finding.remedy:
             text.append(f"\n→ {finding.remedy}", style="bold")
         table.add_row(Text(mark, style=color), Text(finding.name), text)

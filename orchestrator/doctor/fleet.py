@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import aclosing
 
+from arq.constants import health_check_key_suffix
+
+from orchestrator.broker.connection import connect
 from orchestrator.broker.errors import BrokerError
 from orchestrator.doctor.findings import Finding
 from orchestrator.settings import Settings
@@ -27,10 +31,13 @@ async def check_fleet(settings: Settings) -> list[Finding]:
         return []  # the checks of Redis say why
     finally:
         await broker.aclose()
-    return [*_of_workers(workers), *_of_sessions(fleet)]
+    return [*_of_workers(workers), *_of_sessions(fleet), *await _of_upkeep(settings)]
 
 
 def _of_workers(workers: Sequence[SeenWorker]) -> Iterator[Finding]:
+    if not any(worker.status == "serving" for worker in workers):
+        detail = "none serves: what is asked of sessions waits, but for `dendro run`, which starts its own"
+        yield Finding("workers", "warn", detail, "start one on any machine of the deployment: dendro worker")
     told = [(worker.name, remark) for worker in workers if not worker.silent for remark in worker.remarks]
     for name, remark in told[:MOST]:
         yield Finding("workers", "warn", f"{name}: {remark}", "all of them: dendro workers")
@@ -39,3 +46,18 @@ def _of_workers(workers: Sequence[SeenWorker]) -> Iterator[Finding]:
 def _of_sessions(fleet: FleetStats) -> Iterator[Finding]:
     for machine, sessions in list(fleet.waiting.items())[:MOST]:
         yield Finding("sessions", "warn", *waits_for(machine, sessions))
+
+
+async def _of_upkeep(settings: Settings) -> list[Finding]:
+    """The finding about an upkeep that does not run; none where its server does not tell."""
+    url = settings.upkeep.url or settings.redis.url
+    # The queue's server is a single one.
+    redis = settings.redis.model_copy(update={"url": url, "cluster": False})
+    async with aclosing(connect(redis)) as connection:
+        try:
+            if await connection.command("EXISTS", f"{redis.prefix}upkeep{health_check_key_suffix}"):
+                return []
+        except BrokerError:
+            return []  # the checks of Redis say why
+    detail = "none for a minute: no log is sealed or archived, and none is deleted when its time is over"
+    return [Finding("upkeep process", "warn", detail, "start one for the whole deployment: dendro upkeep")]

@@ -119,7 +119,16 @@ class Repository:
 
     def _committed(self, tree: str, parent: str | None, message: str) -> str:
         parents = ("-p", parent) if parent else ()
-        return self._run("commit-tree", *parents, tree, input=message.encode()).out.decode().strip()
+        done = self._run("commit-tree", *parents, tree, input=message.encode(), known=(0, 128))
+        if done.code == 0:
+            return done.out.decode().strip()
+        if self._run("var", "GIT_COMMITTER_IDENT", known=(0, 128)).code:
+            raise PushRefused(
+                "git does not know in whose name to commit, so no branch was made. Tell it who you are, then "
+                'push again: git config --global user.name "Your Name"; '
+                "git config --global user.email you@example.com"
+            )
+        raise PushRefused(_refusal("commit-tree", done))
 
     def _tree(self, folder: Path) -> str:
         """The id of the folder's tree, with all that it names in the repository."""
@@ -178,9 +187,12 @@ class Repository:
         except GitFailed as error:
             raise PushRefused(f"{error}. No branch was made") from None
         if done.code not in known:
-            why = done.complaint.decode("utf-8", "replace").strip()[-500:]
-            raise PushRefused(f"git {words[0]} refused: {why}")
+            raise PushRefused(_refusal(words[0], done))
         return done
+
+
+def _refusal(word: str, done: Answer) -> str:
+    return f"git {word} refused: {done.complaint.decode('utf-8', 'replace').strip()[-500:]}"
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -18,9 +19,11 @@ from rich.console import Console
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.server_binary import ServerVersion
 from orchestrator.broker.server_facts import ServerFacts
+from orchestrator.broker.worker_state import WorkerState, encoded
 from orchestrator.cli.doctor import render
 from orchestrator.doctor import machine as doctor
 from orchestrator.doctor.findings import Finding, as_json, exit_code
+from orchestrator.doctor.fleet import check_fleet
 from orchestrator.doctor.machine import diagnose, judge_clock, judge_model
 from orchestrator.doctor.mcp_servers import judge_mcp_servers
 from orchestrator.doctor.pack_keys import check_pack_keys
@@ -29,8 +32,10 @@ from orchestrator.doctor.server import judge_access, judge_data, judge_server
 from orchestrator.rollouts.objects import Objects
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring.deployment import open_broker
 from orchestrator.workspaces.keys import PackKeys, new_file
 from orchestrator.workspaces.packs import Packs
+from tests.workers.upkeep_process import environment_for, running_upkeep
 from tests.workspaces.test_packs import file_with, name_of
 
 GOOD = {
@@ -257,6 +262,29 @@ async def test_upkeep_server_that_is_down_stops_nothing_else(
     assert _by_name(up, "upkeep").level == "ok"
 
 
+@pytest.mark.realredis
+async def test_deployment_without_a_worker_or_upkeep_is_told_so(
+    load: Load, server: EmbeddedRedis, tmp_path: Path
+) -> None:
+    settings = load(DENDRO_REDIS_URL=server.url)
+    alone = {finding.name: finding for finding in await check_fleet(settings)}
+    assert {name: finding.level for name, finding in alone.items()} == {
+        "workers": "warn",
+        "upkeep process": "warn",
+    }
+    assert "none serves" in alone["workers"].detail
+    assert "dendro worker" in alone["workers"].remedy
+    assert "dendro upkeep" in alone["upkeep process"].remedy
+    broker = open_broker(settings, server.url, 5)
+    await broker.heartbeat("w-1", encoded(WorkerState(("default",), 0, 1)))
+    await broker.aclose()
+    assert not any("none serves" in finding.detail for finding in await check_fleet(settings))
+    async with running_upkeep(environment_for(server.url, tmp_path)), asyncio.timeout(90):
+        while "upkeep process" in {finding.name for finding in await check_fleet(settings)}:
+            # A key tells nobody that it was made.
+            await asyncio.sleep(0.05)
+
+
 # --- The machine
 
 
@@ -383,6 +411,14 @@ def test_findings_are_shown_with_their_remedies_below() -> None:
     render([Finding("redis", "missing", "[no] answer", "start it"), Finding("git", "ok", "2.39")], console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert re.search(r"✗\s+redis\s+\[no\] answer\s*\n\s+→ start it\s*\n✓\s+git\s+2\.39", shown)
+
+
+def test_paths_longer_than_a_line_are_shown_whole() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    detail = f"[Errno 16] Device or resource busy: '/sys/{'deep/' * 30}cgroup.procs'"
+    render([Finding("sandbox", "ok", detail)], console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.sub(r"\s", "", detail) in re.sub(r"\s", "", shown)
 
 
 def test_programs_get_json() -> None:

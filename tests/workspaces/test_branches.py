@@ -155,3 +155,19 @@ def test_nothing_in_the_folder_starts_a_program_or_changes_contents(
     assert not ran.exists()
     size = git(person, "cat-file", "-s", f"{BRANCH}:deep/new.sh")
     assert size == "10", "the line break is as it was"
+
+
+def test_a_person_whom_git_does_not_know_is_told_what_to_set(
+    person: Path, made: Path, tmp_path: Path
+) -> None:
+    git(person, "config", "--unset", "user.name")
+    git(person, "config", "--unset", "user.email")
+    # Else git may guess a name from the machine's.
+    git(person, "config", "user.useConfigOnly", "true")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "EMAIL"))}
+    nobody = Repository.at(person, {**environ, "HOME": str(tmp_path), "GIT_CONFIG_GLOBAL": "/dev/null"})
+    with pytest.raises(PushRefused, match="in whose name to commit") as refused:
+        nobody.push(BRANCH, made, work(person))
+    assert 'git config --global user.name "Your Name"' in str(refused.value)
+    assert "***" not in str(refused.value)
+    assert not git(person, "branch", "--list", BRANCH)
