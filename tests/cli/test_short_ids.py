@@ -24,7 +24,11 @@ NOW_MS = 1_790_000_000_000
 async def found(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Opened]:
     with redis_server.client() as client:
         client.flushall()
-    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "DENDRO_REDIS_URL": redis_server.url}
+    environ = {
+        "HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path / "own"),
+        "DENDRO_REDIS_URL": redis_server.url,
+    }
     async with opened(load_settings(SettingsSources(cwd=tmp_path, environ=environ))) as found:
         yield found
 

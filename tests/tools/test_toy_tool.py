@@ -197,7 +197,11 @@ class Named(Toy):
 async def test_tool_with_a_name_that_cannot_be_stops_the_start(
     names: tuple[str, ...], said: str, tmp_path: Path, redis_server: RedisServer
 ) -> None:
-    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "DENDRO_REDIS_URL": redis_server.url}
+    environ = {
+        "HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path / "own"),
+        "DENDRO_REDIS_URL": redis_server.url,
+    }
     settings = load_settings(SettingsSources(cwd=tmp_path, environ=environ))
     with pytest.raises(ValueError, match=said):
         async with run_worker(settings, tools=[Named(name) for name in names]):
