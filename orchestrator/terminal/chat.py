@@ -14,10 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
@@ -34,6 +32,7 @@ from orchestrator.terminal.conversation import (
     Typed,
     View,
     take_up_requests,
+    who_goes_on,
 )
 from orchestrator.terminal.editor import PROMPT, Editor, Interrupted, above_the_line
 from orchestrator.terminal.faults import ExitCode, Fault
@@ -45,7 +44,6 @@ from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import REST
 from orchestrator.views.past import page_before
-from orchestrator.views.workers import serving_pool
 from orchestrator.wiring.open_deployment import Opened, new_session, opened
 from workers.companion import Companion
 
@@ -267,22 +265,6 @@ class Chat(Conversation):
             others = len(self.open_requests) - 1
             return reminder(request) + (f"   (and {others} more)" if others else "")
         return "the agent works; Ctrl-C interrupts it" if self._busy else IDLE
-
-
-async def who_goes_on(found: Opened, session: SessionId, own: Companion | None) -> str:
-    """Says who goes on with a task when this process leaves, and its worker `own` with it."""
-    try:
-        head = await found.broker.head(session)
-        serving = await serving_pool(found.broker, head.pool) if head is not None else []
-    except BrokerError as error:
-        return f"who goes on with the task is not known: {error}"
-    others = [name for name in serving if own is None or not own.is_named(name)]
-    if head is None or not others:
-        pool = "" if head is None else f" {head.pool}"
-        return f"no other worker serves its pool{pool}: the task stands still until one does (dendro worker)"
-    if head.holder in others:
-        return f"the task goes on: worker {head.holder} has it"
-    return f"the task goes on: a worker of its pool {head.pool} takes it from the one of this command"
 
 
 def nothing_to_stop(request: Mapping[str, Any] | None, name: str) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
@@ -36,6 +36,7 @@ from orchestrator.views.open_requests import OpenRequests
 from orchestrator.views.questions import is_client_tool, is_elicitation, is_question, subject_of
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
+from orchestrator.views.workers import serving_pool
 from orchestrator.wiring.open_deployment import Opened
 from workers.companion import Companion, LostWorker
 
@@ -474,6 +475,22 @@ def _tells_of_a_spent_budget(event: Event) -> bool:
     budget = event.msg.get("budget") if event.type == "warning" else None
     # The tree is told at 80 % as well.
     return bool(budget) and "is spent" in event.msg["message"]
+
+
+async def who_goes_on(found: Opened, session: SessionId, own: Companion | None) -> str:
+    """Says who goes on with a task when this process leaves, and its worker `own` with it."""
+    try:
+        head = await found.broker.head(session)
+        serving = await serving_pool(found.broker, head.pool) if head is not None else []
+    except BrokerError as error:
+        return f"who goes on with the task is not known: {error}"
+    others = [name for name in serving if own is None or not own.is_named(name)]
+    if head is None or not others:
+        pool = "" if head is None else f" {head.pool}"
+        return f"no other worker serves its pool{pool}: the task stands still until one does (dendro worker)"
+    if head.holder in others:
+        return f"the task goes on: worker {head.holder} has it"
+    return f"the task goes on: a worker of its pool {head.pool} takes it from the one of this command"
 
 
 async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead) -> None:
