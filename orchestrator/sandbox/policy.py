@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from orchestrator.sandbox.place import TEMPORARY, Place
+from orchestrator.sandbox.trusted_files import read_regular
 
 Mode = Literal["read-only", "workspace-write", "danger-full-access"]
 
@@ -36,6 +37,9 @@ stop a connect, so a confined command that reaches one of them is not confined."
 
 PROJECT_CONFIG = "dendro.toml"
 """The name of a folder's own configuration file."""
+
+
+_MOST_NAMED = 8192
 
 
 class InvalidPolicy(ValueError):
@@ -280,7 +284,7 @@ def _git_paths(roots: Iterable[Path]) -> list[Path]:
 
 def _linked_directories(git_file: Path) -> list[Path]:
     """The gitdir that a `.git` file names and, for a worktree, the repository that it shares."""
-    first_line = git_file.read_text("utf-8", "surrogateescape").partition("\n")[0]
+    first_line = _words_of(git_file).partition("\n")[0]
     label, _, target = first_line.partition(":")
     if label != "gitdir":
         return []
@@ -288,7 +292,12 @@ def _linked_directories(git_file: Path) -> list[Path]:
     common = gitdir / "commondir"
     if not common.is_file():
         return [gitdir]
-    return [gitdir, gitdir / common.read_text("utf-8", "surrogateescape").strip()]
+    return [gitdir, gitdir / _words_of(common).strip()]
+
+
+def _words_of(file: Path) -> str:
+    """A file of a repository is a stranger's: a path fits into this, and a terabyte does not."""
+    return read_regular(file, _MOST_NAMED).decode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=1)

@@ -248,15 +248,17 @@ def test_repository_without_a_git_folder_is_none_for_the_product(workspace: Path
     assert look_at(workspace, guide_of(tmp_path / "home")).git == {}
 
 
+def pipe_as_head(folder: Path) -> None:
+    (folder / "HEAD").unlink()
+    os.mkfifo(folder / "HEAD")
+
+
 @pytest.mark.parametrize(
     ("break_it", "why"),
     [
         (lambda folder: (folder / "config").write_text("[core\n"), "bad config line 1"),
         (lambda folder: (folder / "HEAD").write_text("nothing\n"), "not a git repository"),
-        (
-            lambda folder: ((folder / "HEAD").unlink(), os.mkfifo(folder / "HEAD")),
-            "HEAD is no file but a pipe",
-        ),
+        (pipe_as_head, "HEAD is no file but a pipe"),
     ],
 )
 def test_person_is_told_of_a_repository_that_counts_as_none(

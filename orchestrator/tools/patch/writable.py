@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.patch.plan import PatchPlan, PlannedFile
 
 _POINTER = "gitdir:"
@@ -76,8 +77,7 @@ def _pointed_at(file: Path, prefix: str) -> Path | None:
     try:
         if not file.is_file():
             return None
-        with file.open("rb") as stream:
-            line = os.fsdecode(stream.read(_POINTER_BYTES)).strip()
+        line = os.fsdecode(read_regular(file, _POINTER_BYTES)).strip()
     except OSError:
         return None
     if not line.startswith(prefix) or "\0" in line:
