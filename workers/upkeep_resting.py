@@ -25,7 +25,7 @@ log = logging.getLogger("dendro.upkeep")
 SOON_MS = 60_000
 """A tree that somebody uses is looked at again after so long."""
 LATER_MS = 600_000
-"""One that waits for people, timers or processes, after so long: whether it does, its logs tell."""
+"""A tree that waits for people, timers or processes, after so long: whether it does, its logs tell."""
 MOST_TREES = 10_000
 """Trees that one look hands on to be archived; the next one finds the others."""
 
