@@ -15,6 +15,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from orchestrator.core.ids import TreeId
     from orchestrator.protocol.policy import Decision
     from orchestrator.views.approvals import Asked, Needed, Wishes
     from orchestrator.views.questions import Answers
@@ -109,42 +110,51 @@ def approvals(
 async def _approvals(
     invocation: Invocation, id: str | None, wishes: Wishes, words: Words, *, json: bool
 ) -> None:
-    import asyncio
-
     from orchestrator.cli.invocation import opened
-    from orchestrator.core.calls.ask import DoesNotAnswer
-    from orchestrator.gateways.approvals import decide, reply, revise
-    from orchestrator.terminal.text import plain
-    from orchestrator.views.approvals import Decided, chosen, open_requests_of
-    from orchestrator.views.decisions import decided_before
+    from orchestrator.views.approvals import open_requests_of
 
     async with opened(invocation.settings()) as found:
         tree = await found.find_tree(id) if id is not None else None
         asked = await open_requests_of(found, tree)
-        if not any(wishes.values()) and not words:
+        if any(wishes.values()) or words:
+            await _answer(found, tree, asked, wishes, words)
+        else:
             await _list(found, asked, json=json)
-            return
-        replies = [(one, _secrets_typed(one, answers)) for one, answers in words.meant(asked)]
-        amendments = words.amendments(asked)
-        revised = words.meant_plans(asked)
-        before = await decided_before(found, tree, asked, wishes)
-        client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
-        async def answered(request: Asked, decision: Decision) -> Decided:
-            async with gate:
-                return await decide(client, found, request, decision)
 
-        choice = chosen(asked, before.without_calls(wishes), before.similar)
-        for one, decision in choice.decisions:
-            _check(one, decision)
-        if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
-            raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
-        try:
-            done = [await reply(client, found, *one) for one in replies]
-            done += [await revise(client, found, *one) for one in revised]
-        except DoesNotAnswer as error:
-            raise Fault(f"not answered: {error}", ExitCode.USAGE) from None
-        done += await asyncio.gather(*(answered(*one) for one in (*amendments, *choice.decisions)))
+async def _answer(
+    found: Opened, tree: TreeId | None, asked: Sequence[Asked], wishes: Wishes, words: Words
+) -> None:
+    """Answers what is meant; a list needs nothing of what is imported here."""
+    import asyncio
+
+    from orchestrator.core.calls.ask import DoesNotAnswer
+    from orchestrator.gateways.approvals import decide, reply, revise
+    from orchestrator.terminal.text import plain
+    from orchestrator.views.approvals import Decided, chosen
+    from orchestrator.views.decisions import decided_before
+
+    replies = [(one, _secrets_typed(one, answers)) for one, answers in words.meant(asked)]
+    amendments = words.amendments(asked)
+    revised = words.meant_plans(asked)
+    before = await decided_before(found, tree, asked, wishes)
+    client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
+
+    async def answered(request: Asked, decision: Decision) -> Decided:
+        async with gate:
+            return await decide(client, found, request, decision)
+
+    choice = chosen(asked, before.without_calls(wishes), before.similar)
+    for one, decision in choice.decisions:
+        _check(one, decision)
+    if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
+        raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
+    try:
+        done = [await reply(client, found, *one) for one in replies]
+        done += [await revise(client, found, *one) for one in revised]
+    except DoesNotAnswer as error:
+        raise Fault(f"not answered: {error}", ExitCode.USAGE) from None
+    done += await asyncio.gather(*(answered(*one) for one in (*amendments, *choice.decisions)))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):

@@ -9,22 +9,58 @@ The functions import the codec when they are called: a program that only lists s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypedDict
 
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.protocol.ids import SubmissionId
 
 if TYPE_CHECKING:
     from orchestrator.core.entries.stored import Encoded
     from orchestrator.core.settings import SessionFacts, TurnSettings
     from orchestrator.core.tree import AgentRecord
-    from orchestrator.protocol.wire import EventModel, JsonMapping
+    from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
 
 SLOTS = "slots"
 SPAWNED = "spawned"
 COUNTED = frozenset({"message", "completion"})
+WITHDRAWN = "withdrawn"
+"""The decision on a request whose turn ended first."""
 _DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
+
+
+@record
+class OpenRequest:
+    """A request in the fleet's queue, as its agent has put it there; older versions left fields out."""
+
+    event: JsonMapping
+    kind: str = ""
+    """The kind of the call's work, which says what op answers it; empty: it was not said."""
+    turn: SubmissionId = SubmissionId("")
+    sandboxed: bool | None = None
+    """How the call runs if it is approved; None: nothing is run, or it was not said."""
+    tree: str = ""
+    agent_id: AgentId = AgentId(0)
+    agent_path: str = "0"
+
+    @classmethod
+    def read(cls, value: JsonMapping) -> OpenRequest:
+        """The request of a queue's value; members that newer versions add are passed over."""
+        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
+
+    def value(self) -> JsonObject:
+        """As the queue has it."""
+        said = {} if self.sandboxed is None else {"sandboxed": self.sandboxed}
+        return {
+            "kind": self.kind,
+            "turn": self.turn,
+            "event": self.event,
+            **said,
+            "tree": self.tree,
+            "agent_id": self.agent_id,
+            "agent_path": self.agent_path,
+        }
 
 
 @record

@@ -17,8 +17,8 @@ from orchestrator.broker.request_feed import Opened, Settled
 from orchestrator.core import facts as f
 from orchestrator.core.calls import PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.client_tool import FAILED
+from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.decide.answer import decision_word
-from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client

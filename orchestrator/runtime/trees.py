@@ -14,7 +14,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import OpenApproval
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
-from orchestrator.core.decide.approval_events import OpenRequest
+from orchestrator.core.commit_parts import OpenRequest
 from orchestrator.core.entries import milliseconds
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected

@@ -10,18 +10,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from orchestrator.broker.records import OpenApproval, SessionHead
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls.prefixes import amended
-from orchestrator.core.decide.approval_events import WITHDRAWN, OpenRequest
+from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import command_text, is_outside, reach_text, variables_text
 from orchestrator.views.patterns import denies, names_call, why_not_allowed
@@ -35,6 +33,9 @@ from orchestrator.views.questions import (
 )
 from orchestrator.views.short_ids import short_ids
 from orchestrator.views.status import no_worker
+
+if TYPE_CHECKING:
+    from orchestrator.rollouts.source import LogSource
 
 WORDS: Mapping[str, str] = {
     "approved": "allowed",
@@ -52,6 +53,8 @@ WORDS: Mapping[str, str] = {
 
 def decision_text(decision: str) -> str:
     """A decision of the log for a person."""
+    from orchestrator.core.calls.prefixes import amended
+
     prefix = amended(decision)
     if prefix:
         return f"allowed, and in its session all that begins with `{shlex.join(prefix)}`"

@@ -8,8 +8,6 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.calls.prefixes import amended
-
 SILENT = frozenset(
     {
         "session_configured",
@@ -68,6 +66,8 @@ def resolved_text(message: Mapping[str, Any], agent: str) -> str:
     about = f"request {message['call_id']}{asker}"
     if not message["who"]:
         return f"{about} is not asked any more: its turn has ended"
+    from orchestrator.core.calls.prefixes import amended
+
     if prefix := amended(message["decision"]):
         return f"{about} and all that begins with `{shlex.join(prefix)}` was approved by {message['who']}"
     word = _DECIDED.get(message["decision"], message["decision"].replace("_", " "))

@@ -286,9 +286,10 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_list_of_sessions_imports_no_rule_event_or_store(machine: Machine) -> None:
+@pytest.mark.parametrize("command", ["sessions", "workers", "approvals"])
+def test_a_list_imports_no_rule_event_or_store(machine: Machine, command: str) -> None:
     script = (
-        "import sys; sys.argv = ['dendro', 'sessions']\n"
+        f"import sys; sys.argv = ['dendro', '{command}']\n"
         "from orchestrator.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = ('orchestrator.core.state', 'orchestrator.core.entries', 'orchestrator.protocol.events',\n"

@@ -11,8 +11,8 @@ from orchestrator.core.calls.ask import DoesNotAnswer, digest_of
 from orchestrator.core.calls.client_tool import ANSWERED, FAILED
 from orchestrator.core.calls.prefixes import amendment
 from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Submitted
+from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.decide.approval import resolve
-from orchestrator.core.decide.approval_events import WITHDRAWN
 from orchestrator.core.decide.ask import settle
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.elicitation import KIND as ELICITATION

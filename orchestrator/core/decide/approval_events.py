@@ -6,13 +6,10 @@ made them in a session without agents.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TypeAlias
 
-from orchestrator.core.commit_parts import TreeNote
+from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest, TreeNote
 from orchestrator.core.decide.draft import Draft
-from orchestrator.core.frozen import record
-from orchestrator.core.ids import AgentId
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import (
     ApplyPatchApprovalRequest,
@@ -24,8 +21,8 @@ from orchestrator.protocol.events import (
     RequestResolved,
     RequestUserInput,
 )
-from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.protocol.wire import JsonMapping, JsonObject, written
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import written
 
 PersonRequest: TypeAlias = (
     ExecApprovalRequest
@@ -36,41 +33,6 @@ PersonRequest: TypeAlias = (
     | ElicitationRequest
     | DynamicToolCallRequest
 )
-WITHDRAWN = "withdrawn"
-"""The decision on a request whose turn ended first."""
-
-
-@record
-class OpenRequest:
-    """A request in the fleet's queue, as its agent has put it there; older versions left fields out."""
-
-    event: JsonMapping
-    kind: str = ""
-    """The kind of the call's work, which says what op answers it; empty: it was not said."""
-    turn: SubmissionId = SubmissionId("")
-    sandboxed: bool | None = None
-    """How the call runs if it is approved; None: nothing is run, or it was not said."""
-    tree: str = ""
-    agent_id: AgentId = AgentId(0)
-    agent_path: str = "0"
-
-    @classmethod
-    def read(cls, value: JsonMapping) -> OpenRequest:
-        """The request of a queue's value; members that newer versions add are passed over."""
-        return cls(**{each.name: value[each.name] for each in fields(cls) if each.name in value})
-
-    def value(self) -> JsonObject:
-        """As the queue has it."""
-        said = {} if self.sandboxed is None else {"sandboxed": self.sandboxed}
-        return {
-            "kind": self.kind,
-            "turn": self.turn,
-            "event": self.event,
-            **said,
-            "tree": self.tree,
-            "agent_id": self.agent_id,
-            "agent_path": self.agent_path,
-        }
 
 
 def open_request(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from orchestrator.core import facts as f
 from orchestrator.core.calls.ask import digest_of
 from orchestrator.core.commands import Elicited
-from orchestrator.core.decide.approval_events import WITHDRAWN, open_request, resolved
+from orchestrator.core.commit_parts import WITHDRAWN
+from orchestrator.core.decide.approval_events import open_request, resolved
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.reach import server_reach
 from orchestrator.core.state import Elicitation
