@@ -368,8 +368,8 @@ RULES = {
         Case("a log was sealed", ("reply seal OK",)),
     ),
     "archived": Rule(
-        "A session that is archived is of a closed tree, has rested for as long as it must, and owes and awaits "
-        "nothing.",
+        "A session that is archived is of a closed tree, has rested for as long as it must, and owes "
+        "and awaits nothing.",
         Case("a session was archived", ("reply archive OK",)),
     ),
     "restored": Rule(
