@@ -1,4 +1,4 @@
-"""What is imported is declared: a package that another one brings today may be gone tomorrow."""
+"""Each imported package is declared: a package that another one brings today may be gone tomorrow."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class FileLine:
     tree_seq: int = 0
     """For a line of the tree's log: its number there. Nothing in this file proves such a line."""
     fault: str = ""
-    """What shows that no export wrote the line as it stands; it has neither entry nor place then."""
+    """A sign that no export wrote the line as it stands; it has neither entry nor place then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class RolloutText:
     header: Header | None
     lines: Iterator[FileLine]
     told: list[Mapping[str, Any]] = field(default_factory=list)
-    """What the tree's log told of agents: the events of the lines that were read so far."""
+    """The word of the tree's log on agents: the events of the lines that were read so far."""
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────
@@ -292,7 +292,7 @@ def _read(
 
 
 def _form_fault(value: Mapping[str, Any], line: bytes, kind: Kind) -> str:
-    """What shows that no export wrote these bytes; empty for a line that one may have written.
+    """The sign that no export wrote these bytes; empty for a line that one may have written.
 
     A line behind the export, which another program appended, has none of our fields: it is told by its place.
     """

@@ -172,7 +172,7 @@ def _finished(
     seconds: float,
     folder: Path | None = None,
 ) -> Answer:
-    """One run; with a folder it stays in the session of this process, which dies as a whole.
+    """A run; with a folder it stays in the session of this process, which dies as a whole.
 
     Raises `GitFailed`, `TimeoutError`.
     """

@@ -98,7 +98,7 @@ class Live:
         self._tokens: Mapping[str, Any] | None = None
         self._labels: dict[int, str] = {}
         self._plans: dict[str, str] = {}
-        """What was streamed of plans that are being proposed, by their items."""
+        """The streamed text of plans that are being proposed, by their items."""
         self._behind_plan = False
         """Whether the message that holds such a plan was streamed up to it."""
 

@@ -141,7 +141,7 @@ def playing(*steps: dict[str, Any], text: str = "done") -> str:
 
 
 def outputs(told: str) -> list[str]:
-    """What the commands of the agents printed, and how they ended."""
+    """The output of the commands of the agents, and how they ended."""
     events = [json.loads(line)["msg"] for line in told.splitlines() if line.startswith("{")]
     return [event["stdout"] for event in events if event["type"] == "exec_command_end"]
 

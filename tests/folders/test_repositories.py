@@ -202,7 +202,7 @@ def test_excludes_of_the_person_are_read_as_git_reads_them(bench: Bench) -> None
 
 
 def test_repository_names_no_file_of_excludes(bench: Bench) -> None:
-    """What the file says would stand in the log, and in the copy that the agent reads."""
+    """The lines of the file would stand in the log, and in the copy that the agent reads."""
     git(bench.root, "init", "-q", str(bench.folder))
     home = bench.root / "home"
     home.mkdir()

@@ -35,7 +35,7 @@ class Export:
             self.lines[0] = header.encode(kept.secret) + b"\n"
 
     def findings(self, lines: Lines) -> list[str]:
-        """What `verify` says; a file that it refuses whole has one finding."""
+        """The findings of `verify`; a file that it refuses whole has one finding."""
         self.path.write_bytes(b"".join(lines))
         try:
             return [found.reason for found in audit_file(self.path, self.key, None).findings]
@@ -101,7 +101,7 @@ def test_line_that_no_export_writes_so_is_a_finding(whole: Export, edit: str) ->
 
 
 def test_first_line_that_is_set_back_to_a_cut_file_is_a_finding(whole: Export) -> None:
-    """Whoever has no key can write no code; and where there is a key, a first line has to have one."""
+    """Without the key nobody can write a code; and where there is a key, a first line has to have one."""
     last = orjson.loads(whole.lines[9])
     header = {**orjson.loads(whole.lines[0]), "seq": last["seq"], "head": last["chain"]}
     cut = whole.lines[1:10]

@@ -1,4 +1,4 @@
-"""What lists show of a session, and when it is written anew."""
+"""The summary of a session that lists show, and when it is written anew."""
 
 from __future__ import annotations
 

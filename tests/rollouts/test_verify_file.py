@@ -127,7 +127,7 @@ def test_redaction_in_codex_shapes_is_explained_by_nothing(tmp_path: Path) -> No
 
 
 def test_first_line_of_a_log_that_says_so_bears_a_code(tmp_path: Path) -> None:
-    """Whatever the reader accepts of older files, and without any key, too."""
+    """The same for files that the reader accepts as older ones, and without any key."""
     first = [*FIRST]
     first[1] = Entry(e.DENDRO, {**FIRST[1].payload, "export_mac": True})
     lines = without_code(written(*first))

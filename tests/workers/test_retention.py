@@ -21,7 +21,7 @@ LATER_MS = NOON_MS + DAY_MS
 
 
 async def _retain(storage: Storage, after_ms: int = DAY_MS) -> list[bool]:
-    """What upkeep deletes so long after now."""
+    """The trees that upkeep deletes so long after now."""
     now_ms = await storage.broker.server_ms() + after_ms
     return [await delete_tree(storage, found) async for found in expired_trees(storage, now_ms, DAY_MS)]
 

@@ -40,7 +40,7 @@ class Shown:
     """Whether its beginning was still kept."""
 
     def behind(self, text: str) -> str:
-        """What is known of the command: `text`, and its output behind it."""
+        """The words on the command, `text`, with its output behind it."""
         if not self.text:
             return text if self.whole else f"{text}; what it had shown until then is not kept any more"
         told = (

@@ -1,4 +1,4 @@
-"""What a client is told of a tree that it comes to: each agent as it stands, and the mail that waits."""
+"""A client that comes to a tree is told of it: each agent as it stands, and the mail that waits."""
 
 from __future__ import annotations
 
