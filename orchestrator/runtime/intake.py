@@ -107,7 +107,7 @@ MOST_SHOWN_BYTES = 32 << 10
 
 
 async def shown_by_lost(ports: Ports, state: State, claim: Claim) -> dict[str, Shown]:
-    """The output that commands and processes of lost workers had shown to clients; nobody else knows of it."""
+    """The output that commands and processes of lost workers had shown to clients; only there is it known."""
     running = state.task.running if state.task is not None else ()
     calls = [
         call.call_id for call in running if call.epoch != claim.epoch and isinstance(call.work, ExecWork)

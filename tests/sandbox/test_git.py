@@ -424,7 +424,7 @@ READERS = {"read_text", "read_bytes", "read_regular", "readlink"}
 
 
 def origins(tree: ast.AST) -> dict[str, str]:
-    """What each name of a file's imports is: also `from subprocess import run as go`."""
+    """The meaning of each name of a file's imports: also of `from subprocess import run as go`."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
