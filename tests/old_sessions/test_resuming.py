@@ -63,7 +63,7 @@ def test_old_sessions_go_on(kept: Kept, machine: Machine, tmp_path: Path) -> Non
         with ThreadPoolExecutor(AT_ONCE) as people:
             done = [people.submit(_goes_on, user, kept, how) for how in made if how in kept.index["made"]]
             files = [kept.file(name, tmp_path) for name in (f"{talk}.jsonl", f"{talk}.full.jsonl")]
-            done += [people.submit(_is_imported, user, file) for file in files]
+            done += [people.submit(_is_imported, user, kept, file) for file in files]
         for each in done:
             each.result()
         asyncio.run(_all_fold_and_verify(user, kept))
@@ -104,9 +104,14 @@ async def _all_fold_and_verify(user: Machine, kept: Kept) -> None:
             assert head.seq >= then["seq"]
 
 
-def _is_imported(user: Machine, file: Path) -> None:
+def _is_imported(user: Machine, kept: Kept, file: Path) -> None:
     """Each kind of file becomes a session; a full one has the state that it had."""
-    verified = user.run("verify", str(file))
-    assert verified.returncode == 0, f"{file.name}: {verified.stdout}{verified.stderr}"
-    imported = user.run("import", str(file))
-    assert imported.returncode == 0, imported.stderr
+    # Full files of a keyed chain have a code in their first line today, and these were written before.
+    old = ("--accept-old-header",) if kept.key is not None and file.name.endswith(".full.jsonl") else ()
+    for command in ("verify", "import"):
+        done = user.run(command, str(file), *old)
+        assert done.returncode == 0, f"{command} {file.name}: {done.stdout}{done.stderr}"
+        if old:
+            refused = user.run(command, str(file))
+            assert refused.returncode == 1, f"{command} {file.name}: {refused.stdout}"
+            assert "--accept-old-header" in refused.stdout + refused.stderr

@@ -133,5 +133,5 @@ async def test_worker_whose_port_is_taken_says_so_and_serves_without(
 
 
 def settings_with(tmp_path: Path, *overrides: str) -> SettingsSources:
-    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
     return SettingsSources(tmp_path, environ, overrides=("redis.prefix=health:", *overrides))

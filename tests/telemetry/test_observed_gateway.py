@@ -35,7 +35,7 @@ class Door:
 
 
 def sources(tmp_path: Path, url: str, *overrides: str) -> SettingsSources:
-    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
     return SettingsSources(
         tmp_path, environ, overrides=(f'redis.url="{url}"', "redis.prefix=gateways:", *overrides)
     )

@@ -275,7 +275,7 @@ async def test_worker_sends_its_traces_where_the_standard_variables_say(
         await asyncio.sleep(0)
     port = server.servers[0].sockets[0].getsockname()[1]
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
     overrides = ("worker.tracing=true", "worker.trace_contents=true", "redis.prefix=traces:")
     settings = load_settings(SettingsSources(tmp_path, environ, overrides=overrides))
     async with running_worker(settings, redis_server.url) as worker:

@@ -176,7 +176,7 @@ def test_object_that_cannot_be_synced_is_not_stored(tmp_path: Path, monkeypatch:
     def full_disk(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("orchestrator.rollouts.objects.os.fsync", full_disk)
+    monkeypatch.setattr("orchestrator.private_files.os.fsync", full_disk)
     with pytest.raises(ArchiveUnavailable, match=r"does not take folder/name: .*No space"):
         objects.put("folder/name", b"second")
     assert objects.get("folder/name") == b"first"

@@ -7,6 +7,7 @@ import sys
 
 _PROGRAM = """
 import gc, weakref
+import orchestrator.wiring.gateway
 from orchestrator.wiring.heap import settle_heap
 
 class Cycle:

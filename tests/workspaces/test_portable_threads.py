@@ -26,7 +26,8 @@ from tests.servers import RedisServer, start_redis
 
 pytestmark = pytest.mark.realredis
 
-ANN = Principal("ann", "team")
+ANN = Principal("ann")
+"""The user of the gateway's machine."""
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +70,22 @@ async def test_client_makes_a_session_with_a_copy_of_a_folder(makes: NewThreads,
 async def test_client_that_may_not_loosen_copies_no_folder_of_the_gateways_machine(
     makes: NewThreads, tmp_path: Path
 ) -> None:
-    bob = Principal("bob", "team", Scope.SUBMIT)
+    bob = Principal("bob", scope=Scope.SUBMIT)
     with pytest.raises(NotPermitted, match=r"copy of a folder .* needs the scope approve"):
         await create(makes, bob, folder=str(tmp_path / "work"))
     born = await create(makes, bob, empty=True)
     assert (await facts_of(makes.found, born)).portable.source is None
+
+
+async def test_tenant_copies_no_folder_of_the_gateways_machine(makes: NewThreads, tmp_path: Path) -> None:
+    eve = Principal("eve", "team")
+    for folder in (tmp_path / "work", tmp_path / "none"):
+        with pytest.raises(NotPermitted, match="are its user's: name a git address"):
+            await create(makes, eve, folder=str(folder))
+    born = await create(makes, eve, empty=True)
+    assert (await facts_of(makes.found, born)).portable.source is None
+    with pytest.raises(BadSetting, match="there is no session"):
+        await create(makes, Principal("mallory", "other"), session=born.head.session)
 
 
 async def test_client_begins_with_no_folder_of_another_tenant(makes: NewThreads, tmp_path: Path) -> None:
