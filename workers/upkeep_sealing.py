@@ -158,7 +158,7 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
         if isinstance(answer, Stored):
             answer = await broker.seal(claim, manifest.last, manifest.encode())
         if isinstance(answer, Stored):
-            answer = await broker.archive(claim)
+            answer = await broker.archive(claim, root.session if root.status == "closed" else None)
     return _moved(head, answer, "archived")
 
 

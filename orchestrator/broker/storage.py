@@ -42,9 +42,12 @@ class StorageCalls(Reader):
         keys = [self.keys.session(claim.session), self.keys.rollout(claim.session)]
         return await self._store(claim, call("seal", keys, **holder(claim), seq=seq, manifest=manifest))
 
-    async def archive(self, claim: Claim) -> Stored | Fenced | Refused:
-        """Leaves only the hash of an ended session that is sealed to its end; ends the claim."""
-        session = claim.session
+    async def archive(self, claim: Claim, closed_root: SessionId | None = None) -> Stored | Fenced | Refused:
+        """Leaves only the hash of an ended session that is sealed to its end; ends the claim.
+
+        Refused if `closed_root`, the root of its tree, is not closed any more.
+        """
+        session, of_closed = claim.session, closed_root is not None
         keys = [
             self.keys.session(session),
             self.keys.leases(self.keys.shard_of(session), claim.pool),
@@ -52,8 +55,10 @@ class StorageCalls(Reader):
             self.keys.eq(session),
             self.keys.sq(session),
             self.keys.snapshot(session),
+            self.keys.session(closed_root or session),
         ]
-        return await self._store(claim, call("archive", keys, session=session, **holder(claim)))
+        archived = call("archive", keys, session=session, of_closed=int(of_closed), **holder(claim))
+        return await self._store(claim, archived)
 
     async def seen_resting(self, key: str, until_ms: int, start: int = 0) -> tuple[RestingTree, ...]:
         """The trees of a shard's `to_archive` or `to_delete` that may rest since then or before, in order."""

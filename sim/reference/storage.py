@@ -24,6 +24,7 @@ def seal(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
     name, *who = given.words(4)
+    of_closed = given.number()
     session = sight.hash(keys[0])
     if not holds(session, *who):
         return fenced(session)
@@ -31,9 +32,11 @@ def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"REFUSED", b"not sealed to its end"]
     if number(session, b"sq") != number(session, b"cursor"):
         return [b"REFUSED", b"its queue is not read to the end"]
+    if of_closed and sight.hash(keys[6]).get(b"status") != b"closed":
+        return [b"REFUSED", b"the root of its tree is not closed any more"]
     session |= {b"archived": b"1", b"owner": b"", b"claim": b""}
     sight.zset(keys[1]).pop(name, None)
-    for key in keys[2:]:
+    for key in keys[2:6]:
         sight.delete(key)
     return [b"OK", sight.now]
 

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import Claimed, CommitRequest, Committed, NewTree, Refused, Stored
+from orchestrator.broker.records import Claimed, CommitRequest, Committed, Fenced, NewTree, Refused, Stored
 from orchestrator.core.commit_parts import Debit, NewSession, NewSubmission, OutboundMessage, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, claimed, new_session, session_id, step
@@ -71,13 +71,17 @@ class Agent:
     async def is_archived(self) -> None:
         """Comes to rest and is put away, as upkeep does it."""
         await self.parks()
+        assert isinstance(await self.is_put_away(), Stored)
+
+    async def is_put_away(self, closed_root: SessionId | None = None) -> Stored | Fenced | Refused:
+        """Answers what upkeep is told that puts away the session, which is at rest."""
         found = await self.broker.claim_session(
             self.session, "upkeep", f"claim-{next(_commits)}", parked=True
         )
         assert found is not None
         await self.broker.snapshot(found.claim, found.seq, b"state")
         await self.broker.seal(found.claim, found.seq, b"manifest")
-        assert isinstance(await self.broker.archive(found.claim), Stored)
+        return await self.broker.archive(found.claim, closed_root)
 
 
 async def claims(broker: Broker, session: SessionId) -> Agent:

@@ -23,6 +23,7 @@ from tests.broker.actors import (
     submitted,
     working,
 )
+from tests.broker.families import root_of
 
 
 async def _three_entries(broker: Broker) -> tuple[Claimed, Committed]:
@@ -98,6 +99,27 @@ async def test_session_with_something_queued_is_not_archived(broker: Broker) -> 
     await broker.seal(held.claim, 3, b"m")
     await submitted(broker, held.claim.session, "s2")
     assert await broker.archive(held.claim) == Refused("its queue is not read to the end", "")
+
+
+async def test_agent_whose_closed_root_goes_on_again_is_not_archived(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await child.parks()
+    await root.does(status="running")
+    refused = await child.is_put_away(closed_root=root.session)
+    assert refused == Refused("the root of its tree is not closed any more", "")
+    head = await broker.head(child.session)
+    assert head is not None
+    assert not head.archived
+
+
+async def test_agent_and_then_its_closed_root_are_archived(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await child.parks()
+    await root.parks(status="closed")
+    for agent in (child, root):
+        assert isinstance(await agent.is_put_away(closed_root=root.session), Stored)
 
 
 async def test_blob_is_stored_once_and_proved_on_reading(backend: Backend) -> None:
