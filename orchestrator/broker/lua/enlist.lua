@@ -3,7 +3,8 @@
 -- enlist(…) -> OK now | UNKNOWN | AGENT | CORRUPT key why
 --
 -- Brings a root into the fleet's index, and its tree to what upkeep looks at, if an earlier version made it;
--- `shelve` puts it away from lists (1), or back (0); empty leaves that as it is. Its log and its work are not touched. Twice is as good as once.
+-- `shelve` puts it away from lists (1), or back (0); empty leaves that as it is. Its log and its work are not touched.
+-- Twice is as good as once.
 --
 -- KEYS  1 session hash   2 index zset   3 sessions zset   4 to_archive zset   5 to_delete zset   of the shard
 
