@@ -47,7 +47,8 @@ async def test_client_is_served_as_the_protocol_says(wire: str, name: str, tmp_p
             if exit_code != process.get("exit", 0):
                 found.append(Difference(f"exit code {number}", process.get("exit", 0), exit_code))
     if "requests" in told:
-        found += compare_requests(expected(told["requests"], wire), place.held.requests, bindings)
+        asked = expected(told["requests"], wire, told["model"])
+        found += compare_requests(asked, place.held.requests, bindings)
     if "rollout" in told:
         found += compare_rollout(told["rollout"], place.held.rollout, bindings)
     found += _files(place.setup, told.get("files", {}))

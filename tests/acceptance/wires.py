@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from orchestrator.stub.chat_request import translated
 from tests.acceptance.allowances import Message
@@ -37,9 +38,12 @@ def over(names: Sequence[str]) -> list[tuple[str, str]]:
     return [*((RESPONSES, name) for name in names), *chat[first::step]]
 
 
-def expected(requests: Sequence[Message], wire: str) -> list[Message]:
-    """Recorded requests as far as the wire format has words for them."""
-    return list(requests) if wire == RESPONSES else [_readable(_in_both(request)) for request in requests]
+def expected(requests: Sequence[Message], wire: str, answers: Iterable[Message]) -> list[Message]:
+    """Recorded requests as far as the wire format has words for them; `answers` are the model's, scripted."""
+    if wire == RESPONSES:
+        return list(requests)
+    together = _together(answers)
+    return [_grouped(_readable(_in_both(request)), together) for request in requests]
 
 
 def asked(body: Message, wire: str) -> Message:
@@ -56,6 +60,31 @@ def _in_both(request: Json) -> Json:
     if not isinstance(request, dict):
         return request
     return {name: request[name] for name in _IN_BOTH if name in request}
+
+
+def _together(answers: Iterable[Message]) -> frozenset[str]:
+    """The ids of calls that follow another call of their own response, with no text between the two."""
+    found = set[str]()
+    for answer in answers:
+        said = [item for item in answer.get("items", ()) if "call_id" in item or "text" in item]
+        for before, item in pairwise(said):
+            if "call_id" in before and "call_id" in item:
+                found.add(item["call_id"])
+    return frozenset(found)
+
+
+def _grouped(request: Json, together: frozenset[str]) -> Json:
+    """The request, with the calls of one response before all of their outputs, as chat completions want."""
+    if not isinstance(request, dict):
+        return request
+    items: list[Json] = []
+    after_calls = 0
+    for item in request["input"]:
+        is_call = isinstance(item, dict) and item.get("type") == "function_call"
+        place = after_calls if is_call and item["call_id"] in together else len(items)
+        items.insert(place, item)
+        after_calls = place + 1 if is_call else after_calls
+    return {**request, "input": items}
 
 
 def _readable(request: Json) -> Json:
