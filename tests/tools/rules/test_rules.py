@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from orchestrator.core.calls import Exec
 from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
+from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
@@ -39,14 +40,21 @@ def state(folder: Path, policy: str = "on-request", mode: str = "workspace-write
 
 
 async def exec_of(config: ToolConfig, at: State, *command: str, env: dict[str, str] | None = None) -> Exec:
+    """The assessment of a command that a worker with this configuration would run."""
+    found = await assessed(config, at, *command, env=env)
+    assert isinstance(found, Exec)
+    return found
+
+
+async def assessed(
+    config: ToolConfig, at: State, *command: str, env: dict[str, str] | None = None
+) -> Assessment:
     """The assessment of a command as a worker with this configuration makes it."""
     action = {"type": "exec", "command": list(command), "env": env}
     item = {"type": "local_shell_call", "call_id": "c1", "action": action}
     tools = config.tools.model_copy(update={"local_shell": True})
     toolbox = Toolbox(built_in(replace(config, tools=tools), cast(Any, None)))
-    found = await toolbox.assess(Call(CallId("c1"), "local_shell", item), CallSite("c", at, lambda _: None))
-    assert isinstance(found, Exec)
-    return found
+    return await toolbox.assess(Call(CallId("c1"), "local_shell", item), CallSite("c", at, lambda _: None))
 
 
 async def verdict(config: ToolConfig, at: State, *command: str, env: dict[str, str] | None = None) -> Verdict:
@@ -279,8 +287,11 @@ async def test_rule_allows_what_is_certain(
 
 async def test_variables_that_change_what_runs_allow_nothing(home: Path, repo: Path) -> None:
     config = write(home, MAKE)
-    assert (await exec_of(config, state(repo), "make", env={"LD_PRELOAD": "/repo/x.so"})).segments == ()
+    assert (await exec_of(config, state(repo), "make", env={"MAKEFLAGS": "-f /repo/x"})).segments == ()
     assert (await exec_of(config, state(repo), "make", env={"LANG": "C"})).segments != ()
+    refused = await assessed(config, state(repo), "make", env={"LD_PRELOAD": "/repo/x.so"})
+    assert isinstance(refused, Immediate)
+    assert str(refused.output).startswith("env: LD_PRELOAD is not taken: it makes the loader or a shell run")
 
 
 async def test_program_that_an_agent_may_have_written_stays_in_the_sandbox(home: Path, repo: Path) -> None:
@@ -340,6 +351,6 @@ def test_rule_that_would_spoil_the_file_is_not_added(home: Path) -> None:
 
 def test_rule_is_not_added_through_a_link(home: Path, tmp_path: Path) -> None:
     (home / "rules" / "default.rules").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(OSError, match=r"default\.rules is a link, or no file: remove it"):
         add_rule(home / "rules", ("touch",), confined=True)
     assert not (tmp_path / "elsewhere").exists()
