@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orchestrator.doctor.findings import Finding, without_credentials
-from orchestrator.sandbox.trusted_files import find_named_program
+from orchestrator.sandbox.trusted_files import find_named_program, not_found
 from orchestrator.settings import Settings
 from orchestrator.tables import McpServerSettings
 
@@ -26,8 +26,8 @@ def judge_mcp_servers(settings: Settings) -> Iterator[Finding]:
 def _fault(server: McpServerSettings, settings: Settings) -> tuple[str, str] | None:
     """The reason why the server cannot work, and the remedy."""
     if server.command is not None and not _is_there(server, settings):
-        remedy = f"install it, or name it by its path in mcp_servers.{server.id}.command"
-        return "there is no such program on PATH, as far as it lies in no project", remedy
+        mend = "correct" if "/" in server.command else "name it by its path in"
+        return f"it {not_found(server.command)}", f"install it, or {mend} mcp_servers.{server.id}.command"
     names = [*server.env_vars, *server.env_http_headers.values(), server.bearer_token_env_var]
     missing = [name for name in names if name and not settings.host.environ.get(name)]
     if missing:

@@ -108,6 +108,13 @@ def find_named_program(name: str, search_path: str, work: Iterable[Path] = ()) -
     return shutil.which(name, path=":".join(folders)) if folders else None
 
 
+def not_found(name: str) -> str:
+    """The reason why `find_named_program` finds no program of that name."""
+    if "/" in name:
+        return "is not there, or cannot be run"
+    return "is not on PATH outside of projects and temporary folders"
+
+
 def named_folders(search_path: str, work: Iterable[Path] = ()) -> list[str]:
     """The parts of a PATH in which `find_named_program` looks."""
     away = [Path(_here()), *work, *_temporary()]

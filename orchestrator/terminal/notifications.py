@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.sandbox.trusted_files import find_named_program
+from orchestrator.sandbox.trusted_files import find_named_program, not_found
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
@@ -98,7 +98,7 @@ class Notifications:
         name, *words = self.settings.notify
         try:
             if (found := find_named_program(name, ":".join(os.get_exec_path()), (Path(self.cwd),))) is None:
-                raise FileNotFoundError("there is no such program outside of projects: name it by its path")
+                raise FileNotFoundError(f"it {not_found(name)}: install it, or name it by its whole path")
             program = await asyncio.create_subprocess_exec(
                 found,
                 *words,

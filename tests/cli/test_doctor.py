@@ -437,6 +437,7 @@ def test_doctor_names_what_an_mcp_server_lacks_and_starts_none(load: Load, tmp_p
     found = load(
         f'mcp_servers.good={{command="/bin/sh", args=["-c", "touch {made}"]}}',
         'mcp_servers.gone={command="no-such-program"}',
+        'mcp_servers.lost={command="/no/such/program"}',
         'mcp_servers.off={command="no-such-program", enabled=false}',
         'mcp_servers.web={url="http://ann:hush@x/mcp", bearer_token_env_var="WEB_TOKEN"}',
     )
@@ -445,8 +446,13 @@ def test_doctor_names_what_an_mcp_server_lacks_and_starts_none(load: Load, tmp_p
         ("ok", "good: /bin/sh", ""),
         (
             "warn",
-            "gone: no-such-program, but there is no such program",
-            "install it, or correct mcp_servers.gone.command",
+            "gone: no-such-program, but it is not on PATH outside of projects and temporary folders",
+            "install it, or name it by its path in mcp_servers.gone.command",
+        ),
+        (
+            "warn",
+            "lost: /no/such/program, but it is not there, or cannot be run",
+            "install it, or correct mcp_servers.lost.command",
         ),
         ("ok", "off: no-such-program, not enabled", ""),
         ("warn", "web: http://x/mcp, but WEB_TOKEN is not set", "export WEB_TOKEN=…"),

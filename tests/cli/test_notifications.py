@@ -94,7 +94,10 @@ async def test_program_that_is_not_there_is_named_once(tmp_path: Path) -> None:
     person = Person(tmp_path, ("/nowhere/ring",))
     await person.called(*[happens("task_complete", last_agent_message="x")] * 3)
     assert len(person.complaints) == 1
-    assert "/nowhere/ring cannot be started" in person.complaints[0]
+    assert "/nowhere/ring cannot be started: it is not there, or cannot be run" in person.complaints[0]
+    person = Person(tmp_path, ("no-such-program",))
+    await person.called(happens("task_complete", last_agent_message="x"))
+    assert "it is not on PATH outside of projects and temporary folders" in person.complaints[0]
 
 
 async def test_terminal_rings_for_the_news_that_were_chosen(tmp_path: Path) -> None:

@@ -66,11 +66,15 @@ async def test_a_server_that_never_answers_is_given_up_after_its_time_to_start(
 
 
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async with servers(bad(command="no-such-program"), bad(id="b", cwd=tmp_path / "none")) as made:
+    lost = f"{tmp_path}/no-such-program"
+    wrong = [bad(command="no-such-program"), bad(id="a", command=lost), bad(id="b", cwd=tmp_path / "none")]
+    async with servers(*wrong) as made:
         started = await made.start("s1", tmp_path, Heard().report)
     assert started.failed == {
+        "a": f"the program {lost} is not there, or cannot be run",
         "b": f"its folder {tmp_path}/none is not there",
-        "bad": "the program no-such-program is not there, or cannot be run",
+        "bad": "the program no-such-program is not on PATH outside of projects and temporary folders: "
+        "install it, or name it by its path",
     }
 
 

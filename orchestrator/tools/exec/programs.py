@@ -18,7 +18,7 @@ from pathlib import Path
 
 from orchestrator.boottime import boottime
 from orchestrator.sandbox.policy import Confinement
-from orchestrator.sandbox.trusted_files import find_named_program
+from orchestrator.sandbox.trusted_files import find_named_program, not_found
 from orchestrator.tools.exec.command import Command, Finished, Stream
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 
@@ -223,8 +223,6 @@ def _found(program: Program) -> str:
     else:
         found = find_named_program(name, program.env.get("PATH", os.defpath), (program.cwd,))
     if found is None:
-        where = (
-            "" if "/" in name else " (programs of projects and of temporary folders are named by their path)"
-        )
-        raise FileNotFoundError(f"the program {name} is not there, or cannot be run{where}")
+        remedy = "" if "/" in name else ": install it, or name it by its path"
+        raise FileNotFoundError(f"the program {name} {not_found(name)}{remedy}")
     return str(found)
