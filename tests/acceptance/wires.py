@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from orchestrator.stub.chat_request import translated
@@ -38,11 +38,11 @@ def over(names: Sequence[str]) -> list[tuple[str, str]]:
     return [*((RESPONSES, name) for name in names), *chat[first::step]]
 
 
-def expected(requests: Sequence[Message], wire: str, answers: Iterable[Message]) -> list[Message]:
-    """Recorded requests as far as the wire format has words for them; `answers` are the model's, scripted."""
+def expected(requests: Sequence[Message], wire: str, script: Json) -> list[Message]:
+    """Recorded requests as far as the wire format has words for them; `script` is the model's."""
     if wire == RESPONSES:
         return list(requests)
-    together = _together(answers)
+    together = _together(_answers(script))
     return [_grouped(_readable(_in_both(request)), together) for request in requests]
 
 
@@ -60,6 +60,15 @@ def _in_both(request: Json) -> Json:
     if not isinstance(request, dict):
         return request
     return {name: request[name] for name in _IN_BOTH if name in request}
+
+
+def _answers(script: Json) -> Iterator[Message]:
+    """The answers of a script: a list of them, or the steps of the root and of each agent."""
+    if not isinstance(script, dict):
+        yield from script
+        return
+    for part in (script, *script.get("agents", ())):
+        yield from part.get("steps", ())
 
 
 def _together(answers: Iterable[Message]) -> frozenset[str]:
