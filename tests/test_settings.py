@@ -79,6 +79,14 @@ def test_session_in_a_git_repository_may_write_there_by_default(load: Load, fold
     assert load('sandbox_mode = "read-only"').session_defaults.sandbox.mode == "read-only"
 
 
+def test_folder_that_is_named_by_a_link_is_the_one_that_it_leads_to(load: Load, folder: Path) -> None:
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to("real")
+    assert load(cwd="link").session_defaults.cwd == folder / "real"
+    assert load(cwd="link/../link").session_defaults.cwd == folder / "real"
+    assert load(cwd="real").session_defaults.cwd == folder / "real"
+
+
 def test_session_of_a_linked_worktree_may_write_there_too(load: Load, folder: Path) -> None:
     main = folder.parent / "main"
     git = ["git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(main)]

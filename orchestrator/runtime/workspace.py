@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.core.settings import MARK_BYTES, SessionFacts, WorkspaceMark
 from orchestrator.core.state import State
-from orchestrator.sandbox.trusted_files import read_regular
+from orchestrator.sandbox.trusted_files import own_link, read_regular
 
 PATIENCE_S = 10.0
 """Seconds that a look may take: a share whose server is gone blocks every look at it."""
@@ -98,6 +98,11 @@ def _fault(mark: WorkspaceMark | None, cwd: str) -> str | None:
         return (
             f"the folder {cwd!r} is not on this worker's machine; create it, or name another one "
             "with `override_turn_context`, and send the input again"
+        )
+    if (link := own_link(Path(cwd))) is not None:
+        return (
+            f"the folder {cwd!r} is reached through the link {str(link)!r}, which a command may have put "
+            "there; name the folder that it leads to with `override_turn_context`, and send the input again"
         )
     return None
 

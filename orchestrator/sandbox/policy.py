@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from orchestrator.sandbox.place import TEMPORARY, Place
-from orchestrator.sandbox.trusted_files import read_regular
+from orchestrator.sandbox.trusted_files import own_link, read_regular
 
 Mode = Literal["read-only", "workspace-write", "danger-full-access"]
 
@@ -150,6 +150,9 @@ def _roots(
     declared = [cwd.absolute(), *_declared_roots(policy, real_cwd)]
     temporary = _temporary_roots(policy, tmpdir)
     named = [Path(os.path.normpath(path)) for path in (*declared, *temporary)]
+    if own_link(cwd) is not None:
+        # A command of another session may have put it in the place of the folder since that was chosen.
+        declared = declared[1:]
     guarded = _existing(path for path in declared if _is_steady(path, named))
     others = _existing(path for path in temporary if _is_steady(path, named))
     return guarded, tuple(dict.fromkeys((*guarded, *others)))

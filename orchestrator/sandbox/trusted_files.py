@@ -29,6 +29,8 @@ SYSTEM_FOLDERS = frozenset(
 )
 """Folders of programs that belong to the machine, whoever this process runs as."""
 _SYSTEM_TREES = ("/usr", "/bin", "/sbin", "/nix/store", "/gnu/store")
+_LINKED = frozenset(("/", "/usr", "/var"))
+"""Folders in which the machine has links of its own, also where this user is root."""
 _SYSTEM_WORK = "/usr/src"
 """A folder below them that images of containers keep projects in."""
 PROGRAMS = "DENDRO_PROGRAMS"
@@ -173,6 +175,29 @@ def _can_write_on_the_way(path: str) -> bool:
             return False
         name = todo.pop()
         at = _parent(at) if name == ".." else os.path.normpath(f"{at}/{name}")
+
+
+def own_link(path: Path) -> Path | None:
+    """The first link on the way to a path that this user can have made, and so a command of any session.
+
+    Links in the folders of the machine are not meant: `/home` leads elsewhere on some.
+    """
+    todo = [part for part in str(path.absolute()).split("/") if part][::-1]
+    at, links = "/", 0
+    while todo:
+        name = todo.pop()
+        step = _parent(at) if name == ".." else f"{at.rstrip('/')}/{name}"
+        try:
+            target = str(Path(step).readlink())
+        except OSError:
+            at = step  # no link, or not there
+            continue
+        links += 1
+        if links > _MOST_LINKS or (at not in _LINKED and _may_write(at)):
+            return Path(step)
+        todo += [part for part in target.split("/") if part not in ("", ".")][::-1]
+        at = "/" if target.startswith("/") else at
+    return None
 
 
 def _parent(path: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.home import absolute, data_home, user_home
 from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.sandbox.trusted_files import own_link
 from orchestrator.settings.folder import FolderRules, keys_below, written
 from orchestrator.settings.layers import (
     Found,
@@ -143,8 +144,13 @@ class SettingsSources:
 
     @property
     def session_cwd(self) -> Path:
-        """The working folder of new sessions."""
-        return absolute(str(self.flags.get("cwd") or "."), self.cwd, self.user_home)
+        """The working folder of new sessions.
+
+        One that is named by a link of this user's is the folder that the link leads to now: commands of other
+        sessions may put another link there later.
+        """
+        folder = absolute(str(self.flags.get("cwd") or "."), self.cwd, self.user_home)
+        return folder if own_link(folder) is None else folder.resolve()
 
 
 def own_file(sources: SettingsSources) -> Path | None:

@@ -51,6 +51,14 @@ async def test_folder_without_a_mark_is_another_one(tmp_path: Path) -> None:
     assert "it cannot be read (No such file or directory)" in fault
 
 
+async def test_link_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "work").symlink_to("elsewhere")
+    fault = await check_workspace(SessionFacts(), str(tmp_path / "work"))
+    assert fault is not None
+    assert f"through the link '{tmp_path / 'work'}', which a command may have put there" in fault
+
+
 async def test_unmarked_folder_only_has_to_exist(tmp_path: Path) -> None:
     assert await check_workspace(SessionFacts(), str(tmp_path)) is None
     fault = await check_workspace(SessionFacts(), str(tmp_path / "gone"))

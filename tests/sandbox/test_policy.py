@@ -39,10 +39,22 @@ def test_network_is_off_unless_the_policy_turns_it_on(tmp_path: Path) -> None:
     assert resolve(workspace(network_access=True), tmp_path, None).network
 
 
-def test_a_folder_reached_through_a_symlink_is_named_by_its_real_path(tmp_path: Path) -> None:
+def test_link_of_this_user_in_the_place_of_the_folder_opens_nothing(tmp_path: Path) -> None:
+    real, extra = tmp_path / "real", tmp_path / "extra"
+    (real / "below").mkdir(parents=True)
+    extra.mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for cwd in (tmp_path / "link", tmp_path / "link/below", tmp_path / "absent/../link"):
+        assert resolve(workspace(writable_roots=[str(extra)]), cwd, None).writable_roots == (extra,)
+
+
+def test_folder_reached_through_a_link_of_the_machine_is_named_by_its_real_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = tmp_path / "real"
     real.mkdir()
     (tmp_path / "link").symlink_to(real)
+    monkeypatch.setattr("orchestrator.sandbox.trusted_files._may_write", lambda path: False)
     assert resolve(workspace(), tmp_path / "link", None).writable_roots == (real,)
 
 

@@ -149,4 +149,4 @@ def folder_of(text: str | None) -> Path:
         raise JobRefused(f"{text}: give an absolute path")
     if not path.is_dir():
         raise JobRefused(f"{text}: no such folder on this worker's machine")
-    return path
+    return path.resolve()
