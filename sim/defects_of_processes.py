@@ -19,7 +19,7 @@ DEFECTS = (
         text(
             takeover,
             "took_over",
-            "lose(draft, processes, WORKER_LOST)",
+            "lose(draft, processes, WORKER_LOST, shown=command.shown)",
             "pass",
         ),
         "processes",

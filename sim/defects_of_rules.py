@@ -125,14 +125,17 @@ DEFECTS = (
     Mutant(
         "an allowed prefix allows destruction",
         "a command that looks destructive runs unasked if its prefix was allowed",
-        text(Exec, "_remembered", "if self.dangerous:", "if False:"),
+        text(Exec, "_remembered", "if self.risk:", "if False:"),
         "approvals",
     ),
     Mutant(
         "lost calls of servers end unseen",
         "no event tells that a call of an MCP server was lost with its worker",
         text(
-            takeover, "_judge", "if isinstance(work, RunnableWork) else ()", "if work.kind == 'exec' else ()"
+            takeover,
+            "_end_in_doubt",
+            "if isinstance(work, RunnableWork) else ()",
+            "if work.kind == 'exec' else ()",
         ),
         "servers",
     ),
@@ -398,7 +401,7 @@ DEFECTS = (
     Mutant(
         "texts of a session run out",
         "`create` leaves the texts of a session their end, which they have while nobody has made it",
-        lua("create", "for i = 15, 15 + texts do redis.call('PERSIST', KEYS[i]) end", ""),
+        lua("create", "for i = 16, 16 + texts do redis.call('PERSIST', KEYS[i]) end", ""),
         "heirs",
     ),
     Mutant(
