@@ -119,7 +119,9 @@ def _mounts(confinement: Confinement) -> list[tuple[Path, list[str]]]:
         mounts += _of_place(place, writable=False)
     elif any(path in confinement.cwd.parents for path in confinement.hidden):
         mounts += [(confinement.cwd, ["--ro-bind-try", str(confinement.cwd), str(confinement.cwd)])]
-    mounts += [_mount("--bind", root, place) for root in confinement.writable_roots]
+    # What is a place of a mount cannot be moved.
+    open_to_writes = (*confinement.writable_roots, *confinement.passed)
+    mounts += [_mount("--bind", path, place) for path in open_to_writes]
     # "try": a guard that could not be made is in a root that this user, and so the command, cannot write.
     held = (*confinement.read_only_subpaths, *confinement.missing)
     mounts += [_mount("--ro-bind-try", path, place) for path in held]

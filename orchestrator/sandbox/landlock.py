@@ -93,7 +93,8 @@ def gaps(abi_version: int, can_mount: bool) -> tuple[str, ...]:
 
 def _mounts(confinement: Confinement) -> tuple[tuple[str, bool], ...]:
     """Everything read-only, the roots writable, what they must not touch read-only: the deeper decides."""
-    roots = [path for path in confinement.writable_roots if path.is_dir()]
+    # What is a place of a mount cannot be moved.
+    roots = [path for path in (*confinement.writable_roots, *confinement.passed) if path.is_dir()]
     # What is to be hidden can be read here, but not written: it decides who may do what.
     hidden = [path for path in confinement.hidden if any(path.is_relative_to(root) for root in roots)]
     held = (*confinement.read_only_subpaths, *confinement.missing, *hidden)

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -63,6 +64,10 @@ class Confinement:
     person has trusted and taken away, because the same content would count again. Any other new
     `dendro.toml` is a stranger's, which loosens nothing."""
     hidden: tuple[Path, ...] = ()
+    passed: tuple[Path, ...] = ()
+    """The folders between a writable root and what is kept in it, or is a root in it: written, never moved.
+    With such a folder a command would move what is kept to where the next command has no guard, and could
+    put a link to another place under its name."""
     network: bool = False
     unix_sockets: bool = False
     """Whether it may make Unix sockets that others can be reached by; pairs are always given out."""
@@ -120,17 +125,17 @@ def resolve(
         *trusted,
         *_reachable(read_only, roots, concealed),
     ]
+    kept = tuple(path for path in _existing(held) if path not in roots)
+    absent = (path for path in (*(root / ".git" for root in guarded), *places) if _absent(path))
+    missing = tuple(dict.fromkeys(map(_real, absent)))
     return Confinement(
         mode=mode,
         cwd=real_cwd,
         writable_roots=roots,
-        read_only_subpaths=tuple(path for path in _existing(held) if path not in roots),
-        missing=tuple(
-            dict.fromkeys(
-                _real(path) for path in (*(root / ".git" for root in guarded), *places) if _absent(path)
-            )
-        ),
+        read_only_subpaths=kept,
+        missing=missing,
         hidden=concealed,
+        passed=_passed(roots, (*kept, *missing, *concealed)),
         network=_flag(policy, "network_access"),
         unix_sockets=unix_sockets,
         place=place,
@@ -229,6 +234,19 @@ def _reachable(files: Iterable[Path], roots: tuple[Path, ...], concealed: tuple[
     """The files that a command could write: a file in a hidden folder has no place to mount on."""
 
     return [file for file in map(_real, files) if _below(file, roots) and not _below(file, concealed)]
+
+
+def _passed(roots: tuple[Path, ...], kept: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The folders on the way from a root to what is kept in it, or to another root in it."""
+    ends = {*roots, *kept}
+    found = []
+    for end in ends:
+        # From the end outwards: what lies around the next such place is found from there.
+        way = list(takewhile(lambda folder: folder not in ends, end.parents))
+        around = end.parents[len(way)] if len(way) < len(end.parents) else None
+        if around in roots and around not in kept:
+            found += way
+    return tuple(dict.fromkeys(found))
 
 
 def _below(path: Path, folders: tuple[Path, ...]) -> bool:

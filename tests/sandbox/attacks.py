@@ -73,8 +73,11 @@ ATTACKS: Mapping[str, str] = {
     "echo x > new; mv new dendro.toml; echo x > dendro.toml/x; ln -s repo dendro.toml/y",
     "edits a configuration through its link": "echo x >> temporary/dendro.toml; echo x >> temporary/real.toml",
     "makes what a link of that name leads to": "echo x > dangling/absent.toml; mkdir dangling/absent.toml/x",
-    "edits the configuration in force": "echo x >> named.toml; rm -f named.toml; echo x > named.toml",
+    "edits the configuration in force": "echo x >> way/named.toml; rm -f way/named.toml; echo x > way/named.toml",
     "writes where Dendro's own files are": "echo x > $HIDDEN/new; mv $HIDDEN moved && mkdir $HIDDEN && echo x > $HIDDEN/new",
+    "moves what is kept away with a folder around it": "mv way away && cat away/hidden/secret && echo HARM; "
+    "mv nested/in away && echo HARM; mv nested away && echo HARM; $PYTHON -c 'import ctypes; "
+    'exit(ctypes.CDLL(None).renameat2(-100, b"nested", -100, b"repo", 2) != 0)\' && echo HARM; rm -r way; rmdir nested && echo HARM',
     "connects over TCP": "$PYTHON -c 'import os,socket; "
     'socket.create_connection(("127.0.0.1", int(os.environ["TCP"])), 1)\' && echo HARM',
     "sends over UDP": "$PYTHON -c 'import os,socket; "
@@ -113,7 +116,7 @@ CONFIGURATIONS: Mapping[str, str | None] = {
     "dendro.toml": None,
     "temporary/real.toml": "",
     "dangling/absent.toml": None,
-    "named.toml": "",
+    "way/named.toml": "",
 }
 """Configuration files by their paths in the workspace, with what they hold; None is to stay absent."""
 
@@ -131,6 +134,7 @@ NEEDS_MOUNTS = frozenset(
         "edits a configuration through its link",
         "makes what a link of that name leads to",
         "edits the configuration in force",
+        "moves what is kept away with a folder around it",
         "writes where Dendro's own files are",
         "reads or writes a foreign terminal",
         "finds foreign shared memory",
@@ -209,9 +213,9 @@ def _was_reached(listener: socket.socket) -> bool:
 @contextmanager
 def scene(folder: Path) -> Iterator[Scene]:
     """Sets up a workspace with a repository, files outside of it, listeners and a victim with a secret."""
-    workspace, outside, hidden = (folder / name for name in ("workspace", "outside", "workspace/hidden"))
+    workspace, outside, hidden = (folder / name for name in ("workspace", "outside", "workspace/way/hidden"))
     roots = (workspace / "temporary", workspace / "dangling")
-    for path in (workspace, outside, hidden, workspace / "repo/.git", *roots):
+    for path in (workspace, outside, hidden, workspace / "repo/.git", workspace / "nested/in/root", *roots):
         path.mkdir(parents=True)
     for file in (file for file, held in CONFIGURATIONS.items() if held is not None):
         (workspace / file).write_text("")
@@ -276,9 +280,11 @@ async def run_in(
         "mode": mode,
         "exclude_slash_tmp": True,
         "exclude_tmpdir_env_var": True,
-        "writable_roots": [str(there.workspace / root) for root in ("repo", "temporary", "dangling")],
+        "writable_roots": [
+            str(there.workspace / root) for root in ("repo", "temporary", "dangling", "nested/in/root")
+        ],
     }
-    named = [there.workspace / "named.toml"]
+    named = [there.workspace / "way/named.toml"]
     trusted = [there.workspace / name for name in ("dendro.toml", "dangling/dendro.toml")]
     confinement = resolve(
         policy, there.workspace, None, hidden=[there.hidden], read_only=named, trusted=trusted

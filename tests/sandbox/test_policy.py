@@ -207,3 +207,31 @@ def test_guard_that_another_command_takes_away_meanwhile_stops_no_command(tmp_pa
         over.set()
         commands.join()
     assert all(guard in missing for missing in found)
+
+
+def test_folders_around_what_is_kept_in_a_root_are_mounted_so_that_none_is_moved(tmp_path: Path) -> None:
+    cwd, home, config = tmp_path / "w", tmp_path / "w/.local/share/dendro", tmp_path / "w/conf/x/named.toml"
+    root, trusted = cwd / "a/b/root", cwd / "t/u/dendro.toml"
+    for folder in (home, config.parent, root / ".git/deep", trusted.parent):
+        folder.mkdir(parents=True)
+    config.touch()
+    (root / ".git/config").touch()
+    kept = resolve(
+        workspace(writable_roots=[str(root)]),
+        cwd,
+        None,
+        hidden=[home, root / ".git/deep"],
+        read_only=[config],
+        trusted=[trusted],
+    )
+    around = {"a", "a/b", ".local", ".local/share", "conf", "conf/x", "t", "t/u"}
+    # Not what lies around a folder in `.git`: it would be open to writes.
+    assert set(kept.passed) == {cwd / name for name in around}
+
+
+def test_folders_around_what_no_command_may_write_are_not_opened(tmp_path: Path) -> None:
+    home = tmp_path / "outside/of/roots"
+    home.mkdir(parents=True)
+    (tmp_path / "w").mkdir()
+    assert resolve(workspace(), tmp_path / "w", None, hidden=[home]).passed == ()
+    assert resolve({"mode": "read-only"}, tmp_path, None, hidden=[home]).passed == ()
