@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -157,7 +157,7 @@ def _assessed(request: PatchRequest, state: State, config: ToolConfig) -> ApplyP
     cwd = Path(task.settings.cwd, request.workdir or ".")
     try:
         plan = _in_its_folder(plan_patch(parse_patch(request.patch), cwd, _files(state)), state)
-        refused = outside(plan, writable_roots(state, config))
+        refused = _led_to(plan, outside(plan, writable_roots(state, config)), state)
     except (PatchSyntaxError, PatchCheckError) as error:
         return Immediate(refusal_text(error))
     except OSError as error:
@@ -170,11 +170,18 @@ def _assessed(request: PatchRequest, state: State, config: ToolConfig) -> ApplyP
         changes=changes,
         summary=plan.summary,
         record=_as_recorded(record),
-        outside=tuple(map(str, refused)),
+        outside=refused,
         baselines=_baseline_changes(task, plan),
         left_out=left_out,
         token=record.token if left_out else "",
     )
+
+
+def _led_to(plan: PatchPlan, refused: Sequence[Path], state: State) -> tuple[str, ...]:
+    """Where the paths lead, for people who decide on them: a link's name says nothing of it."""
+    place, named = place_of(state.facts), frozenset(refused)
+    real = (file.target for file in plan.files if file.path in named)
+    return tuple(str(path if place is None else place.for_commands(path)) for path in real)
 
 
 def _files(state: State) -> FileReader:

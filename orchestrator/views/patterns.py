@@ -48,7 +48,9 @@ def why_not_allowed(pattern: str, request: Request) -> str:
             return (
                 f"it changes {request['changes_left_out']:,} files more than it shows; allow it by its call"
             )
-        return _unmatched(pattern, "its path", list(request["changes"]))
+        if (request.get("reach") or {}).get("by_link"):
+            return "a link leads from one of its paths to elsewhere; allow it by its call"
+        return _unmatched(pattern, "its path", _paths(request))
     if request.get("env"):
         return f"it sets variables ({', '.join(request['env'])}); allow it by its call"
     command = request["command"]
@@ -61,6 +63,12 @@ def why_not_allowed(pattern: str, request: Request) -> str:
             "its script is more than plain words (redirects, expansions and the like); allow it by its call"
         )
     return _unmatched(pattern, "its command", [_line(words) for words in plain.commands])
+
+
+def _paths(request: Request) -> list[str]:
+    """The paths that a patch changes, and those to which it moves files."""
+    moved = (change.get("move_path") for change in request["changes"].values())
+    return [*request["changes"], *(path for path in moved if path)]
 
 
 def _line(words: Sequence[Any]) -> str:
@@ -83,7 +91,7 @@ def _parts(request: Request) -> list[str]:
     if request["type"] in LISTED:
         return []
     if request["type"] != "exec_approval_request":
-        return list(request["changes"])
+        return _paths(request)
     command = request["command"]
     parts = [command_text(command), shlex.join(command), *_endings(" ".join(command))]
     script = unwrap(command)

@@ -9,9 +9,21 @@ import orjson
 import pytest
 
 from orchestrator.core.calls.exec import UNSANDBOXED_REASON
+from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
-from tests.core.driver import Seen, Session, a_command, a_patch, exec_end, op, patch_end, sandboxed, text
+from tests.core.driver import (
+    WORKSPACE,
+    Seen,
+    Session,
+    a_command,
+    a_patch,
+    exec_end,
+    op,
+    patch_end,
+    sandboxed,
+    text,
+)
 
 TWO_AT_ONCE = Rules(parallel_safe=frozenset({"shell"}))
 
@@ -337,6 +349,28 @@ def test_patch_outside_of_the_roots_offers_its_folder_and_the_grant_stays() -> N
 def test_patch_into_several_folders_offers_none() -> None:
     session = patching("/other/b.txt", "/third/c.txt")
     assert "grant_root" not in session.seen[-1].one("apply_patch_approval_request")
+
+
+@pytest.mark.parametrize(
+    "leads",
+    [
+        [(f"{WORKSPACE}/a.txt", "abc", None), ("/other/b.txt", None, "abc")],
+        [("/other/b.txt", None, "abc")],
+        '[["/other/b.txt", null, "abc"]]',
+    ],
+    ids=["moved away", "through a link", "of many files"],
+)
+def test_approval_of_a_path_is_none_of_where_it_leads_later(leads: Any) -> None:
+    session = patching(settings={"approval_policy": "untrusted"})
+    session.decides("p1", "approved_for_session", kind="patch")
+    session.finishes("p1", "ok", events=(patch_end("p1"),))
+    session.asks_for("p2", "p3", name="apply_patch")
+    elsewhere = replace(a_patch(outside=["/other/b.txt"]), record=leads)
+    asked = session.assessed("p2", elsewhere).one("apply_patch_approval_request")
+    assert asked["reach"]["sandboxed"] is False
+    assert "/other/b.txt" in asked["reach"]["text"]
+    session.decides("p2", "denied", kind="patch")
+    assert session.assessed("p3", a_patch()).one("patch_apply_begin")["auto_approved"] is True
 
 
 def test_patch_of_approved_paths_is_not_asked_about_again() -> None:

@@ -112,3 +112,11 @@ def test_model_can_neither_end_its_quotation_nor_begin_a_line_nor_go_on_for_ever
     assert not set("\n\x1b“”") & set(says)
     assert asked["reason"].endswith("…”")
     assert asked["reason"].count("”") == 1
+
+
+def test_patch_through_a_link_names_where_it_leads_and_says_that_a_link_does() -> None:
+    asked = asks(a_patch("/repo/docs/a.txt", outside=["/home/ann/.ssh/a.txt"]))
+    assert asked["reach"]["text"] == f"{OUTSIDE}, in /repo: Dendro writes /home/ann/.ssh/a.txt"
+    assert asked["reach"]["by_link"] is True
+    assert asked["grant_root"] == "/home/ann/.ssh"
+    assert "by_link" not in asks(a_patch("/other/a.txt", outside=["/other/a.txt"]))["reach"]

@@ -239,3 +239,20 @@ async def test_paths_that_are_no_text_and_contents_of_megabytes_arrive_as_they_a
     assert done.applied, done.output
     assert (folder / "old").read_bytes() == b"y\n" + MUCH
     assert (folder / "old").stat().st_mode & 0o777 == 0o640
+
+
+async def test_path_outside_is_told_by_where_a_link_leads(supervisor: Supervisor, tmp_path: Path) -> None:
+    """A link in the folder has a harmless name; who is asked reads what would be written."""
+    (tmp_path / "elsewhere/.ssh").mkdir(parents=True)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/docs").symlink_to("../elsewhere/.ssh")
+    author = Author(supervisor, tmp_path / "w")
+    policy = {"mode": "workspace-write", "exclude_slash_tmp": True, "exclude_tmpdir_env_var": True}
+    settings = TurnSettings(str(tmp_path / "w"), "on-request", policy, "gpt-5")
+    author.site = CallSite("c", State(task=Task(SubmissionId("u1"), "user", settings)), lambda _: None)
+    patch = "*** Begin Patch\n*** Add File: docs/authorized_keys\n+x\n*** Add File: a.txt\n+x\n*** End Patch"
+    item = {"type": "custom_tool_call", "name": "apply_patch", "input": patch, "call_id": "p1"}
+    assessed = await author.toolbox.assess(Call(CallId("p1"), "apply_patch", item), author.site)
+    assert isinstance(assessed, ApplyPatch)
+    assert assessed.outside == (str(tmp_path / "elsewhere/.ssh/authorized_keys"),)
+    assert f"patch:{tmp_path}/elsewhere/.ssh/authorized_keys" in assessed.keys

@@ -129,3 +129,20 @@ def test_decision_that_allows_a_prefix_is_told_with_the_prefix() -> None:
     told = resolved_text({"call_id": "c1", "who": "ann", "decision": decision}, "agent 1")
     assert told == "request c1 and all that begins with `git push` was approved by ann"
     assert decision_text("approved") == "allowed"
+
+
+def changed(*paths: str, **fields: Any) -> Asked:
+    changes = {path: {"type": "update", "unified_diff": "", "move_path": None} for path in paths}
+    request = {"type": "apply_patch_approval_request", "changes": changes, **fields}
+    return Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request, 5)
+
+
+def test_pattern_over_paths_does_not_allow_a_move_or_a_link_to_elsewhere() -> None:
+    assert is_meant(changed("/w/docs/a"), "/w/docs/*")
+    moved = changed("/w/docs/a")
+    moved.request["changes"]["/w/docs/a"]["move_path"] = "/home/ann/.bashrc"
+    assert not is_meant(moved, "/w/docs/*")
+    assert is_meant(moved, "/home/*", DENY)
+    linked = changed("/w/docs/a", reach={"sandboxed": False, "text": "", "by_link": True})
+    assert not is_meant(linked, "/w/docs/*")
+    assert is_meant(linked, "1:c1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -41,7 +42,7 @@ class ApplyPatch:
     record: Rows | str
     """Each file's path, hash before and hash after, which a takeover judges by; JSON text for very many."""
     outside: tuple[str, ...] = ()
-    """Paths that the sandbox policy does not let it write."""
+    """Paths that the sandbox policy does not let it write, where links lead."""
     baselines: JsonObject = field(default_factory=dict)
     """`set` and `drop`: what the task's diff counts from once it is applied."""
     left_out: int = 0
@@ -51,14 +52,16 @@ class ApplyPatch:
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys under which `approved_for_session` remembers the patch: its paths.
+        """The keys under which `approved_for_session` remembers the patch: its paths, and where they lead.
 
-        A patch that is not shown whole is remembered by its token: an approval says nothing of paths that
-        the request did not show.
+        A path's link may lead elsewhere by the next patch, and a file may be moved to where nobody was asked
+        about. A patch that is not shown whole is remembered by its token: an approval says nothing of paths
+        that the request did not show.
         """
         if self.left_out:
             return frozenset({f"patch:{self.token}"})
-        return frozenset(f"patch:{path}" for path in self.changes)
+        rows: Rows = json.loads(self.record) if isinstance(self.record, str) else self.record
+        return frozenset(f"patch:{path}" for path in (*self.changes, *(row[0] for row in rows)))
 
     def judged(self, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
         """The verdict on the patch: inside the writable roots it needs no approval, but under `untrusted`."""

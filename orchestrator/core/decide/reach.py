@@ -36,7 +36,16 @@ def reach_of(draft: Draft, work: RunnableWork, asked: Ask) -> Reach:
         machine=draft.moment.machine,
         why=one_line(asked.reason or ""),
         says=said(asked.says),
+        by_link=_by_link(work, asked) or None,
     )
+
+
+def _by_link(work: RunnableWork, asked: Ask) -> bool:
+    """Whether a link leads from a path of the request to another one, outside of the sandbox's folders."""
+    if not isinstance(work, PatchWork) or work.left_out:
+        return False
+    moved = (change.get("move_path") for change in work.changes.values() if isinstance(change, dict))
+    return not {*asked.outside} <= {*work.changes, *(path for path in moved if isinstance(path, str))}
 
 
 def server_reach(draft: Draft, call: Call, server: str) -> Reach:

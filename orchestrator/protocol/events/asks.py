@@ -38,6 +38,8 @@ class Reach(WireModel):
     """Dendro's reason for asking; empty where the policy alone is the reason."""
     says: str = ""
     """The model's justification, in one line."""
+    by_link: Maybe[bool] = None
+    """Whether a link leads from a path of the request to another one, which `text` names."""
 
     @property
     def told(self) -> str:
