@@ -330,7 +330,7 @@ STARTED = {
     "orchestrator/sandbox/git.py": 1,
     "orchestrator/sandbox/limits.py": 1,
     "orchestrator/sandbox/probe.py": 1,
-    "orchestrator/sandbox/trusted_files.py": 4,
+    "orchestrator/sandbox/trusted_files.py": 3,
     "orchestrator/terminal/notifications.py": 1,
     "orchestrator/tools/commands/script_reader.py": 1,
     "orchestrator/tools/exec/fork.py": 3,
