@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -16,8 +19,12 @@ from orchestrator.private_files import OTHERS, NotPrivate, close_below, own_fold
 from orchestrator.settings.layers import SettingsError
 from orchestrator.settings.records import Settings
 
-CLOSED_BELOW = ("archive", "procfile", "redis", "rules", "sessions")
+CLOSED_BELOW = ("archive", "procfile", "prompts", "redis", "rules", "sessions", "skills")
 """Folders of the home whose files are closed, too; in `workspaces` modes are a command's own."""
+WRITABLE = 0o022
+"""The bits of a mode that let others put something into a folder."""
+SHOWN = 3
+COPIES = "workspaces"
 SHARED = frozenset(
     map(
         Path,
@@ -63,16 +70,42 @@ def open_folders(settings: Settings) -> list[OpenFolder]:
 def require_private(settings: Settings) -> list[str]:
     """Closes what is open and this user's own, and answers a line about each.
 
-    Raises `SettingsError` for a home folder that cannot be closed. An archive of another user's is left as it
-    is: what is put there has mode 600.
+    Raises `SettingsError` for a home folder that cannot be closed, and for one in which others could have put
+    settings, rules or links, and something is theirs. An archive of another user's is left as it is: what is
+    put there has mode 600.
     """
     lines = []
     for folder in open_folders(settings):
         if folder.closable:
+            if folder.path == settings.home and folder.path.stat().st_mode & WRITABLE:
+                _require_own_entries(folder)
             lines.append(_closed(folder, inside=folder.path == settings.home))
         elif folder.path == settings.home:
             raise SettingsError("settings", "home", f"{folder.path} {folder.why}", folder.remedy)
     return lines
+
+
+def _require_own_entries(folder: OpenFolder) -> None:
+    """Raises `SettingsError` if something in a home is another user's: it may decide what Dendro runs."""
+    theirs = list(islice(_of_others(folder.path), SHOWN + 1))
+    if theirs:
+        more = " and more" if len(theirs) > SHOWN else ""
+        shown = ", ".join(map(repr, map(str, theirs[:SHOWN]))) + more
+        why = f"{folder.path} {folder.why}, and other users have put something into it: {shown}"
+        remedy = f"look at it, remove what is not yours, then: {folder.remedy}"
+        raise SettingsError("settings", "home", why, remedy)
+
+
+def _of_others(folder: Path) -> Iterator[Path]:
+    """Files, folders and links below a folder that neither this user nor root owns, without copies."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            with suppress(FileNotFoundError):
+                if path.lstat().st_uid not in (os.geteuid(), 0):
+                    yield path
+        if place == str(folder) and COPIES in folders:
+            folders.remove(COPIES)
 
 
 def _closed(folder: OpenFolder, *, inside: bool) -> str:
@@ -120,7 +153,8 @@ def _judged(settings: Settings, folder: Path | None, named_by: str) -> OpenFolde
         why = f"belongs to another user of this machine (uid {found.st_uid})"
         return OpenFolder(folder, why, f"{elsewhere}, or run Dendro as that user", closable=False)
     if found.st_mode & OTHERS:
-        why = f"could be read by other users of this machine (mode {stat.S_IMODE(found.st_mode):o})"
+        could = "read and changed" if found.st_mode & WRITABLE else "read"
+        why = f"could be {could} by other users of this machine (mode {stat.S_IMODE(found.st_mode):o})"
         return OpenFolder(folder, why, f"chmod 700 {folder}", closable=True)
     return None
 

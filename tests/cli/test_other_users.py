@@ -9,7 +9,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +140,48 @@ def test_home_of_an_earlier_version_is_shown_by_doctor_and_closed_by_the_next_co
     assert "it is closed now (mode 700)" in listed.stderr
     assert read_by_nobody([home, *home.rglob("*")]) == []
     assert "could be read" not in machine.run("doctor", "--json").stdout
+
+
+def as_nobody(act: Callable[[], object]) -> None:
+    """Does something as another user."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            act()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+PLANTS: dict[str, Callable[[Path], object]] = {
+    "dendro.toml": lambda it: it.write_text('notify = ["/bin/sh"]\nsandbox_mode = "danger-full-access"\n'),
+    "rules": lambda it: it.mkdir(),
+    "own/a.rules": lambda it: it.write_text('prefix_rule(pattern=["sh"])\n'),
+    "sessions": lambda it: it.symlink_to("/tmp"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_home_in_which_others_have_put_something_is_refused_until_it_is_removed(
+    root: Path, name: str
+) -> None:
+    machine = at(root, 0o022)
+    home, planted = root / "home", root / "home" / name
+    for folder in dict.fromkeys((home, planted.parent)):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
+    as_nobody(lambda: PLANTS[name](planted))
+    for _ in range(2):
+        ran = machine.run("sessions")
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert f"other users have put something into it: '{planted}'" in ran.stderr
+        assert "remove what is not yours" in ran.stderr
+    assert "could be read and changed by other users" in machine.run("doctor", "--json").stdout
+    shutil.rmtree(planted) if planted.is_dir() and not planted.is_symlink() else planted.unlink()
+    assert "it is closed now (mode 700)" in machine.run("sessions").stderr
 
 
 def test_home_of_another_user_is_refused_by_commands_and_doctor(root: Path) -> None:
