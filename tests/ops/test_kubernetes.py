@@ -141,6 +141,21 @@ def test_a_workers_pod_lets_bubblewrap_mount_and_is_nobody_on_its_node() -> None
         assert pod(part)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
+def test_each_budget_for_disruptions_is_of_pods_that_there_are() -> None:
+    budgets = [one["spec"] for _, one in documents() if one["kind"] == "PodDisruptionBudget"]
+    assert len(budgets) == 2
+    for budget in budgets:
+        part = budget["selector"]["matchLabels"]["part"]
+        labels = named("Deployment", f"{part}.yaml")["spec"]["template"]["metadata"]["labels"]
+        assert budget["selector"]["matchLabels"] == labels
+
+
+def test_kustomization_has_every_file_but_the_two_autoscalers() -> None:
+    files = {file.name for file in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+    resources = set(named("Kustomization", "kustomization.yaml")["resources"])
+    assert files - resources == {"autoscaler-metrics.yaml", "autoscaler-redis.yaml"}
+
+
 # --- Autoscalers
 
 

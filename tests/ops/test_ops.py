@@ -16,6 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 from honcho.environ import parse_procfile
 from redis import AuthenticationError, Redis
 from typer.testing import CliRunner
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 from orchestrator.broker.server_binary import ServerBinary, installed_servers
 from orchestrator.broker.server_facts import examine
 from orchestrator.doctor.server import judge_server
+from orchestrator.gateways.wires.addresses import parse_address
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
 from tests.servers import debian_redis, required
@@ -117,7 +119,11 @@ def test_systemd_understands_the_unit(unit: Path, tmp_path: Path) -> None:
 
 def test_containers_get_only_variables_that_exist() -> None:
     text = (REPOSITORY / "ops/compose.yaml").read_text()
-    known = {variable(path) for path in known_paths()} | {"DENDRO_HOME", "DENDRO_REDIS_PASSWORD"}
+    known = {variable(path) for path in known_paths()} | {
+        "DENDRO_HOME",
+        "DENDRO_REDIS_PASSWORD",
+        "DENDRO_TOKEN",
+    }
     assert set(re.findall(r"\bDENDRO_[A-Z_]+\b", text)) <= known
 
 
@@ -134,8 +140,27 @@ def test_compose_understands_its_file() -> None:
     )
 
 
-def test_no_port_is_published_to_the_host() -> None:
-    assert not re.search(r"(?m)^\s*ports:", (REPOSITORY / "ops/compose.yaml").read_text())
+def test_the_gateways_port_alone_is_published_and_on_loopback() -> None:
+    services = yaml.safe_load((REPOSITORY / "ops/compose.yaml").read_text())["services"]
+    assert {name: one["ports"] for name, one in services.items() if "ports" in one} == {
+        "gateway": ["127.0.0.1:4500:4500"]
+    }
+
+
+def test_gateway_of_the_containers_listens_where_its_port_is_and_takes_its_settings() -> None:
+    services = yaml.safe_load((REPOSITORY / "ops/compose.yaml").read_text())["services"]
+    command, options, settings = services["gateway"]["command"][0], {}, dict[str, str]()
+    words = services["gateway"]["command"][1:]
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        if option == "-c":
+            settings |= [value.split("=")]
+        else:
+            options[option] = value
+    assert (command, options) == ("serve", {"--listen": "wss://0.0.0.0:4500"})
+    assert settings.keys() <= {".".join(path) for path in known_paths()}
+    assert parse_address(options["--listen"]).port == 4500
+    (mounted,) = [one for one in services["gateway"]["volumes"] if one.startswith("./tls:")]
+    assert {str(Path(file).parent) for file in settings.values()} == {mounted.split(":")[1]}
 
 
 # --- Procfile
@@ -148,8 +173,13 @@ def _commands() -> dict[str, str]:
 
 def test_procfile_names_the_process_types() -> None:
     commands = _commands()
-    assert list(commands) == ["redis", "stub", "worker", "upkeep"]
-    for name, subcommand in (("stub", "model-stub"), ("worker", "worker"), ("upkeep", "upkeep")):
+    assert list(commands) == ["redis", "stub", "worker", "upkeep", "gateway"]
+    for name, subcommand in (
+        ("stub", "model-stub"),
+        ("worker", "worker"),
+        ("upkeep", "upkeep"),
+        ("gateway", "serve"),
+    ):
         assert f"exec dendro {subcommand}" in commands[name]
     for command in commands.values():
         subprocess.run(["sh", "-n", "-c", command], check=True)
@@ -168,7 +198,7 @@ def test_commands_of_the_procfile_exist() -> None:
 def test_processes_of_the_procfile_find_one_another() -> None:
     commands = _commands()
     (port,) = re.findall(r"--port (\d+)", commands["redis"])
-    for name in ("worker", "upkeep"):
+    for name in ("worker", "upkeep", "gateway"):
         assert f"DENDRO_REDIS_URL=redis://:$(ops/redis-password)@127.0.0.1:{port}/0 " in commands[name]
     (stub,) = re.findall(r"--port (\d+)", commands["stub"])
     assert f"OPENAI_BASE_URL=http://127.0.0.1:{stub}/v1" in commands["worker"]
@@ -361,7 +391,11 @@ def test_files_name_only_places_that_every_machine_has() -> None:
 )
 def test_pages_name_only_settings_files_and_commands_that_exist(page: str) -> None:
     text = (REPOSITORY / page).read_text()
-    known = {variable(path) for path in known_paths()} | {"DENDRO_HOME", "DENDRO_REDIS_PASSWORD"}
+    known = {variable(path) for path in known_paths()} | {
+        "DENDRO_HOME",
+        "DENDRO_REDIS_PASSWORD",
+        "DENDRO_TOKEN",
+    }
     assert set(re.findall(r"\bDENDRO_[A-Z_]+\b", text)) <= known
     keys = {".".join(path) for path in known_paths()}
     tables = {key.partition(".")[0] for key in keys if "." in key}
