@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -39,6 +40,7 @@ _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _NAMES = ("TMPDIR", "TMP", "TEMP")
 _REMEMBER_S = 10.0
 _MOST_LINKS = 40
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _MARKS = (".git", "pyvenv.cfg")
 """Names in a folder that is a project, or an environment of one."""
 
@@ -122,6 +124,32 @@ def named_folders(search_path: str, work: Iterable[Path] = ()) -> list[str]:
     away = [Path(_here()), *work, *_temporary()]
     said = [folder for folder in search_path.split(":") if folder.startswith("/")]
     return [it for it in said if it in SYSTEM_FOLDERS or _is_vouched(it) or not _is_work(Path(it), away)]
+
+
+def named_environment(argv: Sequence[str], search_path: str, work: Iterable[Path] = ()) -> dict[str, str]:
+    """Variables with which such a program takes nothing from where sessions write.
+
+    What it starts itself (`env node` of its first line, `git`) is found where it could be found itself.
+    """
+    safe = {"PYTHONSAFEPATH": "1"} if _imports_from_its_folder(argv) else {}
+    return {"PATH": ":".join(named_folders(search_path, work)), **safe}
+
+
+def _imports_from_its_folder(argv: Sequence[str]) -> bool:
+    """Whether it is a Python with `-m` or `-c`: those import first from the folder in which they start.
+
+    In a session's folder a module of the program's or the standard library's name is whoever's.
+    """
+    if _PYTHON.fullmatch(argv[0].rpartition("/")[2]) is None:
+        return False
+    for word in argv[1:]:
+        if not word.startswith("-") or word.startswith("--"):
+            return False
+        # Of letters in one word, the first that takes a value ends them.
+        letter = next((it for it in word[1:] if it in "cmWXQ"), "")
+        if letter in ("c", "m"):
+            return True
+    return False
 
 
 def _is_trusted(folder: str, never: Iterable[str]) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.sandbox.trusted_files import find_named_program, not_found
+from orchestrator.sandbox.trusted_files import find_named_program, named_environment, not_found
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
@@ -97,7 +97,8 @@ class Notifications:
     async def _run(self, argument: str) -> None:
         name, *words = self.settings.notify
         try:
-            if (found := find_named_program(name, ":".join(os.get_exec_path()), (Path(self.cwd),))) is None:
+            path, work = ":".join(os.get_exec_path()), (Path(self.cwd),)
+            if (found := find_named_program(name, path, work)) is None:
                 raise FileNotFoundError(f"it {not_found(name)}: install it, or name it by its whole path")
             program = await asyncio.create_subprocess_exec(
                 found,
@@ -106,6 +107,7 @@ class Notifications:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
+                env={**os.environ, **named_environment(self.settings.notify, path, work)},
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

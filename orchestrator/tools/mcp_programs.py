@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from orchestrator.mcp.bounds import STDERR_BYTES, UNREAD_BYTES
 from orchestrator.mcp.records import Pipes, StartProgram
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.trusted_files import named_environment
 from orchestrator.tables import McpServerSettings
 from orchestrator.tools.exec.programs import Program, running_program
 from orchestrator.tools.exec.supervisor import Supervisor
@@ -37,10 +39,16 @@ def _program(settings: McpServerSettings, cwd: Path, config: ToolConfig) -> Prog
     inherited = command_environment(
         config.environ, config.sandbox.environment, Confinement("danger-full-access", folder)
     )
+    argv, path = (settings.command, *settings.args), inherited.get("PATH", os.defpath)
     return Program(
-        argv=(settings.command, *settings.args),
+        argv=argv,
         cwd=folder,
-        env={**inherited, **settings.given_env, **settings.env},
+        env={
+            **inherited,
+            **named_environment(argv, path, (folder, cwd)),
+            **settings.given_env,
+            **settings.env,
+        },
         unread_bytes=UNREAD_BYTES,
         stderr_bytes=STDERR_BYTES,
     )

@@ -90,6 +90,15 @@ async def test_program_that_hangs_is_killed_with_its_children(
     assert person.complaints == ["notify: sh was killed after 0.2 s"]
 
 
+async def test_program_finds_its_own_programs_not_where_sessions_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    person = Person(tmp_path, ("sh", "-c", f'printf \'"%s"\\n\' "$PATH" >> {tmp_path}/called'))
+    assert await person.called(happens("task_complete", last_agent_message=None)) == ["/usr/bin:/bin"]
+
+
 async def test_program_that_is_not_there_is_named_once(tmp_path: Path) -> None:
     person = Person(tmp_path, ("/nowhere/ring",))
     await person.called(*[happens("task_complete", last_agent_message="x")] * 3)

@@ -9,9 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.mcp.records import OfferedTool
 from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.mcp import CallToolResult
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.tables import McpServerSettings
+from orchestrator.tools.mcp_programs import _program
+from orchestrator.tools.site import ToolConfig
 from tests.mcp.serving import Fifo, Heard, bad, fifo, is_alive, published, servers, until
 
 __all__ = ["fifo"]
@@ -89,6 +95,49 @@ async def test_a_program_gets_the_environment_of_commands_and_what_its_table_nam
         seen = await _environment(made, tmp_path)
     assert (seen["EDITOR"], seen["GIVEN"], seen["MY_TOKEN"]) == ("vi", "yes", "hush")
     assert not {"OTHER_KEY", "DENDRO_X"} & seen.keys()
+
+
+async def test_python_server_imports_nothing_from_the_folder_of_the_session(tmp_path: Path) -> None:
+    """An agent, or a stranger's repository, can have any module there, and the server is not confined."""
+    (tmp_path / "json.py").write_text("raise SystemExit('taken from the folder')")
+    heard = Heard()
+    async with servers(published("time", "--local-timezone", "UTC")) as made:
+        await made.start("s1", tmp_path, heard.report)
+    assert heard.starts == [("time", "starting"), ("time", "ready")]
+
+
+async def test_server_finds_its_own_programs_not_where_sessions_write(tmp_path: Path) -> None:
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    environ = {"PATH": f"{bin}:/usr/bin:{tmp_path}:/bin:."}
+    async with servers(bad(), bad(id="own", env={"PATH": str(bin)})) as made:
+        answer = await made.call(("own", "environment"), None, tmp_path, Heard().ask)
+    assert isinstance(answer.result, CallToolResult)
+    assert json.loads(answer.result.content[0]["text"])["PATH"] == str(bin)
+    async with servers(bad(), environ=environ) as made:
+        assert (await _environment(made, tmp_path))["PATH"] == "/usr/bin:/bin"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "imports"),
+    [
+        ("python", ("-m", "server"), True),
+        ("/opt/x/bin/python3.12", ("-u", "-Xutf8", "-mserver"), True),
+        ("pypy3", ("-uc", "import server"), True),
+        ("python", ("-Wm", "server.py"), False),
+        ("python", ("server.py", "-m"), False),
+        ("python", ("--version", "-m"), False),
+        ("pythonic", ("-m", "server"), False),
+        ("uvx", ("-m",), False),
+    ],
+)
+def test_python_that_would_import_from_its_folder_is_told_from_others(
+    command: str, arguments: tuple[str, ...], imports: bool
+) -> None:
+    server = McpServerSettings(id="x", command=command, args=arguments)
+    config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": "/bin"})
+    made = _program(server, Path("/w"), config)
+    assert ("PYTHONSAFEPATH" in made.env) is imports
 
 
 async def test_a_server_that_no_session_holds_is_closed_and_started_anew_when_it_is_called(
