@@ -7,19 +7,24 @@ order. Both are made visible instead.
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 
 from rich.text import Text
 
 _KEPT = frozenset("\n\t")
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2028\u2029\u3164\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters, marks and separators that terminals show nothing of: with one in it a name looks like another."""
 _CONTROL_PICTURES = 0x2400
 """Unicode's pictures of the C0 controls stand in the controls' own order."""
 
 
 def plain(text: str) -> str:
     """The text with nothing in it that a terminal would obey."""
-    if text.isprintable():
+    if text.isprintable() and (text.isascii() or _UNSEEN.search(text) is None):
         return text
     return "".join(_visible(char) for char in text.replace("\r\n", "\n"))
 
@@ -30,7 +35,7 @@ def _visible(char: str) -> str:
     code = ord(char)
     if code < 0x20:
         return chr(_CONTROL_PICTURES + code)
-    return f"\\u{code:04x}" if _steers(char) else char
+    return f"\\u{code:04x}" if _steers(char) or _UNSEEN.match(char) else char
 
 
 def _steers(char: str) -> bool:

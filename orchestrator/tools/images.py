@@ -21,12 +21,13 @@ MOST_PIXELS = 64 << 20
 """Pixels that are unpacked to be scaled: a file of some kilobytes can hold billions."""
 
 
-def data_url(path: Path, hidden: Iterable[Path] = ()) -> str:
+def data_url(path: Path, hidden: Iterable[Path] = (), below: Path | None = None) -> str:
     """An image file as a data URL; raises `ValueError` for what is no image or too large.
 
-    Raises `OSError` for what is no regular file or lies below a path hidden from commands.
+    Raises `OSError` for what is no regular file or lies below a path hidden from commands, and with `below`
+    for what lies anywhere but there.
     """
-    content = _content(path, hidden)
+    content = _content(path, hidden, below)
     return _url(kind_of(content), content)
 
 
@@ -42,8 +43,8 @@ def fitting_data_url(path: Path, hidden: Iterable[Path] = ()) -> str:
     return _url("jpeg", _scaled(kind, content, f"{width:,} × {height:,} pixels, {len(content):,} bytes"))
 
 
-def _content(path: Path, hidden: Iterable[Path]) -> bytes:
-    content = read_regular(path, MAX_IMAGE_BYTES + 1, hidden)
+def _content(path: Path, hidden: Iterable[Path], below: Path | None = None) -> bytes:
+    content = read_regular(path, MAX_IMAGE_BYTES + 1, hidden, below)
     if len(content) > MAX_IMAGE_BYTES:
         raise ValueError(f"it has more than {MAX_IMAGE_BYTES:,} bytes, which is the most that can be sent")
     return content

@@ -62,5 +62,7 @@ class ViewImage(Tool):
         if place is None:
             return data_url(path, self._config.hidden)
         file = place.followed(path)
-        # The copies lie in the data folder, which is hidden from commands but for their own.
-        return data_url(file, () if place.holds(file) else self._config.hidden)
+        # The copies lie in the data folder, which is hidden from commands but for their own. Where the name
+        # leads may have changed by now.
+        own = next((it for it in (place.here, place.temporary) if file.is_relative_to(it)), None)
+        return data_url(file, self._config.hidden if own is None else (), own)

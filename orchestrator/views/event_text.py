@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,8 @@ SILENT = frozenset(
 """Events that a person is shown nothing of."""
 
 
+_ODD_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000]")
+"""Spaces that end no word for a shell: `ls\u00a0-l` is one name, and looks like two words."""
 PLAN_ITEM = "Plan"
 """The type of the item that a proposed plan is."""
 
@@ -82,9 +85,10 @@ def command_text(command: list[str]) -> str:
     """A command as a person would type it; `bash -lc SCRIPT` is its script."""
     match command:
         case ["bash" | "sh" | "/bin/bash" | "/bin/sh", "-c" | "-lc", script]:
-            return script
+            shown = script
         case _:
-            return shlex.join(command)
+            shown = shlex.join(command)
+    return _ODD_SPACES.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
 
 
 def mcp_call_text(message: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from orchestrator.terminal.live import OUTPUT_LINES, Live, show_request
 from orchestrator.terminal.prompts import ANSWERS
 from orchestrator.terminal.text import plain
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import visible
+from orchestrator.views.event_text import command_text, visible
 from orchestrator.views.tree import message_summary
 
 BEGIN = {
@@ -264,3 +264,16 @@ def test_review_is_shown_with_what_it_is_about_and_each_finding_with_its_place()
 )
 def test_each_subject_of_a_review_has_its_words(asked: dict[str, Any], text: str) -> None:
     assert seen({"type": "entered_review_mode", **asked}) == [text]
+
+
+@pytest.mark.parametrize("char", ["\u3164", "\uffa0", "\u115f", "\u034f", "\u2028", "\u2029", "\U000e0100"])
+def test_character_that_a_terminal_shows_nothing_of_is_spelled(char: str) -> None:
+    assert plain(f"ls{char}") == f"ls\\u{ord(char):04x}"
+    assert plain("木 ❤\ufe0f é \u00a0«") == "木 ❤\ufe0f é \u00a0«"
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u2003", "\u3000", "\u2800"])
+def test_space_that_is_none_to_a_shell_is_spelled_in_a_command(space: str) -> None:
+    spelled = f"\\u{ord(space):04x}"
+    assert command_text(["bash", "-lc", f"ls{space}-l /etc"]) == f"ls{spelled}-l /etc"
+    assert command_text(["ls", f"a{space}b"]) == f"ls 'a{spelled}b'"

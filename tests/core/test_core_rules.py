@@ -254,3 +254,31 @@ def test_rule_takes_no_command_of_a_plan_out_of_its_sandbox_and_an_allowed_prefi
     assert sandboxed(session.call("d1")) is True
     session.finishes("d1")
     assert session.assessed("d2", ruled("touch", "x")).types == ["exec_approval_request"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ("tar", "-x"),
+            ("rsync", "a"),
+            ("systemd-run", "x"),
+            ("runuser", "x"),
+            ("bwrap", "x"),
+            ("less", "a"),
+        ),
+        *(
+            ("prlimit", "x"),
+            ("crontab", "a"),
+            ("rbash", "a"),
+            ("tsx", "a.ts"),
+            ("socat", "a"),
+            ("direnv", "x"),
+        ),
+        *(("git", "rebase"), ("git", "bisect"), ("git", "submodule"), ("git", "filter-branch")),
+        *(("rustup", "run"), ("npm", "init"), ("conda", "run"), ("kubectl", "run")),
+    ],
+)
+def test_prefix_of_what_runs_what_it_is_told_is_neither_offered_nor_taken(words: tuple[str, ...]) -> None:
+    assert offered(words) == ()
+    assert not may_be_allowed(words)

@@ -160,3 +160,25 @@ async def test_image_of_the_folder_is_shown_and_one_of_the_data_folder_is_not(
     assert not isinstance(shown.output, str)
     assert str(session.place.seen / "a.png") in str(shown.events)
     assert "could not be read" in str(linked.output)
+
+
+async def test_image_whose_folder_becomes_a_link_while_it_is_looked_up_is_not_read(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the session goes on while the worker reads."""
+    (tmp_path / "home/shots").mkdir(parents=True)
+    (tmp_path / "home/shots/a.png").write_bytes(PNG)
+    shots = session.place.here / "shots"
+    shots.mkdir()
+    (shots / "a.png").write_bytes(PNG)
+    followed = Place.followed
+
+    def look(place: Place, path: Path) -> Path:
+        found = followed(place, path)
+        shots.rename(session.place.here / "away")
+        shots.symlink_to(tmp_path / "home/shots")
+        return found
+
+    monkeypatch.setattr(Place, "followed", look)
+    _, shown = await session.assess("view_image", {"path": "shots/a.png"})
+    assert "could not be read" in str(shown.output)

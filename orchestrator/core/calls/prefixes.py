@@ -32,6 +32,14 @@ _NEVER: Final = frozenset({
     "awk", "bun", "bunx", "deno", "ed", "emacs", "ex", "gawk", "ghci", "guile", "iex", "irb", "java",
     "jshell", "julia", "lua", "luajit", "mawk", "node", "nodejs", "npx", "osascript", "perl", "php", "pipx",
     "psql", "pypy", "python", "r", "rscript", "ruby", "sed", "sqlite3", "tmux", "uvx", "vi", "vim",
+    "bwrap", "chpst", "chrt", "chronic", "clojure", "corepack", "cpulimit", "dc", "direnv",
+    "elixir", "entr", "erl", "fakeroot", "firejail", "gosu", "groovy", "less", "linux32", "linux64", "ltrace",
+    "m4", "man", "mise", "more", "mosh", "nix-shell", "numactl", "ocaml", "octave", "perf", "pkgx", "prlimit",
+    "racket", "rbash", "rlwrap", "rsh", "rsync", "runuser", "scala", "screen", "sem", "setarch", "socat",
+    "start-stop-daemon", "su-exec", "systemd-run", "tar", "ts-node", "tsx", "unbuffer", "valgrind",
+    "dbus-run-session", "xvfb-run", "zellij",
+    # What runs a command later.
+    "at", "batch", "crontab",
     # What destroys work.
     "dd", "mkfs", "rm", "rmdir", "shred", "truncate",
 })
@@ -43,7 +51,11 @@ _TAKES_SUB_COMMANDS: Final = frozenset({
 _NEVER_BELOW: Final = frozenset({
     ("git", "clean"), ("git", "config"), ("git", "reset"), ("git", "rm"), ("docker", "run"),
     ("podman", "run"), ("poetry", "run"), ("uv", "run"), ("go", "run"), ("kubectl", "delete"), ("mix", "run"),
-    ("uv", "tool"),
+    ("uv", "tool"), ("git", "bisect"), ("git", "difftool"), ("git", "filter-branch"),
+    ("git", "for-each-repo"), ("git", "rebase"), ("git", "submodule"), ("conda", "run"), ("kubectl", "run"),
+    ("rustup", "run"),
+    ("npm", "create"), ("npm", "init"), ("pnpm", "create"), ("yarn", "create"), ("yarn", "node"),
+    ("brew", "sh"),
 })
 _RUNS_ANYTHING: Final = frozenset({"dlx", "eval", "exec", "explore", "shell", "x"})
 """Sub-commands that run the command behind them, whatever the program."""
