@@ -33,6 +33,8 @@ JSON_DEPTH: Final = 64
 """The log's lines nest a value further, and a line may nest 128 levels."""
 SCHEMA_DEPTH: Final = 32
 """Levels of the schema of an answer."""
+MESSAGE_VALUES: Final = 50_000
+"""Values in a client's whole message: models check each of them, while all other clients wait."""
 BESIDE_BYTES: Final = 128 << 10
 """The rest of an operation in the log when its texts are stored beside it."""
 STORED_BYTES: Final = 256
@@ -240,6 +242,18 @@ def _check_json(name: str, value: JsonValue) -> int:
         raise _Beyond(f"at most {JSON[name]:,} bytes as JSON, this has {size:,}")
     # A schema stands in the log as it is, beside what the rest of the operation may weigh.
     return _NODE_BYTES
+
+
+def more_values_than(value: JsonValue, most: int) -> bool:
+    """Whether a value has more members in all; looks no further than that."""
+    waiting, count = [value], 0
+    while waiting:
+        inner = waiting.pop()
+        count += len(inner) if isinstance(inner, dict | list) else 0
+        if count > most:
+            return True
+        waiting += [each for each in _children(inner) if isinstance(each, dict | list)]
+    return False
 
 
 def deeper_than(value: JsonValue, limit: int) -> bool:

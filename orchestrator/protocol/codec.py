@@ -12,7 +12,13 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from orchestrator.protocol.bounds import NAME_BYTES, check_bounds, deeper_than
+from orchestrator.protocol.bounds import (
+    MESSAGE_VALUES,
+    NAME_BYTES,
+    check_bounds,
+    deeper_than,
+    more_values_than,
+)
 from orchestrator.protocol.events import EventField, EventModel, EventMsg, UnknownEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import ResponseItem, ResponseItemField, UnknownItem
@@ -78,6 +84,8 @@ def parse_submission(line: bytes) -> Submission:
     submission_id = frame.get("id")
     if not isinstance(submission_id, str):
         raise MalformedSubmission("id: a string is required")
+    if more_values_than(frame, MESSAGE_VALUES):
+        raise MalformedSubmission(f"op: at most {MESSAGE_VALUES:,} values in all", short_id(submission_id))
     submission = Submission(SubmissionId(submission_id), _op(frame.get("op"), short_id(submission_id)))
     check_bounds(submission)
     return submission

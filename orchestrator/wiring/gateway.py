@@ -85,7 +85,8 @@ async def gateway(
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Listens under the deployment's tokens; gives the addresses with their ports; raises `BadAddress`."""
     tokens, readiness = tokens_of(found), _Readiness(found)
-    gate, watch = authentication(found.settings, tokens), TokenWatch(tokens.in_force)
+    gate, half = authentication(found.settings, tokens), max(1, found.settings.gateway.max_connections // 2)
+    watch = TokenWatch(tokens.in_force, most=half)
     config = listener_config(found.settings, gate, watch, lambda: readiness.is_ready)
     tasks = [asyncio.create_task(watch.run()), asyncio.create_task(readiness.run())]
     try:

@@ -181,6 +181,27 @@ async def test_value_that_a_setting_cannot_have_is_named(
         assert "failed inside the server" not in str(answer)
 
 
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("turn/start", {"input": [{"type": "text", "text": "x"}] * 30_000}),
+        ("turn/start", {"input": [{"type": "text", "text": "x", "text_elements": [{}] * 60_000}]}),
+        ("sendUserMessage", {"items": [{"type": "text", "text": "x"}] * 30_000}),
+        ("config/read", {"cwd": [[0] * 30_000, {"a": [[]] * 30_000}]}),
+    ],
+)
+async def test_message_of_very_many_values_is_refused_before_they_are_read(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, method: str, given: dict[str, Any]
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("the values were read")
+
+    monkeypatch.setattr(METHODS[method].params, "model_validate", read)
+    ids = {"threadId": OF_NO_SHARD, "conversationId": OF_NO_SHARD}
+    code, message = await peer.refused(method, {**ids, **given})
+    assert (code, "at most 50,000 values" in message) == (Code.BAD_PARAMS, True)
+
+
 async def test_thread_of_a_shard_that_there_is_not_is_no_thread(peer: Peer) -> None:
     for method in ("thread/read", "thread/resume", "thread/unsubscribe"):
         assert "failed inside" not in str(await peer.ask(method, {"threadId": OF_NO_SHARD}))

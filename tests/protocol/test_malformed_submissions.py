@@ -148,3 +148,12 @@ def complaint_about(line: bytes) -> MalformedSubmission | None:
     except MalformedSubmission as error:
         return error
     return None
+
+
+def test_line_of_very_many_values_is_refused_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.protocol.codec._OP", None)
+    for items in ([{"type": "text", "text": "x"}] * 30_000, [[[0] * 60_000]]):
+        line = orjson.dumps({"id": "many", "op": {"type": "user_input", "items": items}})
+        with pytest.raises(MalformedSubmission, match="at most 50,000 values") as refused:
+            parse_submission(line)
+        assert refused.value.submission_id == "many"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,32 @@ async def test_clone_of_what_is_no_repository_fails_in_words(tmp_path: Path) -> 
     with pytest.raises(CloneFailed, match="could not be cloned") as failed:
         await clone(url, "main", tmp_path / "bare", ENVIRON, 30)
     assert "hush" not in str(failed.value)
+
+
+async def test_password_of_an_address_is_sent_and_stands_in_no_command_line(tmp_path: Path) -> None:
+    asked, words = bytearray(), list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.extend(await reader.readuntil(b"\r\n\r\n"))
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words.append(process.read_bytes())
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(CloneFailed) as failed:
+            await clone(f"http://ann:h%75sh@{place}/a.git", "main", tmp_path / "bare", ENVIRON, 30)
+    assert base64.b64encode(b"ann:hush") in asked
+    seen = [each for each in words if place.encode() in each]
+    assert seen, "git was looked at while it ran"
+    for text in (
+        *seen,
+        str(failed.value).encode(),
+        *(f.read_bytes() for f in (tmp_path / "bare").glob("config")),
+    ):
+        assert b"sh@" not in text
 
 
 async def test_repository_that_does_not_answer_is_given_up(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
+from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonObject
 
@@ -133,6 +134,8 @@ class Connection:
             raise RpcError("Invalid request: missing field `params`")
         if not isinstance(given, dict):
             raise bad_params("an object is expected")
+        if more_values_than(given, MESSAGE_VALUES):
+            raise bad_params(f"at most {MESSAGE_VALUES:,} values in all are taken")
         if not experimental:
             _refuse_experimental(name, method, given)
         try:

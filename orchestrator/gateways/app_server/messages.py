@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import orjson
 
+from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.wire import JsonObject, JsonValue
 
 RequestId: TypeAlias = str | int
@@ -82,7 +83,9 @@ def _message(value: JsonObject) -> Message:
     result = value.get("result")
     if method is not None:
         return UNREADABLE
-    return Answer(id, result) if isinstance(result, dict) else Answer(id, None, _error_text(value))
+    if isinstance(result, dict) and not more_values_than(result, MESSAGE_VALUES):
+        return Answer(id, result)
+    return Answer(id, None, _error_text(value))
 
 
 def _error_text(value: JsonObject) -> str:

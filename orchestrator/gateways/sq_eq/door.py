@@ -22,7 +22,7 @@ from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.resume import Greeting, greeting, reattached
 from orchestrator.gateways.sq_eq.first_line import FIRST_LINE_LIMIT, FirstLine, parse_first_line
 from orchestrator.gateways.sq_eq.places import cursor_of, number_after, number_of
-from orchestrator.gateways.wires.authentication import Authentication, Revoked, TokenWatch, Unauthenticated
+from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch, Unauthenticated
 from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream
 from orchestrator.gateways.wires.wire import HANDSHAKE_S, WireClosed
 from orchestrator.protocol import events as ev
@@ -71,7 +71,7 @@ class SqEqDoor:
             await self._watch.serve(principal, self._session(stream, rest, first, principal))
         except TimeoutError:
             await _error(stream, id, f"no first line within {HANDSHAKE_S:g} s: the connection ends")
-        except Revoked as error:
+        except NotServed as error:
             await _error(stream, id, str(error))
         except _REFUSALS as error:
             at = error.submission_id if isinstance(error, MalformedSubmission) else id

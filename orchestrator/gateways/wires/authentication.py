@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -42,8 +43,16 @@ class Unauthenticated(Exception):
     """The peer is not known; the message says what would make it known."""
 
 
-class Revoked(Exception):
+class NotServed(Exception):
+    """A connection whose holder is known is not served, or no more; the message says why."""
+
+
+class Revoked(NotServed):
     """The token of an open connection counts no more."""
+
+
+class Crowded(NotServed):
+    """The token's holder, or its namespace, has as many connections as one may have."""
 
 
 async def no_tokens(token: str) -> Principal | None:
@@ -111,19 +120,32 @@ def _of_peer(peer: Peer | None) -> Principal:
 class TokenWatch:
     """Ends what is served under a token as soon as the token counts no more."""
 
-    def __init__(self, in_force: Callable[[], Awaitable[frozenset[str]]], every_s: float = REVOKED_S) -> None:
+    def __init__(
+        self,
+        in_force: Callable[[], Awaitable[frozenset[str]]],
+        every_s: float = REVOKED_S,
+        most: int | None = None,
+    ) -> None:
+        """`most`: connections of one namespace, or of one token of the machine's user; None: no bound."""
         self._in_force = in_force
         self._every_s = every_s
+        self._most = most
         self._serving: dict[asyncio.Task[None], str] = {}
+        self._holders: Counter[str] = Counter()
         self._revoked: set[asyncio.Task[None]] = set()
 
     async def serve(self, principal: Principal, serving: Coroutine[Any, Any, None]) -> None:
-        """Runs `serving` to its end; raises `Revoked` when the principal's token ends before."""
+        """Runs `serving` to its end; raises `Revoked` when the principal's token ends before, or `Crowded`."""
         if not principal.token:
             await serving
             return
+        holder = f"of {principal.namespace}" if principal.is_tenant else principal.token
+        if self._most is not None and self._holders[holder] >= self._most:
+            serving.close()
+            raise Crowded(f"{self._most} connections are open under this token's name: close one")
         task = asyncio.ensure_future(serving)
         self._serving[task] = principal.token
+        self._holders[holder] += 1
         try:
             await task
         except asyncio.CancelledError:
@@ -134,6 +156,8 @@ class TokenWatch:
         finally:
             del self._serving[task]
             self._revoked.discard(task)
+            self._holders[holder] -= 1
+            self._holders += Counter()  # without those at zero
 
     async def run(self) -> None:
         """Looks again and again, for ever; a look that fails is made up for by the next one."""

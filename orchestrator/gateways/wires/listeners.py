@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.gateways.wires.addresses import Address, BadAddress
-from orchestrator.gateways.wires.authentication import Authentication, Revoked, TokenWatch
+from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
 from orchestrator.gateways.wires.http_rules import HttpRules
 from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream, StreamBounds
 from orchestrator.gateways.wires.wire import HANDSHAKE_S, CloseCode, Wire
@@ -223,7 +223,7 @@ async def _websockets(
         serving = doors.messages(wire)
         try:
             await (config.watch.serve(wire.principal, serving) if config.watch else serving)
-        except Revoked as error:
+        except NotServed as error:
             await wire.close(CloseCode.NOT_PERMITTED, str(error))
 
     def connected(protocol: Any, server: Server, **bounds: Any) -> asyncio.Protocol:

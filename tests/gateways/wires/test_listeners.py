@@ -7,13 +7,13 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import connect, unix_connect
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from orchestrator.gateways.principals import Principal, Scope, machine_user
@@ -276,6 +276,49 @@ async def test_process_of_this_user_needs_no_token_on_loopback() -> None:
     async with gateway() as address, connect(str(address)) as client:
         await client.send("hello")
         assert await client.recv() == f"{machine_user().name}:hello"
+
+
+async def test_namespace_and_token_have_a_part_of_the_connections_alone() -> None:
+    people = {
+        "acme-1": replace(BEN, namespace="acme", token="a1"),
+        "acme-2": replace(BEN, namespace="acme", token="a2"),
+        "beta": replace(BEN, namespace="beta", token="b"),
+        "ben": replace(BEN, token="c"),
+    }
+
+    async def named(token: str) -> Principal:
+        return people[token]
+
+    async def look() -> frozenset[str]:
+        return frozenset(one.token for one in people.values())
+
+    config = replace(CONFIG, authentication=Authentication(named), watch=TokenWatch(look, most=2))
+
+    async def opened(token: str) -> ClientConnection:
+        headers = {"Authorization": f"Bearer {token}"}
+        return await stack.enter_async_context(connect(str(address), additional_headers=headers))
+
+    async def is_served(token: str) -> None:
+        wire = await opened(token)
+        await wire.send("hello")
+        assert "hello" in str(await wire.recv())
+
+    async def is_one_too_many(token: str) -> None:
+        with pytest.raises(ConnectionClosed) as closed:
+            await (await opened(token)).recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == CloseCode.NOT_PERMITTED
+        assert "2 connections are open" in closed.value.rcvd.reason
+
+    async with gateway(config=config) as address:
+        async with AsyncExitStack() as stack:
+            for token in ("acme-1", "acme-2", "beta", "ben", "ben"):
+                await is_served(token)
+            for token in ("acme-1", "acme-2", "ben"):
+                await is_one_too_many(token)
+            await is_served("beta")
+        async with AsyncExitStack() as stack:
+            await is_served("acme-2")
 
 
 async def test_connection_whose_token_is_revoked_ends_with_1008_and_no_other() -> None:
