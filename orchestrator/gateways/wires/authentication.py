@@ -135,7 +135,7 @@ class TokenWatch:
         self._revoked: set[asyncio.Task[None]] = set()
 
     async def serve(self, principal: Principal, serving: Coroutine[Any, Any, None]) -> None:
-        """Runs `serving` to its end; raises `Revoked` when the principal's token ends before, or `Crowded`."""
+        """Runs `serving` to its end; raises `Revoked` when the token ends before, `Crowded` at once."""
         if not principal.token:
             await serving
             return
