@@ -30,6 +30,7 @@ from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest
 from orchestrator.tools.arguments import Arguments, parsed
+from orchestrator.tools.commands.bash import read_plain, unwrap
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import dangers, is_known_safe, obeys_its_folder
 from orchestrator.tools.commands.variables import are_known_safe
@@ -166,6 +167,7 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
     # Looked up once: it is a hundred looks at the file system.
     confinement = confinement_of(state, config, sandboxed=True)
     dangerous, unreadable = dangers(request.command)
+    confinable = _can_confine(confinement, config)
     return Exec(
         command=request.command,
         cwd=cwd,
@@ -176,11 +178,12 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         unreadable=unreadable,
         escalated=request.escalated,
         justification=request.justification,
-        confinable=_can_confine(confinement, config),
+        confinable=confinable,
         timeout_ms=request.timeout_ms,
         env=request.env,
         segments=_segments(request, rules, confinement, config),
         strict_rule=strict_rule(request.command, rules),
+        planted=_planted(request.command, confinement, config) if request.escalated or not confinable else (),
     )
 
 
@@ -191,6 +194,26 @@ def _segments(
     if not are_known_safe(request.env):
         return ()
     return segments(request.command, rules, lambda program: _is_out_of_reach(program, confinement, config))
+
+
+def _planted(argv: Sequence[str], confinement: Confinement, config: ToolConfig) -> tuple[str, ...]:
+    """The programs that a command names without a path and that PATH has where its session writes.
+
+    Whoever lets `git` leave the sandbox means the system's.
+    """
+    script = unwrap(argv)
+    plain = read_plain(script) if script is not None else None
+    names = [argv[0], *(command[0].text for command in (plain.commands if plain is not None else ()))]
+    roots = [Path(os.path.realpath(root)) for root in confinement.writable_roots]
+    found = (
+        shutil.which(name, path=search_path(config)) for name in names if "/" not in name and "\0" not in name
+    )
+    real = {path: Path(os.path.realpath(path)) for path in found if path is not None}
+    return tuple(
+        path
+        for path, leads in real.items()
+        if any(it.is_relative_to(root) for root in roots for it in (leads, Path(path).absolute()))
+    )
 
 
 def _is_out_of_reach(program: str, confinement: Confinement, config: ToolConfig) -> bool:

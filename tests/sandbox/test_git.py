@@ -338,7 +338,7 @@ STARTED = {
     "orchestrator/tools/exec/supervisor.py": 1,
     "orchestrator/tools/exec/supervisor_process.py": 1,
     "orchestrator/tools/folder_setup.py": 1,
-    "orchestrator/tools/shell.py": 1,
+    "orchestrator/tools/shell.py": 2,
     "orchestrator/tools/user_shell.py": 1,
     "orchestrator/workspaces/clones.py": 1,
     "workers/forked.py": 1,

@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.calls import ApplyPatch, Exec
+from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.commands import Immediate
+from orchestrator.core.frozen import replace
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
@@ -105,3 +107,39 @@ async def test_destructive_command_of_which_two_readers_were_lost_is_not_taken_f
     again = await TOOLBOX.assess(call, site(tmp_path))
     assert isinstance(again, Exec)
     assert (again.dangerous, again.unreadable) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "planted"),
+    [
+        (["git", "fetch"], ["git"]),
+        (["bash", "-lc", "ls && git fetch"], ["git"]),
+        (["ls"], []),
+        (["/usr/bin/git", "fetch"], []),
+        (["no-such-program"], []),
+    ],
+)
+async def test_program_that_a_session_may_have_written_is_named_where_it_would_leave_the_sandbox(
+    tmp_path: Path, command: list[str], planted: list[str]
+) -> None:
+    """With an environment activated in the project `git` is whatever an agent put into it."""
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    (bin / "git").write_text("#!/bin/sh\n")
+    (bin / "git").chmod(0o755)
+    config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": f"{bin}:/usr/bin:/bin"})
+    toolbox = Toolbox(built_in(config, cast(Any, None)))
+    policy = {"mode": "workspace-write", "exclude_slash_tmp": True}
+    given = TurnSettings(str(tmp_path), "on-request", policy, "gpt-5")
+    there = CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
+    found = await toolbox.assess(
+        asked("shell", {"command": command, "with_escalated_permissions": True}), there
+    )
+    assert isinstance(found, Exec)
+    assert found.planted == tuple(str(bin / name) for name in planted)
+    verdict = found.judged(given, frozenset())
+    assert isinstance(verdict, Ask)
+    assert (f"what it runs is {bin}/git, which commands" in str(verdict.reason)) is bool(planted)
+    confined = replace(found, escalated=False, confinable=True)
+    asks = replace(given, approval_policy="untrusted")
+    assert "which commands of the session" not in str(confined.judged(asks, frozenset()))

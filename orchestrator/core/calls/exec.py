@@ -93,6 +93,8 @@ class Exec:
     segments: tuple[Segment, ...] = ()
     """The commands that it certainly consists of; none if that cannot be told."""
     strict_rule: StrictRule | None = None
+    planted: tuple[str, ...] = ()
+    """Paths of programs that it names without one, and that confined commands may have written."""
     by_person: bool = False
     """Whether a person typed it: then nobody is asked, and the session's sandbox confines it."""
     lasting: Lasting | None = None
@@ -218,6 +220,11 @@ class Exec:
         """Adds to the reason when the command would run without the confinement that it should have."""
         if sandboxed and not self.confinable:
             reason = f"{reason}; {NO_CONFINEMENT_REASON}" if reason else NO_CONFINEMENT_REASON
+        if self.planted and not (sandboxed and self.confinable):
+            found = (
+                f"what it runs is {', '.join(self.planted)}, which commands of the session may have written"
+            )
+            reason = f"{reason}; {found}" if reason else found
         return Ask(reason, sandboxed and self.confinable, says=self.justification or "")
 
     def work(self, sandboxed: bool) -> ExecWork:
