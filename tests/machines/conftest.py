@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from tests.cli.machine import Machine
 from tests.commit_seed import base_seed
-from tests.machines.host import Host, host
+from tests.machines.host import Host, Network, host
 from tests.servers import RedisServer, free_ports, start_redis
 
 IN_TURN = 4
 ALL = os.environ.get("DENDRO_MACHINES") == "all"
 WHOLE = ALL or base_seed() % IN_TURN == 0
 """Whether the long tests run, too: with `make machines`, and in CI with one commit in four."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,10 @@ MEET = "hostname > {label}; until [ -s {other} ]; do sleep 0.02; done; cat {othe
 """A command that ends when another machine's has begun: each worker of the fleet has room for one session."""
 
 
-def fleet_model(tmp_path: Path, meet: str = MEET) -> AbstractContextManager[Machine]:
-    """A model of a root and two agents with a command each."""
+def fleet_model(
+    tmp_path: Path, meet: str = MEET, said: Mapping[str, str] = NOTHING, on: Network | None = None
+) -> AbstractContextManager[Machine]:
+    """A model of a root and two agents with a command each, and of who is asked for something `said`."""
     labels = ("left", "right")
     spawn = [{"call": "subagent_spawn", "args": {"label": one, "prompt": f"Be {one}."}} for one in labels]
     wait = {"items": [{"call": "subagent_await", "args": {}}]}
@@ -79,6 +83,11 @@ def fleet_model(tmp_path: Path, meet: str = MEET) -> AbstractContextManager[Mach
         steps = [{"items": [{"call": "shell", "args": {"command": command}}]}, {"items": [{"text": label}]}]
         agents.append({"label": label, "steps": steps})
     root = [{"items": spawn}, wait, wait, {"items": [{"text": "both have met"}]}]
+    answers = [{"prompt": asked, "steps": [{"items": [{"text": text}]}]} for asked, text in said.items()]
     folder = tmp_path / "model"
     folder.mkdir()
-    return Machine.at(folder).playing(json.dumps({"steps": root, "agents": agents}))
+    machine = Machine.at(folder)
+    if on is not None:
+        machine = replace(machine, start=on.started)
+    scenario = {"steps": root, "agents": [*answers, *agents], "after_end": "repeat_last"}
+    return machine.playing(json.dumps(scenario))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +35,8 @@ class Host:
     """The machine's own folders as the test sees them: `srv/…` is `/srv/…` there."""
     pid: int
     user: Machine
+    network: tuple[str, ...] = ()
+    """Words before a command that is to run in the machine's network, if that is not this machine's."""
 
     def srv(self, *parts: str) -> Path:
         """A path below `/srv` of this machine, as the test sees it."""
@@ -47,6 +49,11 @@ class Host:
     @property
     def inside(self) -> list[str]:
         """Words before a command that is to run there, as the machine's root."""
+        return [*self.network, *self.from_its_network]
+
+    @property
+    def from_its_network(self) -> list[str]:
+        """The same from the machine's network: no process enters its own namespace again."""
         return ["nsenter", f"--target={self.pid}", "--user", "--mount", "--uts", "--preserve-credentials"]
 
     def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
@@ -99,9 +106,49 @@ class Host:
         lose_machine(self.pid, kept=(self.pid,))
 
 
+@dataclass(frozen=True)
+class Network:
+    """A network that machines share: addresses of its own, every port of them free, no way out."""
+
+    pid: int
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """Words before a command that is to run in it."""
+        return ("nsenter", f"--target={self.pid}", "--user", "--net", "--preserve-credentials")
+
+    @property
+    def started(self) -> Any:
+        """`Started`, for `dendro` commands in it."""
+        return started_in(self.pid, ("user", "net"))
+
+
 @contextmanager
-def host(root: Path, name: str, environ: Mapping[str, str], common: Path) -> Iterator[Host]:
-    """A machine whose own folders are below `root`, with `common` as `/mnt`.
+def network(*addresses: str) -> Iterator[Network]:
+    """A network with some addresses. Skips the test where namespaces cannot be had."""
+    up = "".join(f"ip address add {one}/32 dev lo\n" for one in addresses)
+    script = f"set -e\nip link set lo up\n{up}echo ready\nexec sleep infinity"
+    with subprocess.Popen(
+        ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            if (said := holder.stdout.readline()) != "ready\n":
+                _not_here(f"no network of its own can be had here: {said.strip()}")
+            yield Network(holder.pid)
+        finally:
+            holder.kill()
+
+
+@contextmanager
+def host(
+    root: Path, name: str, environ: Mapping[str, str], common: Path, on: Network | None = None
+) -> Iterator[Host]:
+    """A machine whose own folders are below `root`, with `common` as `/mnt`, on a network or on this one.
 
     Skips the test where namespaces cannot be had.
     """
@@ -109,8 +156,9 @@ def host(root: Path, name: str, environ: Mapping[str, str], common: Path) -> Ite
         (root / "srv" / folder).mkdir(parents=True)
     made = machine_at(root, name, [("srv", Path("/srv"))])
     made = replace(made, folders=(*made.folders, (common, Path("/mnt"))))
+    entered = on.inside if on else ()
     with subprocess.Popen(
-        made.words("sh", "-c", "echo ready; exec sleep infinity"),
+        (*entered, *made.words("sh", "-c", "echo ready; exec sleep infinity")),
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -121,9 +169,12 @@ def host(root: Path, name: str, environ: Mapping[str, str], common: Path) -> Ite
             assert holder.stdout is not None
             if (said := holder.stdout.readline()) != "ready\n":
                 _not_here(f"no machine in namespaces of its own can be had here: {said.strip()}")
-            found = Host(name, root, holder.pid, _user(root, holder.pid, environ))
-            yield found
-            found.lose()
+            found = Host(name, root, holder.pid, _user(root, holder.pid, environ), entered)
+            try:
+                yield found
+            finally:
+                # What a test that failed has left in the background goes, too.
+                found.lose()
         finally:
             holder.kill()
 
@@ -138,6 +189,6 @@ def _user(root: Path, pid: int, environ: Mapping[str, str]) -> Machine:
     return Machine(Path("/srv/work"), {**kept, **own, **environ}, started_in(pid))
 
 
-def started_in(pid: int) -> Any:
+def started_in(pid: int, kinds: Sequence[str] = KINDS) -> Any:
     """`Started`, for commands in the namespaces of a process."""
-    return type("Started", (Started,), {"namespaces": tuple(f"/proc/{pid}/ns/{kind}" for kind in KINDS)})
+    return type("Started", (Started,), {"namespaces": tuple(f"/proc/{pid}/ns/{kind}" for kind in kinds)})
