@@ -411,6 +411,8 @@ class SessionHead:
     """Whether people have put it away from their lists."""
     git_note: bytes = b""
     """The repository as a client has told of it: JSON over what its log says."""
+    copy_on: str = ""
+    """The machine of the last copy of a portable session's folder; empty for any other session."""
     unsaved_on: str = ""
     """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
 

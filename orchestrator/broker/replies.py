@@ -240,6 +240,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         recency_ms=count["recency"],
         shelved=field["shelved"] == b"1",
         git_note=field["note:git"],
+        copy_on=text["copy_on"],
         unsaved_on=text["copy_on"] if field["unsaved"] == b"1" and not field["abandoned"] else "",
     )
 

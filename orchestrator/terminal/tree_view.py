@@ -105,6 +105,8 @@ def _remarks(picture: TreePicture, agent: AgentPicture) -> Iterator[tuple[str, s
         until = until_ms(agent)
         left = f" (at most {age((until - picture.now_ms) / 1000)} more)" if until else ""
         yield f"waits for {what}{left}", "yellow"
+    if agent.machine:
+        yield f"{'on' if agent.holder else 'last on'} {_cut(agent.machine, LABEL_CHARS)}", "dim"
     if agent.canceling and agent.standing in ACTIVE:
         yield "being cancelled", "red"
     elif agent.canceling and agent.standing != "canceled":
@@ -189,6 +191,7 @@ def _agent_value(picture: TreePicture, agent: AgentPicture) -> dict[str, Any]:
         **({"agent_id": 0, "session_id": agent.session} | dict(agent.summary)),
         "session_status": agent.status,
         "holder": agent.holder,
+        "machine": agent.machine or None,
         "since_ms": agent.since_ms,
         "waits_for": waits_for(picture, agent) or None,
         "until_ms": until_ms(agent) if waits_for(picture, agent) else None,

@@ -76,6 +76,13 @@ class AgentPicture:
     """The session that the root was forked from."""
     change: Mapping[str, int] | None = None
     """The size of what was changed in its portable folder, by its last rest."""
+    copy_on: str = ""
+    """The machine that has the copy of the agent's portable folder."""
+
+    @property
+    def machine(self) -> str:
+        """The machine of the agent's worker; at rest, of its portable folder's last copy, or empty."""
+        return machine_of(self.holder) if self.holder else self.copy_on
 
     @property
     def since_ms(self) -> int:
@@ -182,7 +189,14 @@ def _drawn(
         lost_ms=serving.lost_ms,
         forked_from=meta.get("forked_from"),
         change=meta.get("change"),
+        copy_on=head.copy_on,
     )
+
+
+def machine_of(worker: str) -> str:
+    """The machine that a worker's name begins with; empty for a name of another form."""
+    machine, _, rest = worker.rpartition("-")[0].rpartition("-")
+    return machine if rest.isdecimal() else ""
 
 
 def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:

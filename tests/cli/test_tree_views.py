@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,8 @@ from orchestrator.views.costs import used_of
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.status import status_of
-from orchestrator.views.tree import AgentPicture, Doing, TreePicture, doing_of
+from orchestrator.views.tree import AgentPicture, Doing, TreePicture, doing_of, machine_of
+from orchestrator.wiring.deployment import worker_name
 from tests.core.driver import a_command
 
 TREE = TreeId("01a1f84b-eb09-7009-9fd7-ebc79e95569f")
@@ -49,7 +51,7 @@ def agent(number: int, parent: int | None, **given: Any) -> AgentPicture:
         session=SessionId(f"{number:032x}"),
         summary=summary if number else {},
         status=given.pop("status", "running"),
-        holder=None,
+        holder=given.pop("holder", None),
         used=given.pop("used", Spend()),
         doing=given.pop("doing", Doing(since_ms=NOW_MS - 5_000)),
         **given,
@@ -105,6 +107,26 @@ def test_spectator_sees_unread_mail_cost_and_a_cancel_on_its_way() -> None:
 def test_spectator_sees_how_much_an_agent_has_changed_in_its_folder() -> None:
     told = drawn(picture(agent(0, None), agent(1, 0, change={"files": 1, "insertions": 120, "deletions": 4})))
     assert "+120 −4 in 1 file" in told
+
+
+def test_spectator_sees_the_machine_of_each_agent() -> None:
+    found = picture(
+        agent(0, None, holder="big-host-4242-3f0a1b", copy_on="before"),
+        agent(1, 0, summary={"status": "idle"}, status="idle", copy_on="two\x1b[31m"),
+        agent(2, 0, holder="my-odd-name"),
+        agent(3, 0),
+    )
+    text = drawn(found)
+    assert "0 root  running 5s · on big-host" in text
+    assert "1 a1  idle 5s · last on two" in text
+    assert "\x1b" not in text
+    assert "2 a2  running 5s · 00000002" in text
+    told = [one["machine"] for one in as_value(found)["agents"]]
+    assert told == ["big-host", "two\x1b[31m", None, None]
+
+
+def test_machine_of_a_worker_is_read_from_the_name_that_workers_take() -> None:
+    assert machine_of(worker_name()) == socket.gethostname()
 
 
 def test_spectator_sees_who_had_ended_before_a_cancel_reached_them() -> None:
