@@ -63,6 +63,7 @@ SCOPES: Mapping[type[BaseModel], Scope] = {
 }
 """The least scope that may submit an operation, whatever policies it names."""
 OUTSIDE = "a token of a namespace works in the gateway's folder, or below it: leave it out, or name one there"
+FOREIGN = "skills of other folders than the session's are the machine's user's: leave it out"
 _SPARED = ("exclude_tmpdir_env_var", "exclude_slash_tmp")
 
 
@@ -171,12 +172,21 @@ class Permissions:
         `in_force` reads the session's policies; it is asked only where an operation names others.
         """
         self.principal.require(SCOPES[type(op)], op.type)
+        if isinstance(op, ops.ListSkills) and op.cwds and not self.principal.sees_machine:
+            within = [PurePosixPath((await in_force()).cwd)]
+            if not all(_lies_in(PurePosixPath(each), within) for each in op.cwds):
+                raise NotPermitted(f"cwds: {FOREIGN}")
+            return
         cwd = _folder(op) if self.principal.is_tenant else None
         if cwd is None and (self.principal.may(Scope.APPROVE) or _named(op) == (None, None)):
             return
         now = await in_force()
-        if cwd not in (None, now.cwd) and not _lies_in(
-            PurePosixPath(cwd), [PurePosixPath(one) for one in (self.bound.cwd, now.cwd) if one]
+        if (
+            cwd is not None
+            and cwd != now.cwd
+            and not _lies_in(
+                PurePosixPath(cwd), [PurePosixPath(one) for one in (self.bound.cwd, now.cwd) if one]
+            )
         ):
             raise NotPermitted(f"cwd: {OUTSIDE}")
         self.check_policies(now.changed(op), now)

@@ -59,6 +59,8 @@ class Files:
     home: Path
     guide: Guide
     keeps_history: bool = True
+    hidden: tuple[Path, ...] = ()
+    """Folders of which no image is read: commands do not see them either."""
 
     async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
         return await _read(lambda: self.guide.further(folder, known))
@@ -74,7 +76,8 @@ class Files:
         return text
 
     async def image(self, path: Path) -> str:
-        return await _read(lambda: fitting_data_url(path))
+        # Whoever may submit names it, a tenant too.
+        return await _read(lambda: fitting_data_url(path, self.hidden))
 
 
 class NoFiles:

@@ -139,7 +139,9 @@ async def running_worker(
                 tools=ToolCalls(toolbox, texts),
                 model_settings=settings.model,
                 workspace=RecentChecks(),
-                library=Files(settings.home, guide(settings), settings.session_defaults.history != "none"),
+                library=Files(
+                    settings.home, guide(settings), settings.session_defaults.history != "none", tools.hidden
+                ),
                 folders=folders,
                 host_folders=hosts,
                 archive=kept,

@@ -57,6 +57,21 @@ async def test_submitter_may_choose_policies_within_the_persons_own(op: ops.Op) 
     await check(op)
 
 
+@pytest.mark.parametrize("who", [BEN, Principal("acme/eve", "acme", Scope.ADMIN, "t")])
+async def test_who_does_not_see_the_machine_lists_skills_of_the_session_s_folder_alone(
+    who: Principal,
+) -> None:
+    now = replace(FOLDER, cwd="/srv/work")
+    own: list[tuple[str, ...]] = [(), ("/srv/work",), ("/srv/work/below",)]
+    foreign: list[tuple[str, ...]] = [("/srv/work", "/home/ann"), ("/srv/work/../x",), ("",), ("below",)]
+    for cwds in own:
+        await check(ops.ListSkills(cwds=cwds), now=now, who=who)
+    for cwds in foreign:
+        with pytest.raises(NotPermitted, match="skills of other folders"):
+            await check(ops.ListSkills(cwds=cwds), now=now, who=who)
+    await check(ops.ListSkills(cwds=("/home/ann",)), now=now, who=Principal("ann", scope=Scope.APPROVE))
+
+
 LOOSER = (
     override(DangerFullAccess()),
     override(WorkspaceWrite(network_access=True)),

@@ -13,6 +13,10 @@ import pytest
 
 from orchestrator.core import images as core_images
 from orchestrator.core.images import check_image_url
+from orchestrator.instructions.guide import Guide
+from orchestrator.instructions.project import ProjectDocs
+from orchestrator.instructions.skills import Skills
+from orchestrator.runtime.library import Files
 from orchestrator.tools.images import data_url, dimensions, fitting_data_url
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -144,3 +148,16 @@ def test_url_with_too_many_bytes_is_refused_unread(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(core_images, "MAX_IMAGE_BYTES", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
         check_image_url("data:image/png;base64," + "$" * 200)
+
+
+async def test_image_of_input_is_not_read_from_what_commands_do_not_see(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "workspaces").mkdir(parents=True)
+    (home / "workspaces" / "other.png").write_bytes(png(1, 1))
+    (tmp_path / "link.png").symlink_to(home / "workspaces" / "other.png")
+    (tmp_path / "own.png").write_bytes(png(1, 1))
+    files = Files(home, Guide(ProjectDocs(home, 1024), Skills(home, tmp_path)), hidden=(home,))
+    assert await files.image(tmp_path / "own.png") == encoded(png(1, 1))
+    for name in ("home/workspaces/other.png", "home/workspaces/../workspaces/other.png", "link.png"):
+        with pytest.raises(PermissionError):
+            await files.image(tmp_path / name)
