@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from orchestrator.broker.keys import Keys
+from orchestrator.cli.main import app
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
 from orchestrator.telemetry import catalogue
@@ -141,19 +142,27 @@ def test_a_workers_pod_lets_bubblewrap_mount_and_is_nobody_on_its_node() -> None
         assert pod(part)["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_each_budget_for_disruptions_is_of_pods_that_there_are() -> None:
-    budgets = [one["spec"] for _, one in documents() if one["kind"] == "PodDisruptionBudget"]
-    assert len(budgets) == 2
-    for budget in budgets:
-        part = budget["selector"]["matchLabels"]["part"]
-        labels = named("Deployment", f"{part}.yaml")["spec"]["template"]["metadata"]["labels"]
-        assert budget["selector"]["matchLabels"] == labels
+@pytest.mark.parametrize("part", ["worker", "gateway"])
+def test_a_node_can_be_emptied_and_leaves_others_of_the_part(part: str) -> None:
+    budget = named("PodDisruptionBudget", f"{part}.yaml")["spec"]
+    labels = named("Deployment", f"{part}.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert budget["selector"]["matchLabels"].items() <= labels.items()
+    assert budget["maxUnavailable"] in (1, "25%")
+    assert "minAvailable" not in budget, "with one worker its node could not be emptied"
 
 
-def test_kustomization_has_every_file_but_the_two_autoscalers() -> None:
-    files = {file.name for file in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
-    resources = set(named("Kustomization", "kustomization.yaml")["resources"])
-    assert files - resources == {"autoscaler-metrics.yaml", "autoscaler-redis.yaml"}
+def test_operator_makes_the_image_that_pods_run_and_the_first_token() -> None:
+    page = (REPOSITORY / "docs/operations.md").read_text()
+    (image,) = named("Kustomization", "kustomization.yaml")["images"]
+    built = f"{image['newName']}:{image['newTag']}"
+    assert f"-t {built} ." in page
+    assert f"docker push {built}" in page
+    assert {container["image"] for part in OWN for container in pod(part)["containers"]} == {image["name"]}
+    gateway = named("Deployment", "gateway.yaml")["metadata"]["name"]
+    (words,) = re.findall(rf"exec deploy/{gateway} -- dendro (token new .*?) >", page)
+    with pytest.raises(SystemExit) as ended:
+        app([*words.split(), "--help"], prog_name="dendro")
+    assert ended.value.code == 0
 
 
 # --- Autoscalers

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,10 +25,9 @@ from typer.testing import CliRunner
 from orchestrator.broker.server_binary import ServerBinary, installed_servers
 from orchestrator.broker.server_facts import examine
 from orchestrator.doctor.server import judge_server
-from orchestrator.gateways.wires.addresses import parse_address
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
-from tests.servers import debian_redis, required
+from tests.servers import debian_redis, free_ports, required
 
 REPOSITORY = Path(__file__).parent.parent.parent
 UNITS = sorted((REPOSITORY / "ops/systemd").glob("*.service"))
@@ -140,27 +140,39 @@ def test_compose_understands_its_file() -> None:
     )
 
 
-def test_the_gateways_port_alone_is_published_and_on_loopback() -> None:
-    services = yaml.safe_load((REPOSITORY / "ops/compose.yaml").read_text())["services"]
-    assert {name: one["ports"] for name, one in services.items() if "ports" in one} == {
-        "gateway": ["127.0.0.1:4500:4500"]
-    }
+def _services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((REPOSITORY / "ops/compose.yaml").read_text())["services"]
+    return found
 
 
-def test_gateway_of_the_containers_listens_where_its_port_is_and_takes_its_settings() -> None:
-    services = yaml.safe_load((REPOSITORY / "ops/compose.yaml").read_text())["services"]
-    command, options, settings = services["gateway"]["command"][0], {}, dict[str, str]()
-    words = services["gateway"]["command"][1:]
-    for option, value in zip(words[::2], words[1::2], strict=True):
-        if option == "-c":
-            settings |= [value.split("=")]
-        else:
-            options[option] = value
-    assert (command, options) == ("serve", {"--listen": "wss://0.0.0.0:4500"})
-    assert settings.keys() <= {".".join(path) for path in known_paths()}
-    assert parse_address(options["--listen"]).port == 4500
-    (mounted,) = [one for one in services["gateway"]["volumes"] if one.startswith("./tls:")]
-    assert {str(Path(file).parent) for file in settings.values()} == {mounted.split(":")[1]}
+def test_no_port_but_the_gateways_is_published_and_that_on_loopback() -> None:
+    published = {name: service["ports"] for name, service in _services().items() if "ports" in service}
+    assert published == {"gateway": ["${GATEWAY_ADDRESS:-127.0.0.1}:4500:4500"]}
+
+
+def test_gateway_of_the_containers_starts_only_when_asked_for() -> None:
+    asked = {name for name, service in _services().items() if service.get("profiles")}
+    assert asked == {"gateway"}, "without a certificate it could not start"
+
+
+def test_gateway_of_the_containers_needs_a_certificate_and_holds_no_key_of_a_model() -> None:
+    gateway = _services()["gateway"]
+    assert gateway["command"] == ["serve", "--listen", "wss://0.0.0.0:4500"]
+    files = [gateway["environment"][f"DENDRO_GATEWAY_TLS_{one}"] for one in ("CERTIFICATE", "KEY")]
+    (mounted,) = [one for one in gateway["volumes"] if "GATEWAY_TLS" in one]
+    assert {str(Path(file).parent) for file in files} == {mounted.split(":")[-2]}
+    assert mounted.endswith(":ro")
+    assert not any("API_KEY" in name for name in gateway["environment"])
+    assert "gateway" in (REPOSITORY / "docs/operations.md").read_text().partition("profile gateway")[2]
+
+
+def test_gateway_of_the_containers_reads_what_workers_write() -> None:
+    services = _services()
+    worker, gateway = services["worker"], services["gateway"]
+    shared = set(worker["environment"]) & set(gateway["environment"])
+    assert {"DENDRO_REDIS_URL", "DENDRO_POOL", "DENDRO_UPKEEP_ARCHIVE_URL"} <= shared
+    assert all(worker["environment"][name] == gateway["environment"][name] for name in shared)
+    assert set(worker["volumes"]) <= set(gateway["volumes"])
 
 
 # --- Procfile
@@ -174,12 +186,8 @@ def _commands() -> dict[str, str]:
 def test_procfile_names_the_process_types() -> None:
     commands = _commands()
     assert list(commands) == ["redis", "stub", "worker", "upkeep", "gateway"]
-    for name, subcommand in (
-        ("stub", "model-stub"),
-        ("worker", "worker"),
-        ("upkeep", "upkeep"),
-        ("gateway", "serve"),
-    ):
+    subcommands = {"stub": "model-stub", "worker": "worker", "upkeep": "upkeep", "gateway": "serve"}
+    for name, subcommand in subcommands.items():
         assert f"exec dendro {subcommand}" in commands[name]
     for command in commands.values():
         subprocess.run(["sh", "-n", "-c", command], check=True)
@@ -289,6 +297,50 @@ def test_server_of_the_procfile_lets_nobody_in_without_the_password(tmp_path: Pa
     finally:
         server.terminate()
         server.communicate(timeout=20)
+
+
+@pytest.mark.realredis
+def test_gateway_of_the_procfile_answers_its_user_and_keeps_the_first_token(
+    tmp_path: Path, address: Path
+) -> None:
+    required(debian_redis(), "redis-server")
+    (port,) = free_ports(1)
+    home = address.parent
+    own = home / ".local/share/dendro/procfile"
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # Without the environment's programs for the server: one of them may be another redis-server.
+    environ = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    with ExitStack() as stack:
+        for name, ready in (("redis", "Ready to accept connections"), ("gateway", "listening on")):
+            if name == "gateway":
+                environ["PATH"] = programs
+            process = subprocess.Popen(
+                ["sh", "-c", _commands()[name].replace("6380", str(port))],
+                cwd=REPOSITORY,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            stack.callback(process.communicate, timeout=20)
+            stack.callback(process.terminate)
+            assert process.stdout is not None
+            assert any(ready in line for line in process.stdout), f"{name} ended"
+        with closing(socket.socket(socket.AF_UNIX)) as client:
+            client.settimeout(20)
+            client.connect(str(own / "gateway.sock"))
+            client.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        password = (own / "password").read_text()
+        environ["DENDRO_REDIS_URL"] = f"redis://:{password}@127.0.0.1:{port}/0"
+        made = subprocess.run(
+            ["dendro", "token", "new", "me", "--scope", "approve"],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert made.stdout.startswith("dendro_")
 
 
 # --- .ci/run
