@@ -224,39 +224,42 @@ async def _both(
         await client.connection_pool.release(connection)
 
 
-def connect(redis: RedisSettings) -> Connection:
+def connect(redis: RedisSettings, name: str = "") -> Connection:
     """Builds the clients; the first command opens the first connection. Raises `Misconfigured`.
 
     A server that is silent for longer than a command may take is unavailable; a lease must survive that.
+    `name` is what `CLIENT LIST` calls the connections; one in the URL goes before it.
     """
     era = Era()
-    client, waiting = _client(redis, era, redis.command_timeout_s), _client(redis, era, None)
+    client = _client(redis, era, redis.command_timeout_s, name)
+    waiting = _client(redis, era, None, name)
     return Connection(client, waiting, clustered=redis.cluster)
 
 
-def _client(redis: RedisSettings, era: Era, reply_timeout_s: float | None) -> Commands:
+def _client(redis: RedisSettings, era: Era, reply_timeout_s: float | None, name: str) -> Commands:
     if redis.cluster:
-        return _cluster(redis, era, reply_timeout_s)
-    return cast(Commands, Redis.from_pool(pool(redis, era, reply_timeout_s)))
+        return _cluster(redis, era, reply_timeout_s, name)
+    return cast(Commands, Redis.from_pool(pool(redis, era, reply_timeout_s, name)))
 
 
-def pool(redis: RedisSettings, era: Era, reply_timeout_s: float | None) -> ConnectionPool:
+def pool(redis: RedisSettings, era: Era, reply_timeout_s: float | None, name: str = "") -> ConnectionPool:
     """Connections to the one server that the URL leads to; raises `Misconfigured`."""
     try:
-        return connection_pool(redis.url or "", era, _options(redis, reply_timeout_s))
+        return connection_pool(redis.url or "", era, _options(redis, reply_timeout_s, name))
     except ValueError:
         raise _no_server() from None
 
 
-def _cluster(redis: RedisSettings, era: Era, reply_timeout_s: float | None) -> Commands:
+def _cluster(redis: RedisSettings, era: Era, reply_timeout_s: float | None, name: str) -> Commands:
     try:
-        return Cluster(redis.url or "", era, _options(redis, reply_timeout_s))
+        return Cluster(redis.url or "", era, _options(redis, reply_timeout_s, name))
     except ValueError:
         raise _no_server() from None
 
 
-def _options(redis: RedisSettings, reply_timeout_s: float | None) -> dict[str, Any]:
+def _options(redis: RedisSettings, reply_timeout_s: float | None, name: str) -> dict[str, Any]:
     return {
+        "shown_name": name,
         "decode_responses": False,
         "protocol": 2,
         "socket_connect_timeout": redis.connect_timeout_s,

@@ -39,15 +39,29 @@ class _Lean:
 
     _reader: asyncio.StreamReader | None
     socket_timeout: float | None
+    client_name: str | None
 
-    def __init__(self, *, era: Era, **options: Any) -> None:
+    def __init__(self, *, era: Era, shown_name: str = "", **options: Any) -> None:
         super().__init__(**options)
         self._era = era
         self._made_in = era.number
+        self._shown_name = shown_name
 
     async def on_connect(self) -> None:
         self._made_in = self._era.number
         await super().on_connect()  # type: ignore[misc]
+        # A name in the URL was set by the library; ours is worth no failure.
+        if self._shown_name and not self.client_name:
+            await self._set_name()
+
+    async def _set_name(self) -> None:
+        """Names the connection in `CLIENT LIST`, where the server knows names and the user may set them."""
+        await self.send_command("CLIENT SETNAME", self._shown_name)  # type: ignore[attr-defined]
+        try:
+            await self.read_response()
+        except foreign.ResponseError as error:
+            if not isinstance(error, foreign.NoPermissionError) and "unknown" not in str(error).lower():
+                raise
 
     def pack_command(self, *args: Any) -> list[bytes]:
         # The library's own habit: `SCRIPT LOAD` is two words on the wire.

@@ -16,6 +16,7 @@ from orchestrator.terminal.faults import Fault
 
 if TYPE_CHECKING:
     from orchestrator.settings import FolderConfig, Settings, SettingsSources
+    from orchestrator.wiring.deployment import ProcessKind
     from orchestrator.wiring.open_deployment import Opened
 
 DENDRO = (sys.executable, "-P", "-m", "orchestrator.cli.main")
@@ -168,9 +169,13 @@ def print_on_stderr(text: str) -> None:
 
 
 def opened(
-    settings: Settings, say: Callable[[str], None] = print_on_stderr, *, insists: bool = False
+    settings: Settings,
+    say: Callable[[str], None] = print_on_stderr,
+    *,
+    insists: bool = False,
+    kind: ProcessKind = "cli",
 ) -> AbstractAsyncContextManager[Opened]:
     """The deployment for the length of a command, which says on stderr when Redis is away."""
     from orchestrator.wiring import open_deployment
 
-    return open_deployment.opened(settings, say, insists=insists)
+    return open_deployment.opened(settings, say, insists=insists, kind=kind)

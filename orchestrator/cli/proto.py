@@ -76,7 +76,7 @@ async def _serve(
     from orchestrator.terminal.streams import read_stdin, write_json
     from orchestrator.wiring.open_deployment import new_session, portable_session
 
-    async with opened(settings, insists=True) as found:
+    async with opened(settings, insists=True, kind="gateway") as found:
         client, cursor = found.client(), BEGINNING
         if workspace is not None:
             session = await portable_session(found, client, workspace)

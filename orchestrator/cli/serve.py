@@ -79,7 +79,10 @@ async def _serve_sockets(settings: Settings, sources: SettingsSources, addresses
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    async with opened(settings, insists=True) as found, serving(found, sources, addresses) as actual:
+    async with (
+        opened(settings, insists=True, kind="gateway") as found,
+        serving(found, sources, addresses) as actual,
+    ):
         for address in actual:
             print_on_stderr(f"listening on {address}")
         settle_heap()
@@ -155,7 +158,7 @@ async def _serve_app(
     from orchestrator.gateways.app_server.server import AppServer
     from orchestrator.wiring.new_threads import door_ports
 
-    async with opened(settings, insists=True) as found:
+    async with opened(settings, insists=True, kind="gateway") as found:
         server = AppServer(door_ports(found, sources))
         serving = (
             _on_stdio(server, *greeted) if address.scheme == "stdio" else _listening(found, server, address)
@@ -232,7 +235,7 @@ async def _serve_tools(invocation: Invocation, settings: Settings, worker: Compa
     from orchestrator.wiring.asked_sessions import AskedSessions
     from orchestrator.wiring.sessions import VERSION
 
-    async with opened(settings, insists=True) as found:
+    async with opened(settings, insists=True, kind="gateway") as found:
         client = found.client(namespace=HOME_NAMESPACE)
         folder = Path(settings.session_defaults.cwd)
         asked = AskedSessions(invocation.sources, client, folder)

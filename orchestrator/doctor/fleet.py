@@ -13,7 +13,7 @@ from orchestrator.doctor.findings import Finding
 from orchestrator.settings import Settings
 from orchestrator.views.stats import FleetStats, fleet_stats, waits_for
 from orchestrator.views.workers import SeenWorker, workers_of
-from orchestrator.wiring.deployment import open_broker
+from orchestrator.wiring.deployment import client_name, open_broker
 
 PATIENCE_S = 5.0
 MOST = 10
@@ -53,7 +53,7 @@ async def _of_upkeep(settings: Settings) -> list[Finding]:
     url = settings.upkeep.url or settings.redis.url
     # The queue's server is a single one.
     redis = settings.redis.model_copy(update={"url": url, "cluster": False})
-    async with aclosing(connect(redis)) as connection:
+    async with aclosing(connect(redis, client_name("cli"))) as connection:
         try:
             if await connection.command("EXISTS", f"{redis.prefix}upkeep{health_check_key_suffix}"):
                 return []

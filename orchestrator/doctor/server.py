@@ -17,7 +17,7 @@ from orchestrator.broker.server_facts import ServerFacts, examine
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
-from orchestrator.wiring.deployment import redis_url
+from orchestrator.wiring.deployment import client_name, redis_url
 
 CLOCK_TOLERANCE_S = 1.0
 DEFAULT_STREAM_NODE_BYTES = 4096
@@ -46,7 +46,7 @@ async def check_redis(settings: Settings) -> list[Finding]:
 
 async def _check_rights(settings: Settings, url: str) -> list[Finding]:
     keys = Keys(settings.redis.prefix, settings.redis.shards)
-    async with aclosing(connect(_connection(settings, url))) as connection:
+    async with aclosing(connect(_connection(settings, url), client_name("cli"))) as connection:
         missing = await missing_rights(connection, keys)
     if not missing:
         return []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import orjson
 
@@ -90,27 +92,45 @@ def broker_config(settings: Settings) -> BrokerConfig:
     )
 
 
-def open_broker(settings: Settings, url: str, patience_s: float, outage: Outage | None = None) -> Broker:
+ProcessKind = Literal["worker", "gateway", "upkeep", "cli"]
+
+
+def client_name(kind: ProcessKind) -> str:
+    """The name of this process's connections in Redis's `CLIENT LIST`; names there have no blanks."""
+    return re.sub(r"[^!-~]", "-", f"dendro-{kind}-{socket.gethostname()}-{os.getpid()}")
+
+
+def open_broker(
+    settings: Settings,
+    url: str,
+    patience_s: float,
+    outage: Outage | None = None,
+    kind: ProcessKind = "cli",
+) -> Broker:
     """A broker with connections of its own, of less patience; bound to the loop that first uses it."""
     usual = settings.redis
     brief = {
         "connect_timeout_s": min(usual.connect_timeout_s, patience_s),
         "command_timeout_s": min(usual.command_timeout_s, patience_s),
     }
-    connection = connect(usual.model_copy(update={"url": url, **brief}))
+    connection = connect(usual.model_copy(update={"url": url, **brief}), client_name(kind))
     connection.outage = outage
     return Broker(connection, broker_config(settings), time.monotonic)
 
 
 @asynccontextmanager
 async def deployment(
-    settings: Settings, url: str, outage: Outage | None = None, patience_s: float = 0.0
+    settings: Settings,
+    url: str,
+    outage: Outage | None = None,
+    patience_s: float = 0.0,
+    kind: ProcessKind = "cli",
 ) -> AsyncIterator[Deployment]:
     """Opens the broker, checks that process and deployment agree, and closes it again.
 
     A Redis that does not answer is waited for at the opening, and with `patience_s` at every request.
     """
-    connection, config = connect(settings.redis.at(url)), broker_config(settings)
+    connection, config = connect(settings.redis.at(url), client_name(kind)), broker_config(settings)
     connection.outage = outage
     retrying = RetryingConnection(connection, patience_s or OPENING_S)
     if patience_s:

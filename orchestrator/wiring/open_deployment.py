@@ -18,7 +18,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.folders.records import Bounds
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import require_private
-from orchestrator.wiring.deployment import Deployment, chain_key, deployment, redis_url
+from orchestrator.wiring.deployment import Deployment, ProcessKind, chain_key, deployment, redis_url
 
 if TYPE_CHECKING:
     from orchestrator.broker.broker import Broker
@@ -174,7 +174,11 @@ def _silent(text: str) -> None:
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, say: Callable[[str], None] = _silent, *, insists: bool = False
+    settings: Settings,
+    say: Callable[[str], None] = _silent,
+    *,
+    insists: bool = False,
+    kind: ProcessKind = "cli",
 ) -> AsyncIterator[Opened]:
     """Starts or joins the user's private Redis if no other is configured; leaves it at the end.
 
@@ -188,7 +192,7 @@ async def opened(
     until = "until it answers" if insists else f"for {PATIENCE_S:.0f} s"
     outage = Outage(say, time.monotonic, until)
     with redis_url(settings, say) as url:
-        async with deployment(settings, url, outage, PATIENCE_S) as found:
+        async with deployment(settings, url, outage, PATIENCE_S, kind) as found:
             yield Opened(settings, found, insists)
 
 

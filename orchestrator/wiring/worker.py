@@ -120,7 +120,7 @@ async def running_worker(
     try:
         own = all_tools(tools, supervisor, own_tools)
         async with (
-            deployment(settings, url, outage) as opened,
+            deployment(settings, url, outage, kind="worker") as opened,
             mcp_toolbox(settings, supervisor, tools) as mcp,
             sweeping(machine_config(settings, tools.support), boot_id()),
         ):
@@ -249,6 +249,6 @@ def _renewal(
     # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
     patience_s = worker.trust_s / 4
     confirm = _renewal_confirmation(settings)
-    connect = partial(open_broker, settings, url, patience_s, outage)
+    connect = partial(open_broker, settings, url, patience_s, outage, "worker")
     unanswered = observer.renewals_failed if observer is not None else None
     return Renewal(connect, worker, extend, report, confirm, unanswered)

@@ -205,7 +205,7 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
 
     DeadlyFile.doom = doom
     with (
-        mock.patch.object(DEPLOYMENT, "connect", lambda config: DeadlyConnection(connect(config), doom)),
+        mock.patch.object(DEPLOYMENT, "connect", lambda *given: DeadlyConnection(connect(*given), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
         _deadly_supervisor(doom.point, folder),
         mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),

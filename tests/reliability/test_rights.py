@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
+import socket
+import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -15,14 +19,17 @@ from orchestrator.broker.rights import COMMANDS, command_names
 from orchestrator.doctor.server import check_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import deployment
-from tests.cli.machine import Machine
+from orchestrator.wiring.open_deployment import opened
+from tests.cli.machine import Machine, dendro
 from tests.crash.driver import House, Play, harness_on, rested, violations
 from tests.crash.people import watching
 from tests.servers import RedisServer, free_ports, start_redis
-from tests.workers.upkeep_process import running_upkeep
+from tests.workers.actors import Author, some_entries
+from tests.workers.upkeep_process import environment_for, running_upkeep
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 WITHIN_S = 60.0
+NAMES = "names in `CLIENT LIST`"
 
 
 def documented() -> list[str]:
@@ -65,7 +72,7 @@ def denied(server: RedisServer) -> list[object]:
 async def test_a_tree_lives_and_is_sealed_under_the_rights_that_the_page_names(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    url = as_user(server, *documented(), *documented_for("`dendro upkeep`"))
+    url = as_user(server, *documented(), *documented_for("`dendro upkeep`"), *documented_for(NAMES))
     (tmp_path / "house").mkdir()
     house = House(tmp_path / "house", server, url)
     async with (
@@ -124,7 +131,77 @@ def test_a_missing_right_is_one_line_at_the_terminal(server: RedisServer, tmp_pa
 
 @pytest.mark.realredis
 async def test_the_doctor_needs_no_more_than_the_page_says(server: RedisServer, tmp_path: Path) -> None:
-    rights = (*documented(), *documented_for("`dendro doctor`"))
+    rights = (*documented(), *documented_for("`dendro doctor`"), *documented_for(NAMES))
     settings = settings_of(as_user(server, *rights), tmp_path)
     assert "missing" not in {finding.level for finding in await check_redis(settings)}
     assert denied(server) == []
+
+
+# ── names of connections ──────────────────────────────────────────────────────────────────────
+
+
+def _connections(server: RedisServer) -> set[str]:
+    """The names in `CLIENT LIST` but for that of who asks."""
+    with closing(server.client()) as admin:
+        return {client["name"] for client in admin.client_list()} - {""}
+
+
+def _started(machine: Machine, *words: str) -> subprocess.Popen[str]:
+    return machine.start(
+        dendro(*words),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=machine.folder,
+        env=machine.environ,
+    )
+
+
+@pytest.mark.realredis
+@pytest.mark.slow
+async def test_client_list_says_what_each_process_is_and_where_it_runs(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    machine = Machine.at(tmp_path, url := f"redis://127.0.0.1:{server.port}")
+    with ExitStack() as running:
+        worker, gateway = (
+            running.enter_context(_started(machine, word)) for word in ("worker", "app-server")
+        )
+        for process in (worker, gateway):
+            running.callback(process.kill)
+        assert worker.stderr is not None
+        assert gateway.stdin is not None
+        assert gateway.stdout is not None
+        assert "serving" in worker.stderr.readline()
+        hello = {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "t", "version": "1"}}}
+        gateway.stdin.write(json.dumps(hello) + "\n")
+        gateway.stdin.flush()
+        assert "result" in gateway.stdout.readline()
+        async with (
+            running_upkeep(environment_for(url, tmp_path)) as upkeep,
+            opened(settings_of(url, tmp_path)) as found,
+        ):
+            await (await (await Author(found.storage()).is_born()).writes(some_entries(40))).snapshots()
+            await upkeep.saw("sealed through")
+            pids = {"worker": worker.pid, "gateway": gateway.pid, "cli": os.getpid()}
+            host = socket.gethostname()
+            named = {f"dendro-{kind}-{host}-{pid}" for kind, pid in pids.items()}
+            assert named <= _connections(server)
+            assert f"dendro-upkeep-{host}-{upkeep.process.pid}" in _connections(server)
+
+
+@pytest.mark.realredis
+async def test_who_may_not_name_connections_works_without_names(server: RedisServer, tmp_path: Path) -> None:
+    settings = settings_of(as_user(server, *documented()), tmp_path)
+    async with deployment(settings, settings.redis.url or "") as found:
+        assert await found.broker.count_sessions() == 0
+        assert _connections(server) == set()
+    named = load_settings(
+        SettingsSources(
+            tmp_path,
+            {"HOME": str(tmp_path), "DENDRO_REDIS_URL": f"redis://127.0.0.1:{server.port}?client_name=mine"},
+        )
+    )
+    async with deployment(named, named.redis.url or ""):
+        assert _connections(server) == {"mine"}, "a name in the URL counts"
