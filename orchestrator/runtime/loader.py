@@ -9,8 +9,8 @@ must bear a code of the same key, and without one the log is folded from its beg
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
 from typing import Protocol
 
 from orchestrator.broker.reader import Reader
@@ -34,6 +34,10 @@ _TAIL_KEPT = 256
 """Entries that a load keeps for the rollout's file, which may lack them: else they would be read again."""
 
 
+CACHE_BYTES = 64 << 20
+"""Some 250 usual sessions, or 16 whose conversations fill the longest windows: as many as a worker runs."""
+
+
 class BrokenLog(Exception):
     """The log does not follow from itself; `dendro verify` names the entry."""
 
@@ -50,19 +54,46 @@ class Loaded:
 
 
 class Cache:
-    """How this worker left its sessions: what the claim has to find, or what it has to follow from."""
+    """How this worker left its sessions: what the claim has to find, or what it has to follow from.
 
-    def __init__(self, size: int = 256) -> None:
+    Bounded by number and by the bytes of texts in it: who is not in it is loaded from its snapshot.
+    """
+
+    def __init__(self, size: int = 256, most_bytes: int = CACHE_BYTES) -> None:
         self._size = size
-        self._left: OrderedDict[SessionId, Loaded] = OrderedDict()
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._left: OrderedDict[SessionId, tuple[Loaded, int]] = OrderedDict()
 
     def keep(self, session: SessionId, left: Loaded) -> None:
-        self._left[session] = left
-        if len(self._left) > self._size:
-            self._left.popitem(last=False)
+        self.take(session)
+        weight = text_bytes(left)
+        self._left[session] = (left, weight)
+        self._bytes += weight
+        while len(self._left) > self._size or self._bytes > self._most_bytes:
+            _, (_, forgotten) = self._left.popitem(last=False)
+            self._bytes -= forgotten
 
     def take(self, session: SessionId) -> Loaded | None:
-        return self._left.pop(session, None)
+        left, weight = self._left.pop(session, (None, 0))
+        self._bytes -= weight
+        return left
+
+
+def text_bytes(value: object) -> int:
+    """The size of all texts in a value, which is nearly all that it takes; a character counts as one byte."""
+    total, left = 0, [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str | bytes):
+            total += len(each)
+        elif isinstance(each, tuple | list | frozenset):
+            left.extend(each)
+        elif isinstance(each, dict | Mapping):
+            left.extend(each.values())
+        elif is_dataclass(each):
+            left.extend(getattr(each, name) for name in each.__dataclass_fields__)
+    return total
 
 
 class FoldSource(Protocol):

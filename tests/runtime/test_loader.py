@@ -17,7 +17,17 @@ from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.position import Position
-from orchestrator.runtime.loader import BEGINNING, BrokenLog, Cache, FoldSource, Loaded, LogEnd, folded, load
+from orchestrator.runtime.loader import (
+    BEGINNING,
+    BrokenLog,
+    Cache,
+    FoldSource,
+    Loaded,
+    LogEnd,
+    folded,
+    load,
+    text_bytes,
+)
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")
 CLAIM = Claim(SESSION, TreeId(SESSION), "w", "c", 1, "default")
@@ -111,6 +121,28 @@ async def test_state_ahead_of_the_log_is_left_alone() -> None:
     cache.keep(SESSION, await log.load(cache))
     log.entries.pop()
     assert (await log.load(cache)).position.seq == 2
+
+
+async def test_worker_keeps_no_more_bytes_of_conversations_than_it_may() -> None:
+    known, cache = await Log("x" * 400).load(Cache()), Cache(most_bytes=2500)
+    weight = text_bytes(known)
+    assert 800 <= weight <= 1200, "the text in the conversation, and in the entry that its file lacks"
+    first, second, third = (cast(SessionId, name) for name in ("first", "second", "third"))
+    for session in (first, second, second, third):
+        cache.keep(session, known)
+    assert [cache.take(session) is known for session in (first, second, third)] == [False, True, True]
+    for session in (first, second):
+        cache.keep(session, known)
+    assert cache.take(first) is known, "what was taken counts no more"
+    cache.keep(first, await Log("x" * 2500).load(Cache()))
+    assert cache.take(first) is None, "nor is one kept that is larger than all may be"
+
+
+async def test_worker_keeps_a_bounded_number_of_sessions() -> None:
+    known, cache = await Log("x").load(Cache()), Cache(size=1)
+    for name in ("first", "second"):
+        cache.keep(cast(SessionId, name), known)
+    assert [cache.take(cast(SessionId, name)) is known for name in ("first", "second")] == [False, True]
 
 
 async def test_fold_starts_at_the_beginning_when_nothing_is_known() -> None:
