@@ -25,6 +25,7 @@ from orchestrator.rollouts.segments import (
     encode_entries,
     last_of,
     pack,
+    require_readable,
     segment_of,
     unpack,
 )
@@ -47,6 +48,8 @@ class Archive:
     def __init__(self, objects: Objects, secret: bytes = b"") -> None:
         self._objects = objects
         self._secret = secret
+        self._packing = asyncio.Lock()
+        """One segment of a process is packed at a time: it is in memory three times over meanwhile."""
 
     @classmethod
     def at(cls, url: str, secret: bytes = b"") -> Archive:
@@ -62,16 +65,18 @@ class Archive:
         Writing the same entries again is harmless. Raises `BrokenArchive`, and stores nothing,
         if the entries do not follow from each other: what is wrong in Redis must stay visible there.
         """
-        return await asyncio.to_thread(self._write_segment, f"{tree}/{session}", before, entries)
+        async with self._packing:
+            segment, packed = await asyncio.to_thread(self._packed, f"{tree}/{session}", before, entries)
+        await asyncio.to_thread(self._objects.put, segment.name, packed)
+        return segment
 
-    def _write_segment(self, folder: str, before: bytes, entries: Sequence[StoredEntry]) -> Segment:
+    def _packed(self, folder: str, before: bytes, entries: Sequence[StoredEntry]) -> tuple[Segment, bytes]:
         plain = encode_entries(entries)
         segment, packed = segment_of(folder, before, entries, plain), pack(plain)
+        del plain
         # Read back before it is trusted: the original is trimmed on the strength of this copy.
-        if decode_segment(segment, packed, self._secret) != tuple(entries):
-            raise BrokenArchive(f"{segment.name} would not be read as it was written")
-        self._objects.put(segment.name, packed)
-        return segment
+        require_readable(segment, packed, entries, self._secret)
+        return segment, packed
 
     async def read_segment(self, segment: Segment) -> tuple[StoredEntry, ...]:
         """The entries of one segment, checked against its hash and the chain."""

@@ -15,7 +15,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from io import BytesIO
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import orjson
@@ -150,22 +151,38 @@ def unpack(name: str, packed: bytes) -> bytes:
 
 def decode_segment(segment: Segment, packed: bytes, secret: bytes) -> tuple[StoredEntry, ...]:
     """The entries of a segment, proved against the manifest and the chain; raises `BrokenArchive`."""
+    entries = tuple(_entries(segment, _sealed(segment, packed)))
+    _require_whole(segment, entries, secret)
+    return entries
+
+
+def require_readable(segment: Segment, packed: bytes, entries: Sequence[StoredEntry], secret: bytes) -> None:
+    """Raises `BrokenArchive` unless the packed segment holds these entries; reads one at a time."""
+    _require_whole(segment, entries, secret)
+    found = _entries(segment, _sealed(segment, packed))
+    if any(read != entry for read, entry in zip_longest(found, entries)):
+        raise BrokenArchive(f"{segment.name} would not be read as it was written")
+
+
+def _sealed(segment: Segment, packed: bytes) -> bytes:
     plain = unpack(segment.name, packed)
     if hashlib.sha256(plain).hexdigest() != segment.sha256:
         raise BrokenArchive(f"archive object {segment.name} is not what was sealed: its hash differs")
-    entries = tuple(_entries(segment, plain))
+    return plain
+
+
+def _require_whole(segment: Segment, entries: Sequence[StoredEntry], secret: bytes) -> None:
     broken = first_broken(links_of(entries), bytes.fromhex(segment.before), secret)
     if broken is not None:
         raise BrokenArchive(f"archive object {segment.name}: entry {broken.seq}: {broken.reason}")
     numbered = bool(entries) and (entries[0].seq, entries[-1].seq) == (segment.first, segment.last)
     if not numbered or entries[-1].chain.hex() != segment.after:
         raise BrokenArchive(f"archive object {segment.name} does not hold {segment.first}-{segment.last}")
-    return entries
 
 
 def _entries(segment: Segment, plain: bytes) -> Iterator[StoredEntry]:
     try:
-        yield from (_entry(line) for line in plain.split(b"\n") if line)
+        yield from (_entry(line) for line in BytesIO(plain) if line != b"\n")
     except (ValueError, KeyError) as error:
         raise BrokenArchive(f"archive object {segment.name} has a line that is no entry: {error}") from error
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import secrets
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +62,21 @@ async def test_segment_is_named_after_its_entries_and_the_chain(archive: Archive
     (segment,) = (await _written(archive, entries)).segments
     assert segment.name == f"tree/session/1-3-{entries[-1].chain[:4].hex()}.jsonl.zst"
     assert [path.name for path in (tmp_path / "tree" / "session").iterdir()] == [Path(segment.name).name]
+
+
+async def test_segments_that_are_written_at_once_do_not_take_memory_at_once(archive: Archive) -> None:
+    entries = chained([b'{"n":"' + secrets.token_hex(32_000).encode() + b'"}' for _ in range(64)])
+    size = sum(len(entry.payload) for entry in entries)
+    tracemalloc.start()
+    try:
+        written = (
+            archive.write_segment(TREE, SessionId(f"{SESSION}{n}"), GENESIS, entries) for n in range(6)
+        )
+        await asyncio.gather(*written)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * size, "each alone takes its text, what that is packed to, and what it is read back to"
 
 
 async def test_stretch_of_a_sealed_log_is_read_without_the_segments_around_it(
