@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test cover demo bench crash machines sim mutation clean
+.PHONY: setup check test cover demo bench crash machines growth sim mutation clean
 
 # What `dendro` needs; a package's modules are compiled when they are first imported.
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
@@ -65,6 +65,9 @@ crash: setup
 
 machines: setup
 	DENDRO_MACHINES=all $(BIN)/pytest -n 0 tests/machines
+
+growth: setup
+	DENDRO_GROWTH_TREES=500 $(BIN)/pytest -n 0 tests/workers/test_growth.py -k leave_nothing
 
 sim: setup
 	$(BIN)/python -m sim

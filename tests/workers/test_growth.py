@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -31,7 +32,8 @@ from workers.upkeep_sealing import Moved, Mover
 
 pytestmark = pytest.mark.realredis
 
-TREES, AGENTS = 500, 9
+TREES, AGENTS = int(os.environ.get("DENDRO_GROWTH_TREES", "40")), 9
+"""`make growth` closes 500 trees."""
 AT_ONCE = 20
 
 
