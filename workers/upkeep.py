@@ -20,7 +20,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,12 +42,12 @@ from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.reaper import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
-from orchestrator.wiring.deployment import chain_key, deployment, redis_url, worker_name
+from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.workspaces.packs import Packs
-from workers.upkeep_checks import Round, fire_timers, unattended, verify_some
+from workers.upkeep_checks import Round, concerns, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs, collect_unborn
 from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_resting import archive_tree, due_trees, enlist_trees
@@ -65,6 +65,11 @@ log = logging.getLogger("dendro.upkeep")
 
 DAY_MS = 86_400_000
 MAX_LISTED = 100_000
+"""Sessions, those that changed last, that every look reads: what is new has something to be sealed."""
+MAX_OLDER = 20_000
+"""Sessions of all others that a look reads, in turn: a million of them have been read within the hour."""
+PAGE = 500
+"""Sessions whose hashes are in memory at once."""
 MAX_JOBS = 4
 ALIVE_S = 60
 JOB_TIMEOUT_S = 300
@@ -84,6 +89,7 @@ class Upkeep:
     verify_sessions: int
     reaping: Opening
     round: Round = field(default_factory=Round)
+    older: Round = field(default_factory=Round)
     enlisted: bool = False
     """Whether this process has looked for trees that an earlier version left out of what is looked at."""
     packs: Packs | None = None
@@ -95,11 +101,23 @@ class Upkeep:
     def storage(self) -> Storage:
         return self.mover.storage
 
-    async def heads(self) -> tuple[SessionHead, ...]:
-        heads = await self.storage.broker.sessions(MAX_LISTED)
-        if len(heads) == MAX_LISTED:
-            log.warning("more than %d sessions: those that changed longest ago are not sealed", MAX_LISTED)
-        return heads
+    async def heads(self) -> AsyncIterator[tuple[SessionHead, ...]]:
+        """The sessions that changed last, and behind them, if there are more, the next of a round of all."""
+        broker = self.storage.broker
+        each, more = -(-MAX_LISTED // broker.config.shards), False
+        for shard in range(broker.config.shards):
+            for start in range(0, each, PAGE):
+                count = min(PAGE, each - start)
+                page = await broker.newest_of(shard, start, count)
+                yield await broker.heads(page)
+                if len(page) < count:
+                    break
+            else:
+                more = True
+        if more:
+            older = await self.older.take(broker, MAX_OLDER)
+            for start in range(0, len(older), PAGE):
+                yield await broker.heads(older[start : start + PAGE])
 
 
 def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
@@ -149,17 +167,20 @@ async def look(ctx: Context) -> None:
     upkeep, queue = _upkeep(ctx), ctx["redis"]
     broker = upkeep.storage.broker
     await _enlist_once(upkeep)
-    heads, now_ms = await upkeep.heads(), broker.now_ms()
+    now_ms = broker.now_ms()
     async for tree in due_trees(upkeep.mover, now_ms):
         await _defer(queue, broker.config.prefix, archive.__name__, tree)
-    for head in heads:
-        if due_to_seal(head, upkeep.mover.seal_after):
-            await _defer(queue, broker.config.prefix, seal.__name__, head.session)
-    if enlisted := await broker.enlist_missing(heads):
-        log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
-    if upkeep.webhook is not None:
-        upkeep.webhook.set_aside(heads, now_ms)
-    for complaint in unattended(heads, await broker.workers(), now_ms):
+    concerned: dict[SessionId, SessionHead] = {}
+    async for heads in upkeep.heads():
+        for head in heads:
+            if due_to_seal(head, upkeep.mover.seal_after):
+                await _defer(queue, broker.config.prefix, seal.__name__, head.session)
+        if enlisted := await broker.enlist_missing(heads):
+            log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
+        if upkeep.webhook is not None:
+            upkeep.webhook.set_aside(heads, now_ms)
+        concerned |= {head.session: head for head in heads if concerns(head)}
+    for complaint in unattended(list(concerned.values()), await broker.workers(), now_ms):
         log.warning("%s", complaint)
 
 
@@ -193,8 +214,7 @@ async def archive(ctx: Context, tree: str) -> str:
 async def verify(ctx: Context) -> int:
     """Verifies the chains of the next few sessions, and removes packs that no entry of theirs names."""
     upkeep = _upkeep(ctx)
-    sessions = [session async for page in upkeep.storage.broker.session_ids() for session in page]
-    taken = upkeep.round.take(sessions, upkeep.verify_sessions)
+    taken = await upkeep.round.take(upkeep.storage.broker, upkeep.verify_sessions)
     broken = await verify_some(upkeep.storage, taken)
     if upkeep.packs is not None:
         now_ms = upkeep.storage.broker.now_ms()
@@ -262,7 +282,7 @@ def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
 def upkeep_queue(redis: RedisSettings) -> ArqRedis:
     """The queue of one deployment. Its jobs are JSON: what is read from a queue must not be code."""
     return ArqRedis(
-        pool_or_conn=pool(redis, Era(), redis.command_timeout_s),
+        pool_or_conn=pool(redis, Era(), redis.command_timeout_s, client_name("upkeep")),
         job_serializer=_serialize,
         job_deserializer=orjson.loads,
         default_queue_name=f"{redis.prefix}upkeep",
@@ -323,7 +343,7 @@ async def _serve(upkeep: Upkeep, redis: RedisSettings) -> None:
 async def _run(settings: Settings, url: str, ready: Callable[[], None] | None) -> None:
     key = chain_key(settings)
     secret = key.secret if key else b""
-    async with deployment(settings, url) as opened:
+    async with deployment(settings, url, kind="upkeep") as opened:
         archived = Archive.at(settings.upkeep.archive_url, secret)
         storage = Storage(opened.broker, opened.blobs, archived, secret)
         upkeep = upkeep_of(settings, storage, url)

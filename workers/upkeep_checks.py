@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Fired, Heard, SessionHead
 from orchestrator.broker.worker_state import decoded
 from orchestrator.core.chain import BrokenLink
@@ -39,18 +40,36 @@ async def _verify(storage: Storage, session: SessionId) -> BrokenLink | None:
 
 
 class Round:
-    """Takes sessions in turn, so that every one is looked at before any is looked at again."""
+    """Takes all sessions in turn, shard by shard, in each those first that changed longest ago.
+
+    Only the sessions that are taken are read. One that changes goes to the end of its shard, so nothing
+    that is still to come is passed over; it may come once more in the same round.
+    """
 
     def __init__(self) -> None:
-        self._last = ""
+        self._shard = self._since_ms = self._seen_then = 0
 
-    def take(self, sessions: Sequence[SessionId], count: int) -> list[SessionId]:
-        """The next `count` of them by id, after the one that was taken last."""
-        ordered = sorted(sessions)
-        later = [session for session in ordered if session > self._last]
-        taken = [*later, *ordered[: len(ordered) - len(later)]][:count]
-        self._last = taken[-1] if taken else ""
+    async def take(self, reader: Reader, count: int) -> list[SessionId]:
+        """The next `count`; fewer at the end of a round, none only where there is none."""
+        taken: list[SessionId] = []
+        for _ in range(2 * reader.config.shards):
+            wanted = count - len(taken)
+            page = await reader.changed_since(self._shard, self._since_ms, wanted, self._seen_then)
+            taken += (session for session, _ in page)
+            self._note([at_ms for _, at_ms in page])
+            if len(page) == wanted:
+                break
+            self._shard, self._since_ms, self._seen_then = (self._shard + 1) % reader.config.shards, 0, 0
+            if self._shard == 0 and taken:
+                break
         return taken
+
+    def _note(self, times: Sequence[int]) -> None:
+        if not times:
+            return
+        last_ms = times[-1]
+        before = self._seen_then if last_ms == self._since_ms else 0
+        self._since_ms, self._seen_then = last_ms, before + times.count(last_ms)
 
 
 async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
@@ -75,6 +94,11 @@ async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
 async def fire_timers(broker: Broker) -> list[Fired]:
     """Fires what is due in every shard; workers do so too, every second, where one lives."""
     return [fired for shard in range(broker.config.shards) for fired in await broker.fire(shard)]
+
+
+def concerns(head: SessionHead) -> bool:
+    """Whether the session waits for a worker, is held by one, or was set aside."""
+    return head.holder is not None or head.quarantined or _waits(head)
 
 
 def unattended(heads: Sequence[SessionHead], workers: Sequence[Heard], now_ms: int) -> Iterator[str]:

@@ -160,9 +160,20 @@ class Reader:
         )
         return tuple(SessionId(member.decode()) for member, _ in newest[:limit])
 
-    async def changed_since(self, shard: int, since_ms: int, limit: int) -> tuple[tuple[SessionId, int], ...]:
-        """Sessions of a shard that changed at that time or later, with when, the first ones first."""
-        key, most = self.keys.sessions(shard), ("LIMIT", 0, limit)
+    async def newest_of(self, shard: int, start: int, count: int) -> list[SessionId]:
+        """Ids of a shard's sessions, newest first, from place `start` on."""
+        key, last = self.keys.sessions(shard), start + count - 1
+        found = await self._connection.command("ZREVRANGE", key, start, last)
+        return [SessionId(member.decode()) for member in found]
+
+    async def changed_since(
+        self, shard: int, since_ms: int, limit: int, start: int = 0
+    ) -> tuple[tuple[SessionId, int], ...]:
+        """Sessions of a shard that changed at that time or later, with when, the first ones first.
+
+        The first `start` of them are left out.
+        """
+        key, most = self.keys.sessions(shard), ("LIMIT", start, limit)
         found = await self._connection.command("ZRANGEBYSCORE", key, since_ms, "+inf", "WITHSCORES", *most)
         return tuple((SessionId(member.decode()), int(at)) for member, at in _scored(found))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
@@ -15,7 +16,8 @@ from orchestrator.core.blobs import externalise
 from orchestrator.core.commit_parts import Timer
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.storage import Storage
-from tests.workers.actors import NOON_MS, Author, head_of, is_told, some_entries
+from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, session_id, some_entries
+from workers.upkeep import Upkeep, look
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
 from workers.upkeep_sealing import Moved, Mover, seal_session
 
@@ -87,13 +89,50 @@ async def test_text_that_is_gone_is_reported(storage: Storage, connection: Conne
     assert (found.seq, digest[:16] in found.reason) == (1, True)
 
 
-def test_round_comes_to_every_session_before_it_comes_to_one_again() -> None:
-    sessions, seen, turn = [SessionId(name) for name in "dbaec"], [], Round()
+async def test_round_comes_to_every_session_before_it_comes_to_one_again(storage: Storage) -> None:
+    turn, broker = Round(), storage.broker
+    assert await turn.take(broker, 2) == []
+    born = [(await Author(storage, session_id(shard)).is_born()).session for shard in (3, 3, 3, 7, 15)]
+    seen = [session for _ in range(3) for session in await turn.take(broker, 2)]
+    assert sorted(seen) == sorted(born)
+    assert await turn.take(broker, 9) == seen
+
+
+async def test_round_passes_over_nothing_that_changed_at_one_moment_or_is_still_to_come(
+    storage: Storage,
+) -> None:
+    turn, broker, key = Round(), storage.broker, storage.broker.keys.sessions(3)
+    born = [(await Author(storage, session_id(3)).is_born()).session for _ in range(7)]
+    await broker.command("ZADD", key, *(word for session in born for word in (NOON_MS, session)))
+    seen = await turn.take(broker, 3)
+    await broker.command("ZADD", key, NOON_MS + 1, (set(born) - set(seen)).pop())
+    seen += [session for _ in range(2) for session in await turn.take(broker, 2)]
+    assert sorted(seen) == sorted(born)
+
+
+class _Queued:
+    """A queue that keeps the names of its jobs."""
+
+    def __init__(self) -> None:
+        self.jobs: set[tuple[str, str]] = set()
+
+    async def enqueue_job(self, name: str, subject: str, **_: Any) -> None:
+        self.jobs.add((name, subject))
+
+
+async def test_what_others_have_changed_after_is_sealed_too_in_its_turn(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in {"MAX_LISTED": 1, "MAX_OLDER": 2, "PAGE": 1}.items():
+        monkeypatch.setattr(f"workers.upkeep.{name}", most)
+    ripe = [await Author(storage, session_id(shard)).is_born() for shard in (3, 3, 3, 7, 7)]
+    for author in ripe:
+        await (await author.writes(some_entries(40))).snapshots()
+    queue = _Queued()
+    upkeep = Upkeep(mover_of(storage), None, 0, lambda: pytest.fail("nobody is to be reaped"))
     for _ in range(3):
-        seen += turn.take(sessions, 2)
-    assert seen[:5] == sorted(sessions)
-    assert seen[5] == "a"
-    assert turn.take([], 2) == []
+        await look({"redis": queue, "upkeep": upkeep})
+    assert queue.jobs == {("seal", str(author.session)) for author in ripe}
 
 
 async def test_timers_fire_without_any_worker(storage: Storage) -> None:
