@@ -194,6 +194,7 @@ EFFECTS: Mapping[str, Effect] = {
     # Logs
     "rollout_deltas": Effect("true", lambda s: at_work.becomes_of(s, SAID), "Note"),
     "log.snapshot_every": Effect("16", lambda s: at_work.snapshot_is_due(s, 20), True),
+    "log.file_days": Effect("2", lambda s: wired.deleted_files(s).keep_ms, 172_800_000),
     # Upkeep
     "upkeep.url": Effect('"redis://two"', lambda s: queue_server(s, at_work.URL).url, "redis://two"),
     "upkeep.archive_url": Effect(

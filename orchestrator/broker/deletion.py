@@ -69,6 +69,18 @@ class Deletion(Reader):
         listed = _Listed(session, head.pool, epoch)
         await self._delete(_Order(head.tree, (listed,), owed, whole=str(head.tree) == str(session)))
 
+    async def deleted(
+        self, shard: int, since_ms: int, until_ms: int, limit: int, start: int = 0
+    ) -> tuple[tuple[SessionId, int], ...]:
+        """Sessions of a shard that were deleted then, and when, the first ones first, but for `start`.
+
+        What was deleted 30 days ago is not known any more.
+        """
+        bounds = (since_ms, until_ms, "WITHSCORES", "LIMIT", start, limit)
+        found = await self._connection.command("ZRANGEBYSCORE", self.keys.deleted(shard), *bounds)
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return tuple((SessionId(session.decode()), int(float(at))) for session, at in pairs)
+
     async def _delete(self, order: _Order) -> None:
         while True:
             if order.whole:
@@ -107,6 +119,7 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
     names = [keys.sessions(shard), keys.timers(shard), keys.approvals(shard)]
     names += [keys.agents(tree), keys.blobs(tree), keys.tree(tree), keys.secrets(tree)]
     names += [keys.index(shard), keys.asked(shard), keys.to_archive(shard), keys.to_delete(shard)]
+    names.append(keys.deleted(shard))
     for pool in pools:
         names += [keys.due(shard, pool), keys.leases(shard, pool)]
     for listed in order.listed:

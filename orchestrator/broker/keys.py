@@ -38,6 +38,7 @@ a tree live in one slot and a script may touch them together.
     {s}:to_archive          zset    create commit restore        upkeep            trees with logs in Redis
                                     enlist; look_again
     {s}:to_delete           zset    commit enlist; look_again    upkeep            closed trees
+    {s}:deleted             zset    delete                       workers' files    30 days
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
@@ -191,6 +192,10 @@ class Keys:
     def to_delete(self, shard: int) -> str:
         """Trees whose root was closed, by the time since which they may rest."""
         return self.of_shard(shard, "to_delete")
+
+    def deleted(self, shard: int) -> str:
+        """Sessions that were deleted, by when: machines remove their files."""
+        return self.of_shard(shard, "deleted")
 
     def unborn(self, shard: int) -> str:
         """The root sessions that packs are stored for and that are not created yet."""

@@ -1,4 +1,4 @@
-"""Deletion of a whole tree wherever its parts are: from Redis at one moment, then from the archive.
+"""Deletion of a whole tree wherever its parts are: from Redis at one moment, then from archive and disks.
 
 Redis first, because only there can be said that nobody holds a session. A note in the archive, made before,
 leads upkeep to what a process that died half-way left behind there.
@@ -6,11 +6,32 @@ leads upkeep to what a process that died half-way left behind there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import fcntl
+import logging
+import os
+import stat
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import BinaryIO
 
-from orchestrator.broker.errors import SessionHeld
+from orchestrator.broker.deletion import Deletion
+from orchestrator.broker.errors import BrokerError, SessionHeld
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.counts import counted
+from orchestrator.core.ids import SessionId, created_ms
+from orchestrator.rollouts.rollout_file import NOTHING, last_noted
 from orchestrator.rollouts.storage import Storage
+
+log = logging.getLogger("dendro.worker")
+
+LOOK_S = 60.0
+AT_ONCE = 200
+"""Deleted sessions of a shard whose files one look removes."""
+_OURS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 async def delete_everywhere(storage: Storage, members: Sequence[SessionHead], *, owed: bool = False) -> None:
@@ -27,3 +48,105 @@ async def delete_everywhere(storage: Storage, members: Sequence[SessionHead], *,
         await storage.archive.spare(tree)
         raise
     await storage.archive.delete_tree(tree)
+
+
+# ── rollout files ─────────────────────────────────────────────────────────────────────────────
+
+
+class DeletedFiles:
+    """The rollout files of one machine whose sessions were deleted, here or elsewhere.
+
+    Redis says which sessions were deleted, so that one that it has only lost keeps its file: that may be the
+    last copy. A session's id says on which day it was made, and so in which folder its file is.
+    """
+
+    def __init__(self, folder: Path, keep_ms: int = 0) -> None:
+        self.folder = folder
+        self.keep_ms = keep_ms
+        self._seen: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        """The last time of which a shard's deletions were looked at, and how many of them were.
+
+        A whole tree has one time. A process that starts looks at all again.
+        """
+
+    async def remove_some(self, broker: Deletion) -> int:
+        """Removes files of the next sessions whose time is over; answers how many."""
+        removed, until_ms = 0, await broker.server_ms() - self.keep_ms
+        for shard in range(broker.config.shards):
+            since_ms, seen_then = self._seen[shard]
+            page = await broker.deleted(shard, since_ms, until_ms, AT_ONCE, seen_then)
+            # An import may have made a session of that id again.
+            living = {head.session for head in await broker.heads([session for session, _ in page])}
+            gone = [session for session, _ in page if session not in living]
+            removed += await asyncio.to_thread(_remove, self.folder, gone) if gone else 0
+            if page:
+                last_ms = page[-1][1]
+                then = sum(at_ms == last_ms for _, at_ms in page)
+                self._seen[shard] = (last_ms, then + (seen_then if last_ms == since_ms else 0))
+        return removed
+
+
+def _remove(folder: Path, sessions: Iterable[SessionId]) -> int:
+    names: dict[Path, list[str]] = {}
+    return sum(_removed(path) for session in sessions for path in _files_of(folder, session, names))
+
+
+def _files_of(folder: Path, session: SessionId, names: dict[Path, list[str]]) -> Iterator[Path]:
+    """A session's files; `names` keeps what was read of folders."""
+    made = datetime.fromtimestamp(created_ms(session) / 1000)
+    # Days are local: the machine may have been in another time zone.
+    for day in (made - timedelta(days=1), made, made + timedelta(days=1)):
+        place = folder / f"{day:%Y}" / f"{day:%m}" / f"{day:%d}"
+        if place not in names:
+            with suppress(OSError):
+                names[place] = [path.name for path in place.iterdir()]
+        ending = f"-{session}.jsonl"
+        found = (name for name in names.get(place, ()) if name.endswith(ending))
+        yield from (place / name for name in found if name.startswith("rollout-"))
+
+
+def _removed(path: Path) -> bool:
+    try:
+        with os.fdopen(os.open(path, _OURS), "rb") as file:
+            if not _is_copy(file):
+                log.warning("%s stays: it is no copy of its session, which was deleted", path)
+                return False
+            # Whoever writes to it now is not done with its session yet.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError | BlockingIOError):
+            log.warning("%s stays, though its session was deleted: %s", path, error)
+        return False
+    with suppress(OSError):
+        path.parent.rmdir()
+    return True
+
+
+def _is_copy(file: BinaryIO) -> bool:
+    """Whether Dendro wrote the file: its end has a place in a chain, or it has nothing in it yet."""
+    found = os.fstat(file.fileno())
+    ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+    return ours and (found.st_size == 0 or last_noted(file) != NOTHING)
+
+
+@asynccontextmanager
+async def removing(files: DeletedFiles, broker: Deletion) -> AsyncIterator[None]:
+    """Removes files of deleted sessions at regular times for as long as the context is open."""
+
+    async def regularly() -> None:
+        while True:
+            try:
+                if removed := await files.remove_some(broker):
+                    log.info("removed %s of deleted sessions", counted(removed, "rollout file"))
+            except (BrokerError, OSError) as error:
+                log.warning("rollout files of deleted sessions were not looked for: %s", error)
+            await asyncio.sleep(LOOK_S)
+
+    task = asyncio.create_task(regularly(), name="worker:files")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -149,6 +149,11 @@ class LogSettings(Table):
     snapshot_every: int = setting(256, "log.snapshot_every", at_least=16)
     """Entries after a snapshot that call for the next one: what a takeover has to fold at most."""
 
+    file_days: float = setting(0.0, "log.file_days", at_least=0)
+    """Days for which a rollout file below a worker's home folder stays there when its session was deleted, by
+    `upkeep.retention_days` or `dendro rm` on any machine. From 30 on it stays for ever: for so long Redis
+    knows what was deleted. Files of sessions that were not deleted are never removed."""
+
 
 class UpkeepSettings(Table):
     """Upkeep: sealing, archiving, retention. Losing it for an hour loses only tidiness."""

@@ -19,6 +19,7 @@ from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.settings import Rules
 from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.deletion import DeletedFiles, removing
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.calls import ToolCalls
@@ -56,7 +57,7 @@ from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.observed import observed
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.portable import host_folders, machine_config, machine_folders
-from orchestrator.wiring.sessions import VERSION, guide
+from orchestrator.wiring.sessions import SESSIONS, VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
 from orchestrator.workspaces.copies import boot_id
 from orchestrator.workspaces.host import MachineHostFolders
@@ -91,6 +92,11 @@ def archive(settings: Settings) -> Archive:
     return Archive.at(settings.upkeep.archive_url, _secret(settings))
 
 
+def deleted_files(settings: Settings) -> DeletedFiles:
+    """The rollout files below the home folder whose sessions were deleted."""
+    return DeletedFiles(settings.home / SESSIONS, int(settings.log.file_days * 86_400_000))
+
+
 def _secret(settings: Settings) -> bytes:
     key = chain_key(settings)
     return key.secret if key else b""
@@ -123,6 +129,7 @@ async def running_worker(
             deployment(settings, url, outage, kind="worker") as opened,
             mcp_toolbox(settings, supervisor, tools) as mcp,
             sweeping(machine_config(settings, tools.support), boot_id()),
+            removing(deleted_files(settings), opened.broker),
         ):
             toolbox = Toolbox(own, mcp, tools.rules, SetupRunner(tools, supervisor))
             folders = machine_folders(settings, tools.support)

@@ -43,6 +43,7 @@ ZSETS = frozenset(
         b"unborn",
         b"to_archive",
         b"to_delete",
+        b"deleted",
     )
 )
 STREAMS = frozenset((b"jobs_ready", b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"history"))

@@ -7,6 +7,8 @@ from sim.reference.lists import is_told_of_request, may_rest
 from sim.reference.sessions import Keys, Reply, fenced, holds, unstored
 from sim.reference.sight import Sight
 
+DELETED_KEPT_MS = 30 * 86_400_000
+
 
 def seal(sight: Sight, keys: Keys, given: Given) -> Reply:
     who, seq, manifest = given.words(3), given.number(), given.word()
@@ -62,7 +64,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
     pools = [row[0] for row in given.rows(1)]
     listed, blobs = given.rows(4), given.number()
-    first, of_pools = 11 + 2 * len(pools), keys[11 : 11 + 2 * len(pools)]
+    first, of_pools = 12 + 2 * len(pools), keys[12 : 12 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
         session = sight.hash(keys[first + 8 * at])
@@ -104,6 +106,10 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
         resting.pop(tree, None)
     for key in (*(keys[3:7] if whole else ()), *keys[first:]):
         sight.delete(key)
+    deleted = sight.zset(keys[11])
+    deleted |= dict.fromkeys(names, sight.now)
+    for old in sorted((at, name) for name, at in deleted.items() if at <= sight.now - DELETED_KEPT_MS)[:1000]:
+        del deleted[old[1]]
     return [b"OK", sight.now]
 
 

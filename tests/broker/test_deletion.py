@@ -18,6 +18,7 @@ from tests.broker.actors import Backend, RecordingConnection, everything, sessio
 from tests.broker.families import Agent, root_of
 
 IN_HAND = {"timers_set": (Timer("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
+SHARED = (b":ready:", b":clock:", b":asked", b":deleted")
 
 
 async def _family(broker: Broker) -> list[Agent]:
@@ -79,8 +80,9 @@ async def test_deleted_tree_takes_all_of_its_own_and_nothing_of_another(backend:
             await Blobs(connection, broker.keys).put(family[0].tree, b"text %d" % number)
         await broker.delete_tree(await _seen(broker, family))
         left = await everything(backend.look())
-        # Notices of who is due, and the clock of their turns, are the pool's; those of requests the shard's.
-        shared = {key for key in left if any(part in key for part in (b":ready:", b":clock:", b":asked"))}
+        assert len(left) > len(before), "that they were deleted is known"
+        # Notices of who is due, and the clock of their turns, are the pool's; others are the shard's.
+        shared = {key for key in left if any(part in key for part in SHARED)}
         assert {k: v for k, v in left.items() if k not in shared} == {
             k: v for k, v in before.items() if k not in shared
         }

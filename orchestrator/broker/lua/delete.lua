@@ -22,11 +22,12 @@
 --
 -- KEYS  1 sessions zset   2 timers zset   3 approvals hash   4 agents hash   5 blobs set   6 tree stream
 --       7 secrets hash   8 index zset    9 asked stream
---      10 to_archive zset   11 to_delete zset
---      12… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
+--      10 to_archive zset   11 to_delete zset   12 deleted zset: the sessions that went, with the time, for KEPT_MS
+--      13… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
 --          which are deleted whatever they are, then each blob
 
-local next_key = 12
+local KEPT_MS = 2592000000
+local next_key = 13
 for i, name in ipairs(pools) do
   pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
@@ -42,7 +43,7 @@ if #KEYS ~= next_key - 1 + blobs then error('MISCALL there are ' .. #KEYS .. ' k
 local function any_misfit()
   local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'hash')
     or misfit(KEYS[4], 'hash') or misfit(KEYS[5], 'set') or misfit(KEYS[8], 'zset') or misfit(KEYS[9], 'stream')
-    or misfit(KEYS[10], 'zset') or misfit(KEYS[11], 'zset')
+    or misfit(KEYS[10], 'zset') or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'zset')
   if bad then return bad end
   for _, pool in ipairs(pools) do
     bad = misfit(pool.due, 'zset') or misfit(pool.leases, 'zset')
@@ -102,4 +103,11 @@ if whole then
   redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 end
 for i = next_key, #KEYS do redis.call('DEL', KEYS[i]) end
-return {'OK', now_ms()}
+
+-- 4. Machines with files of the sessions are told. A full server takes these writes behind those that free memory.
+local now = now_ms()
+for _, row in ipairs(sessions) do redis.call('ZADD', KEYS[12], text(now), row.session) end
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', text(now - KEPT_MS), 'LIMIT', 0, 1000)) do
+  redis.call('ZREM', KEYS[12], old)
+end
+return {'OK', now}
