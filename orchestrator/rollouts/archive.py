@@ -49,7 +49,7 @@ class Archive:
         self._objects = objects
         self._secret = secret
         self._packing = asyncio.Lock()
-        """One segment of a process is packed at a time: it is in memory three times over meanwhile."""
+        """Held while a segment is packed, which has it in memory three times over: one at a time."""
 
     @classmethod
     def at(cls, url: str, secret: bytes = b"") -> Archive:
