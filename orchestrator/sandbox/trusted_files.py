@@ -135,6 +135,11 @@ def named_environment(argv: Sequence[str], search_path: str, work: Iterable[Path
     return {"PATH": ":".join(named_folders(search_path, work)), **safe}
 
 
+def own_environment(argv: Sequence[str], search_path: str, work: Iterable[Path] = ()) -> dict[str, str]:
+    """The variables of this process, for such a program; those of `named_environment` go before."""
+    return {**os.environ, **named_environment(argv, search_path, work)}
+
+
 def _imports_from_its_folder(argv: Sequence[str]) -> bool:
     """Whether it is a Python with `-m` or `-c`: those import first from the folder in which they start.
 

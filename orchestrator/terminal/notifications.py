@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.sandbox.trusted_files import find_named_program, named_environment, not_found
+from orchestrator.sandbox.trusted_files import find_named_program, not_found, own_environment
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
@@ -107,7 +107,7 @@ class Notifications:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
-                env={**os.environ, **named_environment(self.settings.notify, path, work)},
+                env=own_environment(self.settings.notify, path, work),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

@@ -373,6 +373,7 @@ READ = {
     "orchestrator/instructions/skills.py": 1,
     "orchestrator/model/credentials.py": 1,
     "orchestrator/private_files.py": 4,
+    "orchestrator/rollouts/deletion.py": 1,
     "orchestrator/rollouts/objects.py": 3,
     "orchestrator/rollouts/replay.py": 1,
     "orchestrator/rollouts/verify.py": 1,
