@@ -202,7 +202,8 @@ class Watch(Rest, Branches, TreeLogs):
         if name == "commit" and self.sessions[session].seq != seq:
             self.archive_moves.grew(session)
         if name in MOVES:
-            for other in touched:
+            # `archive` only reads the root of its session's tree.
+            for other in touched if name == "delete" else (session,):
                 self.archive_moves.moved(name, other)
         if name == "commit":
             self.shown.asked(session, self.sessions[session])
