@@ -124,6 +124,16 @@ DEFECTS = (
         "archives",
     ),
     Mutant(
+        "deletion that no machine hears of",
+        "`delete` does not note which sessions went, so that their files stay on disks for ever",
+        lua(
+            "delete",
+            "for _, row in ipairs(sessions) do redis.call('ZADD', KEYS[12], text(now), row.session) end\n",
+            "",
+        ),
+        "archives",
+    ),
+    Mutant(
         "workers reap nobody",
         "a worker leaves cancelled agents of other pools to their own workers, who are gone",
         swapped(reaper.Reaper, "poll", lambda real: lambda self: _nothing()),
