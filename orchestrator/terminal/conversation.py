@@ -170,6 +170,8 @@ class Conversation:
     """The number of times that the person has asked for the end of the turn here."""
     _failed: bool = False
     _holder: str = ""
+    _worker: Companion | None = None
+    """The worker that we brought along."""
     _told_silence: bool = False
     _echo: Echo = field(default_factory=Echo)
 
@@ -213,6 +215,7 @@ class Conversation:
 
     async def _run(self, cursor: EqCursor, worker: Companion | None) -> ExitCode:
         self._start(self._follow(cursor))
+        self._worker = worker
         if worker is not None:
             self._start(self._watch(worker))
         try:
@@ -378,13 +381,26 @@ class Conversation:
     async def _asked(self, request: Mapping[str, Any]) -> ExitCode | None:
         """Puts the oldest open request to the person, or leaves it to whoever comes later."""
         self.seat.view.ask(request)
+        if not self.seat.interactive and is_elicitation(request):
+            self.seat.view.note(f"waiting for an answer; {await self._who_keeps_its_call()}")
+            return ExitCode.WAITING
         if not self.seat.interactive:
             await self._parked()
-            what = "an answer" if is_question(request) or is_elicitation(request) else "an approval"
+            what = "an answer" if is_question(request) else "an approval"
             self.seat.view.note(f"waiting for {what}; {self.seat.how_to_go_on}")
             return ExitCode.WAITING
         self._put_question(request)
         return None
+
+    async def _who_keeps_its_call(self) -> str:
+        """Says what becomes of a server's question when this command leaves: its call needs its worker."""
+        if self._worker is None:
+            return f"dendro approvals lists what is asked; {self.seat.how_to_go_on}"
+        return (
+            "the call that asks ends with the worker of this command, and is in doubt then: answer at a "
+            "terminal, or let `dendro worker` work, and use `dendro run --no-worker`; "
+            f"{self.seat.how_to_go_on}"
+        )
 
     def _leave_question(self) -> None:
         """Ends the question's line, so that the next output is shown below the question, not behind it."""

@@ -115,7 +115,7 @@ def test_plan_is_approved_by_its_call_and_by_no_pattern() -> None:
 def test_plan_without_a_terminal_parks_and_is_approved_from_the_command_line(machine: Machine) -> None:
     with machine.model(PROPOSED) as user:
         parked = user.run("run", "--plan", "add a login", *NEVER)
-        assert parked.returncode == 3
+        assert (parked.returncode, "waiting for an approval; go on with: " in parked.stderr) == (3, True)
         (session,) = user.session_ids()
         assert user.sessions()[0]["status"] == "awaiting_answer"
         listed = user.run("approvals").stdout

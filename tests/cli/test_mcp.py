@@ -307,6 +307,36 @@ def test_a_person_at_a_terminal_answers_a_server(machine: Machine) -> None:
         assert person.exit_code() == 0
 
 
+def test_server_that_asks_a_command_in_a_pipe_is_told_that_its_call_ends_with_the_command(
+    machine: Machine,
+) -> None:
+    asking(machine)
+    with machine.model(calls("mcp__asking__permit"), says("I shall check.")) as user:
+        left = user.run("run", "go")
+        assert left.returncode == 3, left.stdout + left.stderr
+        assert "waiting for an answer; the call that asks ends with the worker of this command" in left.stderr
+        (session,) = user.session_ids()
+        assert f"go on with: dendro run --resume {session}" in left.stderr
+        done = user.run("run", "--resume", session)
+        assert (done.returncode, "I shall check." in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_server_that_asks_a_command_in_a_pipe_is_answered_where_another_worker_has_the_call(
+    machine: Machine,
+) -> None:
+    asking(machine)
+    with machine.model(calls("mcp__asking__permit"), says("It said so.")) as user, worker(user):
+        left = user.run("run", "--no-worker", "go")
+        assert left.returncode == 3, left.stdout + left.stderr
+        assert "waiting for an answer; dendro approvals lists what is asked; go on with: " in left.stderr
+        (session,) = user.session_ids()
+        assert user.sessions()[0]["status"] == "awaiting_answer"
+        assert "asking: May I?: accepted" in user.run("approvals", session, "--allow", "0:c1-q1").stdout
+        with user.terminal("attach", session) as person:
+            person.wait_for("It said so.")
+    assert '"accept"' in user.run("logs", session, "--json").stdout.replace("\\", "")
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [

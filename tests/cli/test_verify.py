@@ -359,6 +359,28 @@ def test_person_reads_what_holds_what_does_not_and_what_cannot_be_shown(
         assert machine.run(*words).returncode == 2
 
 
+@real
+def test_log_whose_key_is_not_configured_ends_with_2_and_with_it_with_0_or_1(
+    machine: Machine, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    kept = Kept.of("keyed")
+    asking, told = kept.made("asking"), "cannot be checked here"
+    file = kept.file(f"{kept.made('talk')}.full.jsonl", tmp_path)
+    with redis_server.client() as redis:
+        kept.put_into(redis)
+        for words in ((asking,), (str(file),), (asking, "--tree")):
+            shown = machine.run("verify", *words)
+            assert (shown.returncode, shown.stderr) == (2, ""), shown.stdout
+            assert told in shown.stdout, words
+            assert "follow from each other" not in shown.stdout, words
+        there = machine.under(**kept.environ)
+        assert there.run("verify", asking).returncode == 0
+        redis.hset(KEYS.session(asking), "pool", "elsewhere")
+        changed = there.run("verify", asking)
+        assert (changed.returncode, "it says pool" in changed.stdout) == (1, True), changed.stdout
+        assert machine.run("verify", asking).returncode == 2, "nothing can be said of it without the key"
+
+
 # ── any single edit ───────────────────────────────────────────────────────────────────────────
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -168,6 +169,7 @@ def test_requests_of_a_tree_outlive_the_gateway_and_are_answered_by_either_clien
             one.send(id=call["id"], result={"decision": "accept"})
             one.until(lambda message: message.get("method") == KINDS["elicitation"][0])
             before, threads = one.asked(len(KINDS)), one.nicknames()
+            assert says_the_reach(before[threads["elicitation"]]["params"]["message"], user)
             first.send_signal(signal.SIGKILL)
             first.wait()
         with gateway(user, address), client(address) as one, client(address) as two:
@@ -213,3 +215,56 @@ def test_without_a_terminal_a_command_leaves_a_session_that_waits_for_a_program_
             left = user.run("run", "--resume", root)
     assert left.returncode == 3, left.stdout + left.stderr
     assert "waiting for an answer, or the program that brings a tool; dendro approvals lists" in left.stderr
+
+
+def says_the_reach(text: str, user: Machine) -> bool:
+    """Whether a server's question begins with where the server works, in Dendro's words."""
+    where = f"OUTSIDE THE SANDBOX, in {user.folder} on {socket.gethostname()}"
+    return text.startswith(f"{where}, the MCP server asking works: an answer goes to it")
+
+
+def listened(one: Client, root: str) -> Message:
+    """The event of a server's question, as a listener of version 1 at the root is told it."""
+    one.call(1, "addConversationListener", conversationId=root)
+    told = one.until(lambda message: message.get("method") == "codex/event/elicitation_request")
+    event: Message = told["params"]["msg"]
+    return event
+
+
+def attached(address: str, root: str) -> Message:
+    """The same, as a client of the SQ/EQ is told it that attaches to the root."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    first = {"id": "1", "op": {"type": "configure_session", "session_id": root}}
+    with socket.create_connection((host, int(port)), PATIENCE_S) as wire:
+        wire.sendall(json.dumps(first).encode() + b"\n")
+        with wire.makefile("rb") as lines:
+            told = (json.loads(line)["msg"] for line in lines)
+            return next(msg for msg in told if msg["type"] == "elicitation_request")
+
+
+def test_servers_question_to_an_agent_says_at_each_door_where_the_server_works(machine: Machine) -> None:
+    home = Path(machine.environ["DENDRO_HOME"])
+    home.mkdir()
+    server = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-I', str(ASKING_SERVER)])}\n"
+    (home / "dendro.toml").write_text(f"[mcp_servers.asking]\n{server}")
+    spawn = {"call": "subagent_spawn", "args": {"label": "scout", "prompt": "scout"}}
+    wait = {"call": "subagent_await", "args": {"agent_ids": [1]}}
+    steps = [{"items": [spawn]}, {"items": [wait]}, {"items": [{"text": "Done."}]}]
+    scout = [{"items": [CALLS["elicitation"]]}, {"items": [{"text": "scout done."}]}]
+    play = {"steps": steps, "agents": [{"label": "scout", "steps": scout}], "after_end": "repeat_last"}
+    with machine.playing(json.dumps(play)) as user, ExitStack() as stack:
+        worker = stack.enter_context(Started(dendro("worker"), cwd=user.folder, env=user.environ))
+        stack.callback(worker.terminate)
+        _, address = stack.enter_context(gateway(user, "ws://127.0.0.1:0"))
+        _, lines = stack.enter_context(gateway(user, "tcp://127.0.0.1:0"))
+        one, two = stack.enter_context(client(address)), stack.enter_context(client(address))
+        root = one.call(1, "thread/start", approvalPolicy="never")["thread"]["id"]
+        one.call(2, "turn/start", threadId=root, input=[{"type": "text", "text": "go"}])
+        asked = one.until(lambda message: message.get("method") == KINDS["elicitation"][0])
+        assert asked["params"]["threadId"] != root
+        assert says_the_reach(asked["params"]["message"], user), asked
+        for event in (listened(two, root), attached(lines, root)):
+            assert says_the_reach(event["reach"]["text"], user), event
+            assert (event["agent_id"], event["reach"]["sandboxed"]) == (1, False)
+        one.send(id=asked["id"], result={"action": "decline"})
+        assert one.until(ended(root))["params"]["turn"]["status"] == "completed"
