@@ -63,7 +63,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
 
 def shown_anew(before: State, after: State) -> bool:
     """Whether lists are to show another summary of a session that does not rest."""
-    if before.name != after.name or title(before) != title(after):
+    if before.name != after.name or _titled_anew(before, after):
         return True
     if len(before.processes.living) != len(after.processes.living) and after.task is None:
         return True
@@ -71,6 +71,18 @@ def shown_anew(before: State, after: State) -> bool:
         return True
     # Behind its first turn there are the figures of the last one until it rests.
     return not before.bookmarks and before.tokens != after.tokens
+
+
+def _titled_anew(before: State, after: State) -> bool:
+    """Whether the first words are others. They stay while a conversation that has some only grows."""
+    if before.kept_user_texts is after.kept_user_texts:
+        if before.history is after.history:
+            return False
+        if len(after.history) > len(before.history) and next(iter(before.history), 0) is next(
+            iter(after.history)
+        ):
+            return not (known := title(before)) and known != title(after)
+    return title(before) != title(after)
 
 
 def _unspoken(state: State) -> bool:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, is_dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from operator import attrgetter
+from typing import Protocol, cast
 
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claimed, SessionHead, StoredEntry
@@ -64,10 +66,11 @@ class Cache:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._left: OrderedDict[SessionId, tuple[Loaded, int]] = OrderedDict()
+        self._weighed: OrderedDict[SessionId, tuple[int, int]] = OrderedDict()
 
     def keep(self, session: SessionId, left: Loaded) -> None:
         self.take(session)
-        weight = text_bytes(left)
+        weight = self._weight(session, left.position) + text_bytes(left.unexported)
         self._left[session] = (left, weight)
         self._bytes += weight
         while len(self._left) > self._size or self._bytes > self._most_bytes:
@@ -79,21 +82,52 @@ class Cache:
         self._bytes -= weight
         return left
 
+    def _weight(self, session: SessionId, position: Position) -> int:
+        """The texts of a state, weighed anew when its log has grown by a quarter: not at each turn's end."""
+        seq, weight = self._weighed.pop(session, (0, 0))
+        if not seq < position.seq <= seq + seq // 4:
+            seq, weight = position.seq, text_bytes(position.state)
+        self._weighed[session] = (seq, weight)
+        if len(self._weighed) > self._size:
+            self._weighed.popitem(last=False)
+        return weight
+
 
 def text_bytes(value: object) -> int:
     """The size of all texts in a value, which is nearly all that it takes; a character counts as one byte."""
     total, left = 0, [value]
     while left:
         each = left.pop()
-        if isinstance(each, str | bytes):
-            total += len(each)
-        elif isinstance(each, tuple | list | frozenset):
-            left.extend(each)
-        elif isinstance(each, dict | Mapping):
-            left.extend(each.values())
-        elif is_dataclass(each):
-            left.extend(getattr(each, name) for name in each.__dataclass_fields__)
+        kind = type(each)
+        if kind is str or kind is bytes:
+            total += len(cast(str, each))
+        elif kind is dict:
+            left += cast(dict[str, object], each).values()
+        elif kind is tuple or kind is list:
+            left += cast(Iterable[object], each)
+        else:
+            left += _parts(each, kind)
     return total
+
+
+def _parts(value: object, kind: type) -> Iterable[object]:
+    """The values inside of one of the rarer kinds; the text itself for a text of a named type."""
+    if (names := _fields(kind)) is not None:
+        return names(value)
+    if isinstance(value, str | bytes):
+        return (bytes(len(value)),)
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, tuple | list | frozenset) else ()
+
+
+@cache
+def _fields(kind: type) -> Callable[[object], tuple[object, ...]] | None:
+    """The reader of a record's fields; None for what is no record."""
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else []
+    if len(names) < 2:
+        return (lambda value: tuple(getattr(value, name) for name in names)) if names else None
+    return attrgetter(*names)
 
 
 class FoldSource(Protocol):

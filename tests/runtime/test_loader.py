@@ -138,6 +138,16 @@ async def test_worker_keeps_no_more_bytes_of_conversations_than_it_may() -> None
     assert cache.take(first) is None, "nor is one kept that is larger than all may be"
 
 
+async def test_conversation_that_grew_is_weighed_anew() -> None:
+    session, log, cache = cast(SessionId, "session"), Log("x" * 400), Cache(most_bytes=3000)
+    cache.keep(session, await log.load(cache))
+    for _ in range(3):
+        log.append("y" * 900)
+    cache.keep(session, grown := await log.load(Cache()))
+    assert text_bytes(grown) > 3000
+    assert cache.take(session) is None
+
+
 async def test_worker_keeps_a_bounded_number_of_sessions() -> None:
     known, cache = await Log("x").load(Cache()), Cache(size=1)
     for name in ("first", "second"):
