@@ -158,7 +158,12 @@ def _is_of_user(item: Item) -> bool:
 
 def is_bridge(item: Item) -> bool:
     """Whether an item is the message that a compaction made of the turns before it."""
-    return _is_of_user(item) and message_text(item).startswith(_BRIDGE_OPENING)
+    return _is_of_user(item) and is_bridge_text(message_text(item))
+
+
+def is_bridge_text(text: str) -> bool:
+    """The same of the text of a user's message."""
+    return text.startswith(_BRIDGE_OPENING)
 
 
 def _user_texts(history: Iterable[Item], shown: Collection[int]) -> Iterator[str]:

@@ -112,15 +112,16 @@ def made_together(history: Iterable[Item]) -> frozenset[str]:
     """
     found, unanswered = set[str](), set[str]()
     for item in history:
-        kind, call_id = item.get("type"), item.get("call_id") or ""
-        if kind in OUTPUT_KINDS:
-            unanswered.discard(call_id)
+        kind = item.get("type")
+        if kind == "message":
+            unanswered.clear()
+        elif kind in OUTPUT_KINDS:
+            unanswered.discard(item.get("call_id") or "")
         elif kind in CALL_KINDS:
+            call_id = item.get("call_id") or ""
             if unanswered or BESIDE in item:
                 found.add(call_id)
             unanswered.add(call_id)
-        elif kind == "message":
-            unanswered.clear()
     return frozenset(found)
 
 
@@ -160,7 +161,7 @@ def message_text(item: Item) -> str:
     """All text parts of a message, joined; a part so long that it is stored elsewhere is only named."""
     found = ""
     for part in item.get("content") or ():
-        if isinstance(part, Mapping):
+        if type(part) is dict or isinstance(part, Mapping):
             text = part.get("text", "")
             found += text if isinstance(text, str) else "[a long text]"
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.agent_views import one_line
-from orchestrator.core.compaction import is_bridge, nothing_said
+from orchestrator.core.compaction import is_bridge_text, nothing_said
 from orchestrator.core.history import message_text
 from orchestrator.core.lines import given
 from orchestrator.core.packs import FolderChange
@@ -78,10 +78,11 @@ def _titled_anew(before: State, after: State) -> bool:
     if before.kept_user_texts is after.kept_user_texts:
         if before.history is after.history:
             return False
-        if len(after.history) > len(before.history) and next(iter(before.history), 0) is next(
-            iter(after.history)
-        ):
-            return not (known := title(before)) and known != title(after)
+        grown = len(after.history) - len(before.history)
+        if grown > 0 and next(iter(before.history), 0) is next(iter(after.history)):
+            new = after.history.tail[-grown:] if grown <= len(after.history.tail) else after.history
+            said = any(map(_user_text, new)) and not _first_words(before)
+            return said and title(before) != title(after)
     return title(before) != title(after)
 
 
@@ -106,12 +107,13 @@ def title(state: State) -> str:
 def _first_words(state: State) -> str:
     # A compaction has made one message of what was said before it.
     before = (text for text in state.kept_user_texts if isinstance(text, str))
-    said = (item for item in state.history if not is_bridge(item))
-    return next(before, "") or next(filter(None, map(_user_text, said)), "")
+    return next(before, "") or next(filter(None, map(_user_text, state.history)), "")
 
 
 def _user_text(item: Any) -> str:
     if item.get("type") != "message" or item.get("role") != "user":
         return ""
     text = message_text(item)
+    if is_bridge_text(text):
+        return ""
     return asked_in(text) if text.startswith("<") else goal_in(text) or text

@@ -14,7 +14,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.journal import Step
-from orchestrator.runtime.loader import Loaded
+from orchestrator.runtime.loader import Loaded, Weight
 from orchestrator.runtime.log import log
 from orchestrator.runtime.runner_context import RunnerContext
 
@@ -26,9 +26,11 @@ class Copies:
         self._context = context
         self._snapshot_seq = context.claimed.snapshot_seq
         self._unexported: list[StoredEntry] = []
+        self._weight: Weight | None = None
 
     def begin(self, loaded: Loaded) -> None:
         self._unexported = list(loaded.unexported)
+        self._weight = loaded.weight
         if not loaded.snapshot_used:
             self._snapshot_seq = 0
 
@@ -39,10 +41,13 @@ class Copies:
             StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
             for seq, entry in enumerate(step.entries, first)
         ]
+        if self._weight is not None:
+            more = sum(len(entry.payload) for entry in step.entries)
+            self._weight = self._weight._replace(since=self._weight.since + more)
 
     def left(self) -> Loaded:
         """The position that the session's next runner may begin with, if it runs in this process."""
-        return Loaded(self._context.journal.position, tuple(self._unexported))
+        return Loaded(self._context.journal.position, tuple(self._unexported), weight=self._weight)
 
     def snapshot_due(self, seq: int) -> bool:
         return seq - self._snapshot_seq >= self._context.config.log.snapshot_every

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from operator import attrgetter
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claimed, SessionHead, StoredEntry
@@ -38,10 +38,21 @@ _TAIL_KEPT = 256
 
 CACHE_BYTES = 64 << 20
 """Some 250 usual sessions, or 16 whose conversations fill the longest windows: as many as a worker runs."""
+_COUNTED_EVERY = 256 << 10
+"""Bytes of new entries behind which the texts of a state are counted anew: it may have been compacted."""
 
 
 class BrokenLog(Exception):
     """The log does not follow from itself; `dendro verify` names the entry."""
+
+
+class Weight(NamedTuple):
+    """What the texts of a state take, without a look at each of them at the end of each turn."""
+
+    counted: int
+    """Their bytes when they were counted last."""
+    since: int = 0
+    """Those of the entries behind that: as much as the texts can have grown by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,8 @@ class Loaded:
     """The log's last entries, as far as they are not known to be in the rollout's file."""
     snapshot_used: bool = True
     """False if the stored snapshot was of no use: then it is worth writing another one."""
+    weight: Weight | None = None
+    """What the position takes in memory, if it was counted."""
 
 
 class Cache:
@@ -66,11 +79,14 @@ class Cache:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._left: OrderedDict[SessionId, tuple[Loaded, int]] = OrderedDict()
-        self._weighed: OrderedDict[SessionId, tuple[int, int]] = OrderedDict()
 
     def keep(self, session: SessionId, left: Loaded) -> None:
         self.take(session)
-        weight = self._weight(session, left.position) + text_bytes(left.unexported)
+        known = left.weight
+        if known is None or known.since > max(known.counted, _COUNTED_EVERY):
+            known = Weight(text_bytes(left.position.state))
+            left = replace(left, weight=known)
+        weight = sum(known) + sum(len(entry.payload) for entry in left.unexported)
         self._left[session] = (left, weight)
         self._bytes += weight
         while len(self._left) > self._size or self._bytes > self._most_bytes:
@@ -81,16 +97,6 @@ class Cache:
         left, weight = self._left.pop(session, (None, 0))
         self._bytes -= weight
         return left
-
-    def _weight(self, session: SessionId, position: Position) -> int:
-        """The texts of a state, weighed anew when its log has grown by a quarter: not at each turn's end."""
-        seq, weight = self._weighed.pop(session, (0, 0))
-        if not seq < position.seq <= seq + seq // 4:
-            seq, weight = position.seq, text_bytes(position.state)
-        self._weighed[session] = (seq, weight)
-        if len(self._weighed) > self._size:
-            self._weighed.popitem(last=False)
-        return weight
 
 
 def text_bytes(value: object) -> int:

@@ -35,7 +35,9 @@ class Encoded:
 
 def encode_entry(entry: Entry, at_ms: int, blobs: dict[str, bytes]) -> Encoded:
     """The stored line of an entry written at `at_ms`; large values go to `blobs` (hash → bytes)."""
-    entry, line = stored_form(entry, lambda entry: _line(entry, at_ms), blobs)
+    line = _line(entry, at_ms)
+    if len(line) > INLINE_BYTES:
+        entry, line = stored_form(entry, lambda entry: _line(entry, at_ms), blobs)
     return Encoded(entry, line, at_ms)
 
 
