@@ -24,6 +24,7 @@ from orchestrator.views.turns.records import (
     Turn,
     TurnId,
     TurnStatus,
+    UserMessage,
     WebSearch,
 )
 from orchestrator.views.turns.speech import Speech
@@ -47,6 +48,8 @@ class OpenTurn:
     """Whether events tell of both ends of its compactions."""
     reviews: int = 0
     last_message: AgentMessage | None = None
+    held: list[UserMessage] = field(default_factory=list)
+    """Words that joined the turn while a call ran: the model reads them behind its output."""
     items: dict[ItemId, ThreadItem] = field(default_factory=dict)
     whole: set[ItemId] = field(default_factory=set)
     """Searches and compactions that are done."""
@@ -67,6 +70,19 @@ class OpenTurn:
         """An item that is whole as it begins."""
         self.starts(out, replace(item, completed_ms=None))
         self.completes(out, item)
+
+    def hears(self, out: list[Change], item: UserMessage) -> None:
+        """Shows words, or holds them until the calls that run have ended."""
+        if any(_runs(each) and not lasts(each) for each in self.items.values()):
+            self.held.append(item)
+        else:
+            self.shows(out, item)
+
+    def joins_held(self, out: list[Change]) -> None:
+        """The model is about to be told the words that were held."""
+        held, self.held = self.held, []
+        for item in held:
+            self.shows(out, item)
 
     def says(self, items: Sequence[ThreadItem]) -> None:
         """Keeps items of the model that are complete."""
@@ -114,16 +130,21 @@ class OpenTurn:
         """
         for item in [*self.items.values()]:
             if isinstance(item, CALLS):
-                if item.status is ItemStatus.IN_PROGRESS and not lasts(item):
+                if _runs(item) and not lasts(item):
                     how = ItemStatus.DECLINED if item.id in declined else status
                     self.completes(out, replace(item, status=how, completed_ms=at_ms))
             elif isinstance(item, ContextCompaction | WebSearch) and item.id not in self.whole:
                 del self.items[item.id]
 
     def turn(self, status: TurnStatus = TurnStatus.IN_PROGRESS, completed_ms: int | None = None) -> Turn:
-        items = tuple(self.items.values())
+        items = (*self.items.values(), *self.held)
         fault = self.fault if status is TurnStatus.FAILED else None
         return Turn(self.id, status, items, fault, self.started_ms, completed_ms)
+
+
+def _runs(item: ThreadItem) -> bool:
+    """Whether the item is a call that has not ended."""
+    return isinstance(item, CALLS) and item.status is ItemStatus.IN_PROGRESS
 
 
 def lasts(item: ThreadItem) -> bool:

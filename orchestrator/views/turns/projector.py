@@ -124,6 +124,7 @@ class Projector:
         turn.thought_ends(out)
         rest = ItemStatus.INTERRUPTED if status is TurnStatus.INTERRUPTED else ItemStatus.FAILED
         turn.ends_calls(out, rest, {*self._waiting}, _at(event))
+        turn.joins_held(out)
         self._commands.outlive(turn)
         if status is TurnStatus.FAILED and turn.fault is not None:
             self._stands(out, r.Broken())
@@ -191,6 +192,7 @@ class Projector:
         for call_id, request in [*self._waiting.items()]:
             decision = DENIED if request.kind in WITH_ITEM else ""
             self._resolved(out, call_id, decision, "", _at(event))
+        self._turn.joins_held(out)
         info = mapping(event.msg.get("info"))
         if not info or not self._counts:
             return
@@ -223,7 +225,7 @@ class Projector:
         turn.inputs += 1
         id = ItemId(f"{turn.id}-in-{turn.inputs}")
         client_id = optional(event.msg.get("client_id"))
-        turn.shows(out, r.UserMessage(id, calls.content_of(event.msg), client_id, _at(event), _at(event)))
+        turn.hears(out, r.UserMessage(id, calls.content_of(event.msg), client_id, _at(event), _at(event)))
 
     def _agent_message(self, out: Out, event: Event) -> None:
         said = text(event.msg.get("message"))

@@ -77,6 +77,52 @@ def test_turn_ends_with_its_items_its_times_and_its_last_message() -> None:
     assert (last.last_message.text, last.last_message.completed_ms) == ("b", 1003)
 
 
+def test_words_that_join_during_a_command_stand_behind_it_where_the_model_reads_them() -> None:
+    said = [told("user_message", message=text, kind="plain") for text in ("go", "also this")]
+    answer = told("agent_message", message="ok")
+    events = [begun(), said[0], told("exec_command_begin", **COMMAND), said[1]]
+    projector = Projector(SESSION)
+    for event in numbered(events):
+        projector.receive(event)
+    assert projector.turn is not None
+    assert [type(item).__name__ for item in projector.turn.items] == [
+        "UserMessage",
+        "CommandExecution",
+        "UserMessage",
+    ], "whoever reads the turn meanwhile sees them"
+    ended = told("exec_command_end", **END, exit_code=0)
+    told_of = named(changes([*events, ended, usage(5), answer, usage(6), done()]))
+    begins = [name for name in told_of if name.startswith("Item") and "Delta" not in name]
+    assert begins == [
+        "ItemStarted UserMessage",
+        "ItemCompleted UserMessage",
+        "ItemStarted CommandExecution in_progress",
+        "ItemCompleted CommandExecution completed",
+        "ItemStarted UserMessage",
+        "ItemCompleted UserMessage",
+        "ItemStarted AgentMessage",
+        "ItemCompleted AgentMessage",
+    ]
+
+
+def test_words_that_joined_a_turn_which_is_stopped_stand_behind_the_call_that_was_closed() -> None:
+    joins = told("user_message", message="also this", kind="plain")
+    stopped = told("turn_aborted", reason="interrupted")
+    told_of = named(changes([begun(), told("exec_command_begin", **COMMAND), joins, stopped]))
+    assert told_of[3:6] == [
+        "ItemCompleted CommandExecution interrupted",
+        "ItemStarted UserMessage",
+        "ItemCompleted UserMessage",
+    ]
+
+
+def test_words_that_join_while_a_process_lives_on_stand_where_they_were_said() -> None:
+    process = told("exec_command_begin", **COMMAND, process_id="1")
+    joins = told("user_message", message="also this", kind="plain")
+    told_of = named(changes([begun(), process, usage(5), joins]))
+    assert told_of[-2:] == ["ItemStarted UserMessage", "ItemCompleted UserMessage"]
+
+
 def test_failed_turn_tells_its_fault_before_its_end_and_leaves_the_session_broken() -> None:
     fault = told("error", message="no", codex_error_info="bad_request")
     found = changes([begun(), fault, done(None)])
