@@ -144,6 +144,7 @@ async def _import(
     import time
 
     from orchestrator.cli.invocation import opened
+    from orchestrator.core.frozen import replace
     from orchestrator.gateways.workspace import Workspace
     from orchestrator.rollouts.errors import RolloutError
     from orchestrator.rollouts.file_format import BadLine, read_rollout
@@ -156,7 +157,8 @@ async def _import(
 
     now_ms = time.time_ns() // 1_000_000
     birth = new_birth(settings, Workspace(), now_ms, os.urandom)
-    newcomer = Newcomer(birth.facts, birth.settings, VERSION, now_ms)
+    facts = replace(birth.facts, imported_from=_text_path(file))
+    newcomer = Newcomer(facts, birth.settings, VERSION, now_ms)
     key, blobs = chain_key(settings), dict[str, bytes]()
     try:
         with file.open("rb") as lines:
@@ -170,6 +172,12 @@ async def _import(
             await found.broker.announce(own.session_id)
         lacking = await copied_to(found.packs(), own.tree_id, own.session_id, plan.packs)
         return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
+
+
+def _text_path(file: Path) -> str | None:
+    """The file's path, by which clients find its session; None for one that is no text."""
+    path = str(file.absolute())
+    return path if path.isprintable() else None
 
 
 def _import_summary(plan: ImportPlan, lacking: int) -> list[str]:

@@ -272,6 +272,8 @@ class SessionFacts:
     """The folder that any worker makes; None: the session works in a folder that is there."""
     client_tools: ClientTools | None = None
     """The tools that the client of a root brings along."""
+    imported_from: str | None = None
+    """The file that the session was imported from, as its machine names it; None for a session of no file."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> SessionFacts:
@@ -318,6 +320,7 @@ USUAL_FACTS: Mapping[str, bool | None] = {
     "unified_exec": False,
     "portable": None,
     "client_tools": None,
+    "imported_from": None,
 }
 """Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
 _STATED = object()

@@ -131,7 +131,7 @@ def _packs_in(entry: Entry) -> list[Pack]:
     return []
 
 
-OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path")
+OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path", "imported_from")
 """Facts that are set when a session is created, and anew when it is imported."""
 
 
@@ -147,8 +147,9 @@ def _renamed(entry: Entry, facts: SessionFacts) -> Mapping[str, Any]:
             return {**payload, "id": facts.session_id}
         case e.DENDRO, _ if f.states(payload, f.Configured):
             session = facts.wire()
-            own = {name: session[name] for name in OWN_FACTS}
-            return {**payload, "session": {**payload["session"], **own}, "export_mac": True}
+            own = {name: session[name] for name in OWN_FACTS if name in session}
+            kept = {name: value for name, value in payload["session"].items() if name not in OWN_FACTS}
+            return {**payload, "session": {**kept, **own}, "export_mac": True}
         case e.DENDRO, _ if f.states(payload, f.WorkspaceBegun):
             return {**payload, "packs": [_pack_renamed(pack, facts) for pack in payload["packs"]]}
         case e.DENDRO, _ if f.states(payload, f.WorkspaceSaved):

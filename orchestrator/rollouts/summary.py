@@ -51,6 +51,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "updated_ms": at_ms,
             "forked_from": state.forked_from,
             "rollout_path": state.facts.rollout_path or "",
+            **({"imported_from": source} if (source := state.facts.imported_from) else {}),
             "seq": position.seq,
             "state_sha256": digest(state),
             **_change(state.workspace.change),

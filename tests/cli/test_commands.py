@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -304,3 +305,48 @@ def test_a_list_imports_no_rule_event_or_store(machine: Machine, command: str) -
 def test_a_quarantine_is_told_by_the_event_that_the_codec_writes() -> None:
     error = Error(message=QUARANTINED, codex_error_info=UNSET)
     assert encode_event(event("", error)) == QUARANTINE_EVENT
+
+
+def asked_of_version_1(machine: Machine, method: str, **params: object) -> dict[str, Any]:
+    """The answer of a server of its own to one request."""
+    request = json.dumps({"id": 1, "method": method, "params": params})
+    said = machine.run("app-server", input=f"{request}\n").stdout
+    (answer,) = (one for one in map(json.loads, said.splitlines()) if one.get("id") == 1)
+    found: dict[str, Any] = answer
+    return found
+
+
+def test_client_of_version_1_comes_back_to_an_imported_file_by_its_path(machine: Machine) -> None:
+    path = str(TRANSCRIPTS / "plain" / "rollout.jsonl")
+    refused = asked_of_version_1(machine, "resumeConversation", path=path)["error"]["message"]
+    assert "`dendro import FILE`" in refused
+    older, newer = (machine.run("import", path).stdout.strip() for _ in range(2))
+    assert older != newer
+    back = asked_of_version_1(machine, "resumeConversation", path=path)["result"]
+    assert back["conversationId"] == newer, "the newest one"
+    assert "user_message" in [event["type"] for event in back["initialMessages"]]
+    asked_of_version_1(machine, "archiveConversation", conversationId=newer, rolloutPath=path)
+    again = asked_of_version_1(machine, "resumeConversation", path=path)["result"]
+    assert again["conversationId"] == older, "one that was put away comes behind those that were not"
+    asked_of_version_1(machine, "archiveConversation", conversationId=older, rolloutPath=path)
+    summary = asked_of_version_1(machine, "getConversationSummary", rolloutPath=path)["result"]["summary"]
+    assert summary["conversationId"] == newer
+    other = str(TRANSCRIPTS / "two_tools" / "rollout.jsonl")
+    assert "error" in asked_of_version_1(machine, "resumeConversation", path=other)
+
+
+def test_path_of_an_imported_file_stays_with_its_session_through_a_turn_and_an_export(
+    machine: Machine,
+) -> None:
+    path = str(TRANSCRIPTS / "plain" / "rollout.jsonl")
+    with machine.model(says("on it")) as user:
+        session = user.run("import", path).stdout.strip()
+        assert user.run("run", "--resume", session, "go on", "--cwd", str(user.folder)).returncode == 0
+        back = asked_of_version_1(user, "resumeConversation", path=path)["result"]
+        assert back["conversationId"] == session
+        assert user.run("export", session, "--full", "whole.jsonl").returncode == 0
+        copy = user.run("import", "whole.jsonl").stdout.strip()
+        for named, found in ((path, session), (str(user.folder / "whole.jsonl"), copy)):
+            back = asked_of_version_1(user, "resumeConversation", path=named)["result"]
+            assert back["conversationId"] == found, "a copy is of the file that it was made of"
+        assert user.run("verify", copy).returncode == 0

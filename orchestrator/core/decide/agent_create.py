@@ -142,6 +142,7 @@ def _child_session(
         origin=origin,
         born_in=draft.task.id,
         helper_call=helper_call,
+        imported_from=None,
     )
     copied = copy_for(draft.state, spec)
     if copied is None:

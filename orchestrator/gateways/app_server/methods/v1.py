@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.fleet_index import MOST_LISTED as MOST_LISTED_AT_ONCE
 from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
@@ -39,6 +40,8 @@ from orchestrator.views.threads import Thread, path_at_birth, thread, threads
 
 MOST_LISTED, USUAL_LISTED = 100, 25
 MOST_ITEMS = 1_000
+MOST_SOUGHT = 10_000
+"""Sessions, the newest first, among which one is looked for that was made of a file."""
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
 POLL_S = 0.1
@@ -219,17 +222,42 @@ async def resume_conversation(door: Door, params: ResumeConversation) -> Result:
 async def _named(door: Door, named: str) -> SessionHead:
     """The session that a path or an id names; raises `RpcError`, for a file of no session with the way there.
 
-    A door reads no file: one that another program wrote is brought in where it lies.
+    A door reads no file: one that another program wrote is brought in where it lies, and found by its path.
     """
     try:
         return await conversation(door, _id_in(named))
     except RpcError:
         if _id_in(named) == named:
             raise
-        raise RpcError(
-            f"conversation not found: {named[:200]}: its rollout is of no session here; `dendro import FILE` "
-            "on the machine that has it makes it one, and resumeConversation takes the id that it prints"
-        ) from None
+    if (found := await _imported(door, named)) is not None:
+        return found
+    raise RpcError(
+        f"conversation not found: {named[:200]}: its rollout is of no session here; `dendro import FILE` "
+        "on the machine that has it makes it one, which resumeConversation finds by the file's path, or by "
+        "the id that it prints"
+    )
+
+
+async def _imported(door: Door, path: str) -> SessionHead | None:
+    """The newest session that was imported from a file; a tenant's client learns no path of a machine."""
+    if door.client.namespace:
+        return None
+    named = orjson.dumps({"imported_from": path})[1:-1]
+    kept, away = (Listed(sources=("cli", "exec"), shelved=away, order="creation") for away in (False, True))
+    return await _newest(door, kept, named) or await _newest(door, away, named)
+
+
+async def _newest(door: Door, wanted: Listed, named: bytes) -> SessionHead | None:
+    """The newest session of a list whose summary has a member."""
+    after, broker = None, door.ports.found.broker
+    for _ in range(MOST_SOUGHT // MOST_LISTED_AT_ONCE):
+        page = await broker.listed_heads(wanted, after, MOST_LISTED_AT_ONCE)
+        if (found := next((head for _, head in page if named in head.meta), None)) is not None:
+            return found
+        if not page:
+            return None
+        after = page[-1][0]
+    return None
 
 
 def _id_in(named: str) -> str:
@@ -260,7 +288,8 @@ class GetSummary(V1Params):
 
 async def get_summary(door: Door, params: GetSummary) -> Result:
     """A conversation as lists have it."""
-    head = await conversation(door, params.conversation_id or _id_in(params.rollout_path or ""))
+    named = params.conversation_id or params.rollout_path or ""
+    head = await (conversation if params.conversation_id else _named)(door, named)
     (found,) = await threads(door.ports.found.broker, [head])
     return {"summary": {**_summary(found, await _path(door, head)), "modelProvider": found.model_provider}}
 
