@@ -218,6 +218,8 @@ EFFECTS: Mapping[str, Effect] = {
     "tools.unified_exec": Effect("true", lambda s: at_work.tools_offered(s)[0], "exec_command"),
     "tools.web_search": Effect("true", lambda s: "web_search" in at_work.tools_offered(s), True),
     "tools.view_image": Effect("false", lambda s: "view_image" in at_work.tools_offered(s), False),
+    "tools.update_plan": Effect("false", lambda s: "update_plan" in at_work.tools_offered(s), False),
+    "tools.apply_patch": Effect("false", lambda s: "apply_patch" in at_work.tools_offered(s), False),
     "tools.apply_patch_freeform": Effect("true", lambda s: birth(s).facts.patch_freeform, True),
     "tools.rules_writable": Effect(
         "true", at_work.rule_kept, 'prefix_rule(pattern=["touch"], decision="allow", confined=True)\n'

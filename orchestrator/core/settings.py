@@ -264,6 +264,10 @@ class SessionFacts:
     """Whether the model is offered the search that its provider runs itself."""
     view_image: bool = True
     """Whether the model may look at image files of the machine."""
+    update_plan: bool = True
+    """Whether the model is offered the tool that shows the steps of its work."""
+    apply_patch: bool = True
+    """Whether the model is offered the tool that edits files by patches."""
     patch_freeform: bool = False
     """Whether `apply_patch` is offered as a free-form tool."""
     unified_exec: bool = False
@@ -316,6 +320,8 @@ class SessionFacts:
 USUAL_FACTS: Mapping[str, bool | None] = {
     "web_search": False,
     "view_image": True,
+    "update_plan": True,
+    "apply_patch": True,
     "patch_freeform": False,
     "unified_exec": False,
     "portable": None,

@@ -1,5 +1,11 @@
 """The system prompt of an agent that was given none of its own."""
 
+from __future__ import annotations
+
+from typing import Final
+
+from orchestrator.core.settings import SessionFacts
+
 BASE_INSTRUCTIONS = """\
 You are a coding agent run by Dendro. You work on a real checkout on a real machine, through tools; a person \
 reads what you write and may be away for hours.
@@ -25,3 +31,14 @@ you repeat it.
 
 When you are done, say in a few lines what you did, where, and what you could not verify. Name files by their paths.
 """
+_SWITCHED: Final = ("apply_patch", "update_plan", "view_image")
+"""Tools that a session may be made without; each has a line of its own, and the fact of its name."""
+
+
+def base_instructions(facts: SessionFacts) -> str:
+    """The prompt without the lines about tools that the session does not have."""
+    off = tuple(f"- `{name}` " for name in _SWITCHED if not getattr(facts, name))
+    if not off:
+        return BASE_INSTRUCTIONS
+    lines = BASE_INSTRUCTIONS.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(off))

@@ -19,7 +19,7 @@ from orchestrator.core.secrets import with_secrets
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol.wire import JsonMapping
-from orchestrator.runtime.instructions import BASE_INSTRUCTIONS
+from orchestrator.runtime.instructions import base_instructions
 
 _REASONING_MODELS = ("gpt-5", "o1", "o3", "o4", "codex-")
 
@@ -69,7 +69,7 @@ def build_prompt(
     shown = with_secrets(shown, told) if told and not compact else shown
     return Prompt(
         model=settings.model,
-        instructions=resolve(state.facts.base_instructions, text_of) or BASE_INSTRUCTIONS,
+        instructions=resolve(state.facts.base_instructions, text_of) or base_instructions(state.facts),
         input=compaction_input(shown, max(1, _task(state).rescue)) if compact else shown,
         tools=() if compact else tools,
         effort=settings.effort,

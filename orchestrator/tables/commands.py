@@ -39,6 +39,14 @@ class ToolSettings(Table):
     """Offer a new session's model the tool that shows it an image file of the machine. Without it such a call
     is refused."""
 
+    update_plan: bool = setting(True, "tools.update_plan", folder=(False, True))
+    """Offer a new session's model the tool that shows the steps of its work. Without it such a call is
+    refused."""
+
+    apply_patch: bool = setting(True, "tools.apply_patch", folder=(False, True))
+    """Offer a new session's model the tool that edits files by patches. Without it such a call is refused;
+    a patch that a `shell` command begins with is taken as before."""
+
     apply_patch_freeform: bool = setting(False, "tools.apply_patch_freeform", folder="free")
     """Offer a new session's model `apply_patch` as a free-form tool with a grammar, for models that were
     trained with it, and not as a function. Calls of either form are taken."""

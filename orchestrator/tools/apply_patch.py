@@ -45,7 +45,7 @@ from orchestrator.tools.patch.writable import outside
 from orchestrator.tools.places import place_of
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Judgement, Tool, task_of
+from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import Job
@@ -118,12 +118,14 @@ class ApplyPatchTool(Tool):
         self._supervisor = supervisor
 
     def offered(self, state: State) -> JsonObject | None:
-        if state.task is not None and plans(state.task.settings):
+        if not state.facts.apply_patch or (state.task is not None and plans(state.task.settings)):
             return None
         return FREEFORM_PATCH if state.facts.patch_freeform else APPLY_PATCH
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         item = call.item
+        if not site.state.facts.apply_patch:
+            return unsupported(call)
         if item["type"] == "custom_tool_call":
             patch = str(item["input"])
         else:

@@ -15,7 +15,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Tool, task_of
+from orchestrator.tools.tool import Tool, task_of, unsupported
 
 STEP = {
     "type": "object",
@@ -56,9 +56,11 @@ class UpdatePlan(Tool):
     needs_folder = False
 
     def offered(self, state: State) -> JsonObject | None:
-        return UPDATE_PLAN
+        return UPDATE_PLAN if state.facts.update_plan else None
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if not site.state.facts.update_plan:
+            return unsupported(call)
         if plans(task_of(site.state).settings):
             return Immediate(NOT_IN_PLAN_MODE)
         given = parsed(PlanArguments, call.item["arguments"])

@@ -48,8 +48,10 @@ MORE = frozenset(
         "agents.enabled",
         "model_context_window",
         "profile",
+        "tools.apply_patch",
         "tools.apply_patch_freeform",
         "tools.unified_exec",
+        "tools.update_plan",
         "tools.view_image",
         "tools.web_search",
     }

@@ -68,6 +68,8 @@ def new_birth(
         tree_rules=tree_rules(settings),
         web_search=settings.tools.web_search,
         view_image=settings.tools.view_image,
+        update_plan=settings.tools.update_plan,
+        apply_patch=settings.tools.apply_patch,
         patch_freeform=settings.tools.apply_patch_freeform,
         unified_exec=settings.tools.unified_exec,
     )
@@ -155,6 +157,8 @@ FACT_KEYS: Mapping[str, tuple[str, ...]] = {
     "agents": ("agents.enabled",),
     "web_search": ("tools.web_search",),
     "view_image": ("tools.view_image",),
+    "update_plan": ("tools.update_plan",),
+    "apply_patch": ("tools.apply_patch",),
     "patch_freeform": ("tools.apply_patch_freeform",),
 }
 """The same of what a session is made with."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -333,6 +334,24 @@ def test_client_of_version_1_comes_back_to_an_imported_file_by_its_path(machine:
     assert summary["conversationId"] == newer
     other = str(TRANSCRIPTS / "two_tools" / "rollout.jsonl")
     assert "error" in asked_of_version_1(machine, "resumeConversation", path=other)
+
+
+def test_client_of_version_1_says_whether_the_model_has_the_tools_of_plans_and_patches(
+    machine: Machine,
+) -> None:
+    tools = ({"includePlanTool": False}, {"include_apply_patch_tool": False}, {"includePlanTool": True}, {})
+    for given in tools:
+        made = asked_of_version_1(machine, "newConversation", **given)["result"]["conversationId"]
+        with machine.model(says("done")) as user:
+            assert user.run("run", "--resume", made, "go").returncode == 0
+            url = user.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/requests"
+            with urllib.request.urlopen(url) as answer:
+                (request,) = json.load(answer)
+        names = {tool.get("name") for tool in request.get("body", request)["tools"]}
+        assert ("update_plan" in names) is given.get("includePlanTool", True)
+        assert ("apply_patch" in names) is given.get("include_apply_patch_tool", True)
+    refused = asked_of_version_1(machine, "newConversation", includePlanTool="perhaps")["error"]
+    assert "includePlanTool" in refused["message"]
 
 
 def test_path_of_an_imported_file_stays_with_its_session_through_a_turn_and_an_export(

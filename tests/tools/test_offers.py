@@ -14,6 +14,7 @@ from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSetting
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.runtime.instructions import BASE_INSTRUCTIONS, base_instructions
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
@@ -55,6 +56,20 @@ def test_a_model_is_offered_what_its_session_was_made_with() -> None:
     assert not {"shell", "local_shell"} & set(other)
     assert (other["web_search"], other["apply_patch"]) == ("web_search", "custom")
     assert "view_image" not in other
+
+
+async def test_session_without_a_tool_is_neither_offered_it_nor_told_of_it_and_a_call_is_refused(
+    tmp_path: Path,
+) -> None:
+    step = {"plan": [STEP]}
+    patch = {"input": "*** Begin Patch\n*** Add File: a\n+a\n*** End Patch\n"}
+    for name, given in (("update_plan", step), ("apply_patch", patch), ("view_image", {"path": "a.png"})):
+        assert name in offered()
+        assert name not in offered(**{name: False})
+        assert f"`{name}`" in base_instructions(SessionFacts())
+        assert f"`{name}`" not in base_instructions(SessionFacts(**{name: False}))
+        assert await output(tmp_path, name, given, **{name: False}) == f"unsupported call: {name}"
+    assert base_instructions(SessionFacts()) == BASE_INSTRUCTIONS
 
 
 def test_review_may_look_at_what_goes_on_behind_its_call() -> None:

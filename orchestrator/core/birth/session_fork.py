@@ -85,5 +85,7 @@ _TAKEN = (
     "agents",
     "web_search",
     "view_image",
+    "update_plan",
+    "apply_patch",
     "patch_freeform",
 )

@@ -105,6 +105,8 @@ class NewConversation(V1Params):
     sandbox: Literal["read-only", "workspace-write", "danger-full-access"] | None = None
     config: dict[str, Any] | None = None
     base_instructions: str | None = None
+    include_plan_tool: bool | None = None
+    include_apply_patch_tool: bool | None = None
 
     def settings(self) -> dict[str, Any]:
         """Those that are set, by the keys of the configuration file."""
@@ -114,6 +116,8 @@ class NewConversation(V1Params):
             "approval_policy": self.approval_policy,
             "sandbox_mode": self.sandbox,
             "base_instructions": self.base_instructions,
+            "tools.update_plan": self.include_plan_tool,
+            "tools.apply_patch": self.include_apply_patch_tool,
         }
         return {key: value for key, value in named.items() if value is not None}
 
