@@ -258,7 +258,7 @@ class Machine(Process):
         drawn = Random(f"{name}:folders:{rng.getstate()[1][:4]}")
         ports = Ports(
             broker=broker,
-            texts=Texts(Blobs(connection, broker.keys)),
+            texts=Texts(Blobs(connection, broker.keys), archived=archive_of(site).text),
             models=SimModels(site.model, name, site.watch.requests, self._sender),
             tools=tools,
             # The same table for as long as the site lasts: a workload writes limits into it.

@@ -131,7 +131,7 @@ class Person(Answering):
         """Where it attached."""
         storage = storage_on(site, name, Clock(site.loop, rng.uniform(0, 1e6), 1.0))
         self._broker = storage.broker
-        texts = Texts(storage.blobs)
+        texts = Texts(storage.blobs, archived=storage.archive.text)
         self._source = StoredLogs(storage, texts)
         ports = ClientPorts(
             self._broker,

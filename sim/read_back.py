@@ -29,6 +29,7 @@ from orchestrator.rollouts.import_plan import ImportPlan, Newcomer, plan_import
 from orchestrator.rollouts.replay import fold_file, fold_session
 from orchestrator.rollouts.verify_file import audit_file
 from sim.double import Double
+from sim.objects import SimObjects
 from sim.observer import Observer
 from sim.seen import Seen
 
@@ -51,9 +52,10 @@ class _File:
 
 @dataclass(frozen=True)
 class _Source:
-    """A log source over what is in the double, and over a log as it was seen to grow."""
+    """A log source over what is in the double and the archive, and over a log as it was seen to grow."""
 
     double: Double
+    objects: SimObjects
     seen: Seen
     secret: bytes
     keys: Any
@@ -74,7 +76,11 @@ class _Source:
             yield stored_entry(place, fields)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
-        packed = {digest: self.double.look("GET", self.keys.blob(tree, digest)) for digest in digests}
+        packed = {
+            digest: self.double.look("GET", self.keys.blob(tree, digest))
+            or self.objects.get(f"{tree}/blobs/{digest}.zst")
+            for digest in digests
+        }
         return {
             digest: zstandard.decompress(content).decode("utf-8", "surrogatepass")
             for digest, content in packed.items()
@@ -85,15 +91,15 @@ class _Source:
 class ReadBack:
     """The rule that what is exported says what the log says."""
 
-    def __init__(self, watch: Observer, double: Double, secret: bytes) -> None:
-        self._watch, self._double, self._secret = watch, double, secret
+    def __init__(self, watch: Observer, double: Double, objects: SimObjects, secret: bytes) -> None:
+        self._watch, self._double, self._objects, self._secret = watch, double, objects, secret
 
     def at_rest(self, keys: Any) -> None:
         for session, seen in self._watch.sessions.items():
             fields = self._double.hash(keys.session(session))
             head = session_head(SessionId(session), [fields.get(name.encode()) for name in HEAD_FIELDS])
             if head is not None and seen.seq:
-                source = _Source(self._double, seen, self._secret, keys)
+                source = _Source(self._double, self._objects, seen, self._secret, keys)
                 try:
                     self._read(session, seen, head, source)
                 except (RolloutError, ValueError) as error:

@@ -118,7 +118,7 @@ class World:
             self.knobs = replace(self.knobs, confirmed=self.knobs.confirmed or 1.0)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
         self.exported = Exported(watch, files)
-        self.read_back = ReadBack(watch, double, self.knobs.secret)
+        self.read_back = ReadBack(watch, double, objects, self.knobs.secret)
         self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
         folders = Folders(objects, hosts=Random(f"dendro:{seed}:hosts").choice((1, 2, 2, 2)))
         watch.folders = FolderRules(watch, ledger, folders, Placement(watch, double, watch.keys, folders))

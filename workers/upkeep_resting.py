@@ -11,12 +11,13 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.storage import RESTING_AT_ONCE, RestingTree
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.import_store import IMPORTING
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import Moved, Mover, archive_session, at_rest, rest_wanted_ms, rested_ms
 
@@ -26,6 +27,8 @@ SOON_MS = 60_000
 """A tree that somebody uses is looked at again after so long."""
 LATER_MS = 600_000
 """A tree that waits for people, timers or processes, after so long: whether it does, its logs tell."""
+TEXTS_AT_ONCE = 100
+"""Large texts that one script takes out of Redis."""
 MOST_TREES = 10_000
 """Trees that one look hands on to be archived; the next one finds the others."""
 
@@ -100,10 +103,38 @@ async def archive_tree(mover: Mover, tree: TreeId, now_ms: int) -> Moved:
 
 async def _rests(mover: Mover, seen: RestingTree, archived: int) -> Moved:
     """Of the tree nothing is left to archive, unless a session of it was brought back since `seen`."""
+    if not await _without_texts(mover.storage, seen):
+        return Moved.BUSY
     if not await mover.storage.broker.look_again(seen, None):
         return Moved.BUSY
     log.info("tree %s: archived, %s", seen.tree, counted(archived, "session"))
     return Moved.DONE
+
+
+async def _without_texts(storage: Storage, seen: RestingTree) -> bool:
+    """Takes the tree's large texts out of Redis; False if a session of it was brought back since `seen`."""
+    if not all(head.archived for head in await storage.broker.members(seen.tree)):
+        return False
+    digests = await storage.broker.texts_of(seen.tree)
+    for first in range(0, len(digests), TEXTS_AT_ONCE):
+        some = digests[first : first + TEXTS_AT_ONCE]
+        proved = [digest for digest in some if await _proved(storage, seen.tree, digest)]
+        if not await storage.broker.drop_texts(seen, proved):
+            return False
+    return True
+
+
+async def _proved(storage: Storage, tree: TreeId, digest: str) -> bool:
+    """Whether Redis has the text, and the archive too: it is read back, and is what its hash says."""
+    try:
+        content = await storage.blobs.get(tree, digest)
+        if content is None:
+            return False
+        await storage.archive.write_blob(tree, digest, content)
+        return await storage.archive.read_blob(tree, digest) == content
+    except (Corrupt, BrokenArchive) as error:
+        log.error("tree %s: large text %s stays in Redis: %s", tree, digest, error)
+        return False
 
 
 async def _later(mover: Mover, seen: RestingTree, moved: Moved, look_ms: int) -> Moved:

@@ -18,7 +18,7 @@ a tree live in one slot and a script may touch them together.
     {s}:tree:<tree>         stream  commit raise_limits          tree views        the tree
     {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry, the tree
                                     raise_limits                 delete; its fields: tree_records.py
-    {s}:blob:<tree>:<hash>  string  put_blob                     any               the tree
+    {s}:blob:<tree>:<hash>  string  put_blob; drop_texts         any               the tree, until it rests
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
     {s}:secrets:<tree>      hash    submit keep_secret; commit   worker            their tasks; at most a day
                                     drops                                          after the last one

@@ -90,6 +90,25 @@ class StorageCalls(Reader):
             case code:
                 raise unexpected("look_again", code)
 
+    async def texts_of(self, tree: TreeId) -> tuple[str, ...]:
+        """The hashes of all large texts that were ever stored for the tree, those that left Redis too."""
+        found = await self._connection.command("SMEMBERS", self.keys.blobs(tree))
+        return tuple(sorted(digest.decode() for digest in found))
+
+    async def drop_texts(self, seen: RestingTree, digests: Sequence[str]) -> bool:
+        """Takes texts out of Redis that the archive has; False, and none goes, if the tree was used since."""
+        keys = [seen.key, *(self.keys.blob(seen.tree, digest) for digest in digests)]
+        drop = call("drop_texts", keys, tree=seen.tree, seen=seen.since_ms, texts=len(digests))
+        reply = await self._connection.run(drop)
+        match code_of(reply, seen.tree):
+            case "OK":
+                self._clock.note(reply[1])
+                return True
+            case "CHANGED":
+                return False
+            case code:
+                raise unexpected("drop_texts", code)
+
     async def has_timers(self, session: SessionId) -> bool:
         """Whether a deadline of the session is to come."""
         return bool(await self._connection.command("EXISTS", self.keys.timer(session)))

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.core.ids import TreeId
 
 CACHE_BYTES = 64 << 20
+ArchivedText = Callable[[TreeId, str], Awaitable[bytes | None]]
+"""The archive's copy of a tree's text; raises `Unavailable` while nobody can say whether there is one."""
 
 
 class Texts:
-    """Stores, fetches and remembers texts of one process."""
+    """Stores, fetches and remembers texts of one process; `archived` has those of trees that rest."""
 
-    def __init__(self, blobs: Blobs, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, blobs: Blobs, cache_bytes: int = CACHE_BYTES, archived: ArchivedText | None = None
+    ) -> None:
         self._blobs = blobs
+        self._archived = archived
         self._limit = cache_bytes
         self._size = 0
         self._known: OrderedDict[str, bytes] = OrderedDict()
@@ -40,10 +45,16 @@ class Texts:
         """Makes texts available to `get`; one that is not stored any more stays unknown."""
         missing = [digest for digest in digests if digest not in self._known]
         for digest, content in zip(
-            missing, await asyncio.gather(*(self._blobs.get(tree, digest) for digest in missing)), strict=True
+            missing, await asyncio.gather(*(self._read(tree, digest) for digest in missing)), strict=True
         ):
             if content is not None:
                 self._remember(digest, content)
+
+    async def _read(self, tree: TreeId, digest: str) -> bytes | None:
+        content = await self._blobs.get(tree, digest)
+        if content is None and self._archived is not None:
+            content = await self._archived(tree, digest)
+        return content
 
     def get(self, digest: str) -> str | None:
         """The text, if it was stored or fetched and has not been forgotten since."""

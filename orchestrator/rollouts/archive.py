@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.broker.errors import Corrupt, Unavailable
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
@@ -133,6 +134,15 @@ class Archive:
         if hashlib.sha256(content).hexdigest() != digest:
             raise BrokenArchive(f"archive object {name} has another hash than its name says")
         return content
+
+    async def text(self, tree: TreeId, digest: str) -> bytes | None:
+        """A large text that left Redis; raises `Unavailable` or `Corrupt`, as for one that is there."""
+        try:
+            return await self.read_blob(tree, digest)
+        except ArchiveUnavailable as error:
+            raise Unavailable(f"a large text that was archived cannot be read: {error}") from error
+        except BrokenArchive as error:
+            raise Corrupt(_blob_name(tree, digest), str(error)) from error
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.errors import Unavailable
-from orchestrator.broker.texts import Texts
+from orchestrator.broker.texts import ArchivedText, Texts
 from orchestrator.core.ids import TreeId
 from orchestrator.runtime.log import log
 
@@ -37,8 +37,8 @@ async def patiently(read: Callable[[], Awaitable[T]], sleep: Sleep, what: str) -
 class PatientTexts(Texts):
     """The texts of one worker."""
 
-    def __init__(self, blobs: Blobs, sleep: Sleep) -> None:
-        super().__init__(blobs)
+    def __init__(self, blobs: Blobs, sleep: Sleep, archived: ArchivedText | None = None) -> None:
+        super().__init__(blobs, archived=archived)
         self._sleep = sleep
 
     async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:

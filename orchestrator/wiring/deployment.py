@@ -23,8 +23,9 @@ from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.retries import RetryingConnection
 from orchestrator.broker.rights import require_rights
-from orchestrator.broker.texts import Texts
+from orchestrator.broker.texts import ArchivedText, Texts
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.ids import TreeId
 from orchestrator.settings import Settings
 from orchestrator.settings.load import usual_pools
 from orchestrator.tables import ProviderSettings
@@ -140,9 +141,20 @@ async def deployment(
         await require_rights(retrying, broker.keys)
         await broker.open()
         blobs = Blobs(connection, broker.keys)
-        yield Deployment(broker, Texts(blobs), blobs)
+        yield Deployment(broker, Texts(blobs, archived=archived_text(settings)), blobs)
     finally:
         await broker.aclose()
+
+
+def archived_text(settings: Settings) -> ArchivedText:
+    """Reads a large text that left Redis; the archive is opened when the first one is wanted."""
+
+    async def read(tree: TreeId, digest: str) -> bytes | None:
+        from orchestrator.rollouts.archive import Archive
+
+        return await Archive.at(settings.upkeep.archive_url).text(tree, digest)
+
+    return read
 
 
 def chain_key(settings: Settings) -> ChainKey | None:

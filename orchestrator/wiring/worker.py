@@ -46,6 +46,7 @@ from orchestrator.tools.rules.library import CommandRules
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
 from orchestrator.wiring.deployment import (
+    archived_text,
     chain_key,
     deployment,
     open_broker,
@@ -135,7 +136,7 @@ async def running_worker(
             folders = machine_folders(settings, tools.support)
             hosts = host_folders(settings, tools.support, tools.read_only)
             extend = _all(supervisor, folders, hosts)
-            texts = PatientTexts(opened.blobs, asyncio.sleep)
+            texts = PatientTexts(opened.blobs, asyncio.sleep, archived_text(settings))
             kept = archive(settings)
             storage = Storage(opened.broker, opened.blobs, kept, _secret(settings))
             ports = Ports(

@@ -16,6 +16,7 @@ STATEMENTS: Mapping[str, Statement] = {
     "commit": commits.commit,
     "enlist": lists.enlist,
     "look_again": lists.look_again,
+    "drop_texts": lists.drop_texts,
     "note": notes.note,
     "add_to_history": histories.add_to_history,
     **{f.__name__: f for f in (providers.admit, providers.settle)},

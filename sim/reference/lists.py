@@ -49,6 +49,15 @@ def look_again(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
     return [b"OK", sight.now]
 
 
+def drop_texts(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
+    tree, seen, _ = given.word(), given.number(), given.number()
+    if sight.zset(keys[0]).get(tree) != seen:
+        return [b"CHANGED"]
+    for text in keys[1:]:
+        sight.delete(text)
+    return [b"OK", sight.now]
+
+
 def is_told_of_request(sight: Sight, asked: bytes, session: bytes, key: bytes, *, opened: bool) -> None:
     entry = {b"s": session, b"k": key, b"o": b"1" if opened else b"0"}
     sight.stream(asked).add(HINT, entry, NOTICES)

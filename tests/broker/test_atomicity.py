@@ -58,7 +58,7 @@ from tests.broker.actors import (
 )
 
 READ_ONLY = {"peek", "timers_due", "registry", "serving", "rights"}
-SHRINKING = {"delete", "settle_job"}
+SHRINKING = {"drop_texts", "delete", "settle_job"}
 """Scripts that only free memory: they run whole although the server is full."""
 
 DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob", "secrets"}
@@ -190,6 +190,7 @@ async def _end_of_a_session(broker: Broker) -> None:
     await broker.restore(born.session, 1, b"state")
     seen = await broker.resting_since(TreeId(born.session))
     assert seen is not None
+    await broker.drop_texts(seen, ["0" * 64])
     await broker.look_again(seen, seen.since_ms + 5)
     await broker.delete_session(born.session)
 
@@ -319,6 +320,7 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "commit",
         "restore",
         "put_blob",
+        "drop_texts",
         "fire",
         "delete",
         "enlist",

@@ -77,6 +77,10 @@ async def _looks_again(broker: Broker) -> None:
     await broker.look_again(RestingTree(TreeId(session_id()), 1, broker.keys.to_archive(3)), 2)
 
 
+async def _drops_texts(broker: Broker) -> None:
+    await broker.drop_texts(RestingTree(TreeId(session_id()), 1, broker.keys.to_archive(3)), ["0" * 64])
+
+
 ACTS: dict[str, Act] = {
     "create": created,
     "submit": working,
@@ -99,6 +103,7 @@ ACTS: dict[str, Act] = {
     "delete": lambda broker: _of_session(broker, broker.delete_session),
     "enlist": lambda broker: _of_session(broker, broker.enlist),
     "look_again": _looks_again,
+    "drop_texts": _drops_texts,
     "note": lambda broker: _of_session(broker, lambda session: broker.note(session, "git", b"x", b"")),
 }
 

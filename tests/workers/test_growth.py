@@ -16,12 +16,15 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import NewTree, SessionHead
+from orchestrator.broker.storage import RestingTree
+from orchestrator.broker.texts import Texts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import NewSession, Timer, TreePart
 from orchestrator.core.ids import AgentId, TreeId
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.storage import Storage
+from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.restore import restore_session
 from orchestrator.workspaces.packs import PackName, Packs
 from tests.workers.actors import DAY_MS, Author, head_of, is_told, log_of, session_id, some_entries
@@ -277,3 +280,105 @@ async def test_trees_of_an_earlier_version_are_enlisted_once(mover: Mover, stora
     assert await enlist_trees(storage, idle=True) == 0
     assert open_[0].session in await storage.broker.trees_of(keys.to_archive(3))
     assert await archive_tree(mover, TreeId(closed[0].session), now_ms) is Moved.DONE
+
+
+# ── large texts ───────────────────────────────────────────────────────────────────────────────
+
+LARGE = "".join(hashlib.sha256(str(n).encode()).hexdigest() for n in range(4_000))
+
+
+async def _with_large_text(storage: Storage) -> tuple[Author, Author, str]:
+    """A tree of two that rests, whose agent has a large text, and its hash."""
+    root, agent = await _tree(storage, 1)
+    output = {"type": "function_call_output", "call_id": "c", "output": LARGE}
+    await agent.writes([e.item(output)], ended_ms=await storage.broker.server_ms())
+    (digest,) = await storage.broker.texts_of(TreeId(root.session))
+    return root, agent, digest
+
+
+async def test_large_texts_leave_redis_with_the_tree_and_readers_and_agents_find_them(
+    mover: Mover, storage: Storage, connection: Connection
+) -> None:
+    root, agent, digest = await _with_large_text(storage)
+    tree, key = TreeId(root.session), storage.broker.keys.blob(TreeId(root.session), digest)
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    before = await connection.command("MEMORY", "USAGE", key)
+    assert await archive_tree(mover, tree, now_ms) is Moved.DONE
+    assert before > len(LARGE) // 4
+    assert await connection.command("EXISTS", key) == 0
+
+    texts = Texts(storage.blobs, archived=storage.archive.text)
+    await texts.fetch(tree, [digest])
+    assert texts.get(digest) == LARGE
+    assert await restore_session(storage, agent.session)
+    assert await storage.blobs.get(tree, digest) == LARGE.encode()
+    assert await archive_tree(mover, tree, now_ms + DAY_MS) is Moved.DONE
+    assert await connection.command("EXISTS", key) == 0
+
+
+async def test_large_texts_stay_for_a_session_that_comes_back_while_they_are_proved(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, agent, digest = await _with_large_text(storage)
+    tree, real = TreeId(root.session), storage.broker.drop_texts
+
+    async def dropped(seen: RestingTree, digests: Sequence[str]) -> bool:
+        assert await restore_session(storage, agent.session)
+        return await real(seen, digests)
+
+    monkeypatch.setattr(storage.broker, "drop_texts", dropped)
+    assert await archive_tree(mover, tree, await storage.broker.server_ms() + DAY_MS) is Moved.BUSY
+    assert await storage.blobs.get(tree, digest) == LARGE.encode()
+    assert await storage.broker.resting_since(tree) is not None, "it is looked at again"
+
+
+async def test_large_text_stays_in_redis_whose_archived_copy_is_damaged(
+    mover: Mover, storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, _, digest = await _with_large_text(storage)
+    tree = TreeId(root.session)
+    await storage.archive.write_blob(tree, digest, b"something else")
+    assert await archive_tree(mover, tree, await storage.broker.server_ms() + DAY_MS) is Moved.DONE
+    assert await storage.blobs.get(tree, digest) == LARGE.encode()
+    assert f"large text {digest} stays in Redis" in caplog.text
+
+
+async def test_death_behind_the_texts_is_made_good_by_the_next_look(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, agent, digest = await _with_large_text(storage)
+    tree, now_ms = TreeId(root.session), await storage.broker.server_ms() + DAY_MS
+
+    async def dies(*_: Any) -> bool:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as dying:
+        dying.setattr(storage.broker, "look_again", dies)
+        with pytest.raises(asyncio.CancelledError):
+            await archive_tree(mover, tree, now_ms)
+    assert await archive_tree(mover, tree, now_ms) is Moved.DONE
+    assert await restore_session(storage, agent.session)
+    assert await storage.blobs.get(tree, digest) == LARGE.encode()
+
+
+async def test_large_text_that_left_redis_is_waited_for_while_the_archive_is_away(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _, digest = await _with_large_text(storage)
+    tree, real, refused = TreeId(root.session), storage.archive.read_blob, list[str]()
+    assert await archive_tree(mover, tree, await storage.broker.server_ms() + DAY_MS) is Moved.DONE
+
+    async def away_once(*asked: Any) -> bytes | None:
+        if refused:
+            return await real(*asked)
+        refused.append(digest)
+        raise ArchiveUnavailable("not mounted")
+
+    async def at_once(_: float) -> None:
+        pass
+
+    monkeypatch.setattr(storage.archive, "read_blob", away_once)
+    texts = PatientTexts(storage.blobs, at_once, storage.archive.text)
+    await texts.fetch(tree, [digest])
+    assert refused == [digest]
+    assert texts.get(digest) == LARGE
