@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.gateways.client import Client
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.protocol.review import ReviewRequest
+    from orchestrator.protocol.scalars import ModeKind
     from orchestrator.protocol.workspaces import WorkspaceSource
     from orchestrator.settings import Settings
     from orchestrator.terminal.conversation import Conversation
@@ -43,6 +44,8 @@ class Wish:
     """The change to review, where no prompt begins the task."""
     plan: bool = False
     """Whether the prompt is the goal of a planning session."""
+    mode: ModeKind | None = None
+    """The collaboration mode from the next turn on; None leaves it as it is."""
     workspace: WorkspaceSource | None = None
     """The first content of a portable folder."""
     applies: bool = False
@@ -72,6 +75,8 @@ Model = Annotated[
 ]
 _PLAN = "Plan what the prompt says: the agent only reads, and puts a plan to you."
 Planning = Annotated[bool, typer.Option("--plan", help=_PLAN)]
+_MODE = "The collaboration mode from here on: plan, code, pair_programming or execute."
+Mode = Annotated[str | None, typer.Option("--mode", metavar="MODE", help=_MODE)]
 _PORTABLE = "Work in a copy of the folder that any worker of the pool can make; the folder stays as it is."
 Portable = Annotated[bool, typer.Option("--portable", help=_PORTABLE)]
 _FROM = "With --portable: begin with a repository's commit, which a worker clones."
@@ -101,6 +106,7 @@ def run(
     model: Model = None,
     image: Image = None,
     plan: Planning = False,
+    mode: Mode = None,
     portable: Portable = False,
     origin_url: From = None,
     setup: Setup = None,
@@ -123,6 +129,7 @@ def run(
     dendro run
     dendro run --resume 0199a2b4 "now write the changelog"
     dendro run --plan "add a login"
+    dendro run --mode plan "how would you add a login?"
     dendro run --detach --portable "port the tests"
     dendro run --fork 0199a2b4 "try it with threads instead"
     dendro run --portable --apply "port the tests"
@@ -145,10 +152,34 @@ def run(
     if detach and (apply or json):
         other = "--apply" if apply else "--json"
         raise Fault(f"--detach leaves before there is anything for {other}: use one of them", ExitCode.USAGE)
-    wish = Wish(text, origin, tuple(image or ()), json, model, folder, None, plan, workspace, apply, detach)
+    wish = Wish(
+        text,
+        origin,
+        tuple(image or ()),
+        json,
+        model,
+        folder,
+        plan=plan,
+        mode=_mode(mode),
+        workspace=workspace,
+        applies=apply,
+        detached=detach,
+    )
     if origin.is_new and workspace is None:
         warn_if_read_only(settings)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not (no_worker or detach)))
+
+
+def _mode(text: str | None) -> ModeKind | None:
+    """The mode of this name; raises `Fault` for one that the command line does not offer."""
+    from orchestrator.protocol.scalars import ModeKind
+
+    offered = (ModeKind.PLAN, ModeKind.CODE, ModeKind.PAIR_PROGRAMMING, ModeKind.EXECUTE)
+    if text is None:
+        return None
+    if text not in offered:
+        raise Fault(f"--mode {text!r}: one of {', '.join(offered)} is expected", ExitCode.USAGE)
+    return ModeKind(text)
 
 
 def _setup_settings(setup: Path | None) -> dict[str, object]:
@@ -203,6 +234,11 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
         raise Fault("--portable needs a prompt; `dendro run --resume ID` talks to it later", ExitCode.USAGE)
     if wish.plan and (wish.prompt is None or wish.images):
         raise Fault("--plan takes a prompt, the goal, and no images", ExitCode.USAGE)
+    if wish.plan and wish.mode is not None:
+        raise Fault(
+            "--plan is a task of its own, --mode a way to hold the conversation: use one of them",
+            ExitCode.USAGE,
+        )
     if not _begins(wish) and wish.origin.resume is None and not _is_conversation(wish):
         raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
     provider = settings.model.providers[settings.model.provider]
@@ -237,7 +273,7 @@ async def _to_resume(found: Opened, id: str, *, begins: bool) -> SessionHead:
 async def _converse(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.terminal.chat import Opening, converse
 
-    return await converse(settings, Opening(wish.origin, wish.images, _override(wish)), worker)
+    return await converse(settings, Opening(wish.origin, wish.images, _override(wish), wish.mode), worker)
 
 
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
@@ -267,7 +303,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             if not _begins(wish):
                 await talk.left.unless(take_up_requests(talk, found, head))
             else:
-                await talk.left.unless(_speak(talk, wish))
+                await talk.left.unless(_speak(found, talk, wish))
             code = await talk.run(cursor, worker)
             stopped_elsewhere = code is ExitCode.INTERRUPTED and not talk.interrupts
             looking = left_behind(found, session) if stopped_elsewhere else client.head(session)
@@ -292,7 +328,7 @@ async def _leave_behind(settings: Settings, wish: Wish) -> ExitCode:
     async with opened(settings, view.note) as found:
         client = found.client()
         session = await _for_the_wish(found, client, wish, view.note)
-        await _speak(Conversation(Seat(client, session, view, interactive=False), None), wish)
+        await _speak(found, Conversation(Seat(client, session, view, interactive=False), None), wish)
         typer.echo(session)
         head = await client.head(session)
         pool = head.pool if head is not None else settings.session_defaults.pool
@@ -337,13 +373,15 @@ def _override(wish: Wish) -> OverrideTurnContext | None:
     return OverrideTurnContext(model=wish.model, cwd=str(wish.cwd) if wish.cwd else None)
 
 
-async def _speak(talk: Conversation, wish: Wish) -> None:
+async def _speak(found: Opened, talk: Conversation, wish: Wish) -> None:
     """Hands in what the command line says; the conversation follows the task that it becomes."""
     from orchestrator.protocol import ops
     from orchestrator.protocol.inputs import InputItem, LocalImageInput, TextInput
     from orchestrator.protocol.plans import PlanRequest
+    from orchestrator.terminal.origin import changed_from_here
 
-    if (override := _override(wish)) is not None:
+    override = await changed_from_here(found, talk.seat.session, _override(wish), wish.mode)
+    if override is not None:
         await talk.submit(override)
     if wish.review is not None:
         talk.task_id = await talk.submit(ops.Review(review_request=wish.review))

@@ -24,6 +24,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import LocalImageInput, TextInput
 from orchestrator.protocol.plans import PlanRequest
+from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.submission import Submission
 from orchestrator.settings import Settings
 from orchestrator.terminal.conversation import (
@@ -38,7 +39,7 @@ from orchestrator.terminal.editor import PROMPT, Editor, Interrupted, above_the_
 from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.live import LiveView, reminder
 from orchestrator.terminal.notifications import Calling, notifications
-from orchestrator.terminal.origin import Origin, forked
+from orchestrator.terminal.origin import Origin, changed_from_here, forked
 from orchestrator.terminal.review_words import typed_request
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
@@ -301,6 +302,8 @@ class Opening:
     images: tuple[Path, ...]
     override: ops.OverrideTurnContext | None
     """Other settings for a session that goes on."""
+    mode: ModeKind | None = None
+    """The collaboration mode from the next turn on; None leaves it as it is."""
 
 
 async def converse(settings: Settings, opening: Opening, worker: Companion | None) -> ExitCode:
@@ -347,8 +350,9 @@ async def _hold(
         if head is not None:
             await chat.left.unless(take_up_requests(chat, found, head))
             head = await chat.seat.client.head(head.session)
-            if opening.override is not None:
-                await chat.submit(opening.override)
+            override = await changed_from_here(found, chat.seat.session, opening.override, opening.mode)
+            if override is not None:
+                await chat.submit(override)
         if first is not None and (first.startswith("!") or is_word(first)):
             await chat.say(first)
         elif first is not None:

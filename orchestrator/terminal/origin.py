@@ -10,7 +10,10 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
+    from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
+    from orchestrator.protocol.ops import OverrideTurnContext
+    from orchestrator.protocol.scalars import ModeKind
     from orchestrator.wiring.open_deployment import Opened
 
 
@@ -51,3 +54,24 @@ async def forked(
         said = f"; what was said there: dendro logs {origin.fork}"
         say(f"fork of session {origin.fork}{said if origin.at is None else ''}")
     return head
+
+
+async def changed_from_here(
+    found: Opened, session: SessionId, override: OverrideTurnContext | None, mode: ModeKind | None
+) -> OverrideTurnContext | None:
+    """The change of settings that the command line asks for, its mode under the model and effort in force.
+
+    None if it asks for no change.
+    """
+    from orchestrator.protocol.ops import OverrideTurnContext
+    from orchestrator.protocol.scalars import CollaborationMode
+    from orchestrator.rollouts.full_log import head_of
+    from orchestrator.views.thread_settings import settings_of
+
+    if mode is None:
+        return override
+    changed = override or OverrideTurnContext()
+    now = await settings_of(found, await head_of(found.broker, session))
+    named = {"model": changed.model or now.model, "reasoning_effort": now.effort}
+    chosen = CollaborationMode.model_validate({"mode": mode, "settings": named})
+    return changed.model_copy(update={"collaboration_mode": chosen})

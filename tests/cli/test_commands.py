@@ -339,7 +339,12 @@ def test_client_of_version_1_comes_back_to_an_imported_file_by_its_path(machine:
 def test_client_of_version_1_says_whether_the_model_has_the_tools_of_plans_and_patches(
     machine: Machine,
 ) -> None:
-    tools = ({"includePlanTool": False}, {"include_apply_patch_tool": False}, {"includePlanTool": True}, {})
+    tools: tuple[dict[str, bool], ...] = (
+        {"includePlanTool": False},
+        {"include_apply_patch_tool": False},
+        {"includePlanTool": True},
+        {},
+    )
     for given in tools:
         made = asked_of_version_1(machine, "newConversation", **given)["result"]["conversationId"]
         with machine.model(says("done")) as user:

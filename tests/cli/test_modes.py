@@ -198,3 +198,41 @@ def test_every_item_that_begins_is_completed_once_where_all_are_told(machine: Ma
     assert "".join(m["delta"] for m in pieces) == "hello there"
     assert {m["item_id"] for m in pieces} == {done[1]["id"]}
     assert "reasoning_content_delta" in {m["type"] for m in seen}
+
+
+def modes_of(asked: list[dict[str, Any]]) -> list[bool]:
+    """Of each request, whether patches are offered: plan mode has none."""
+    return ["apply_patch" in offered(request) for request in asked]
+
+
+def test_command_line_chooses_the_mode_from_here_on(machine: Machine) -> None:
+    with machine.model(says(PROPOSED), says("still"), says("now")) as user:
+        assert "the agent proposes a plan:" in user.run("run", "--mode", "plan", "how?").stdout
+        [session] = user.session_ids()
+        user.run("run", "--resume", session, "and?")
+        user.run("run", "--resume", session, "--mode", "code", "--model", "gpt-5-mini", "do it")
+        asked = requests(user)
+    assert modes_of(asked) == [False, False, True]
+    assert [body(request)["model"] for request in asked] == ["gpt-5", "gpt-5", "gpt-5-mini"]
+
+
+def test_conversation_begins_in_the_mode_of_the_command_line(machine: Machine) -> None:
+    with machine.model(says(PROPOSED)) as user, user.terminal("run", "--mode", "plan", "how?") as person:
+        person.wait_for("the agent proposes a plan:")
+        assert modes_of(requests(user)) == [False]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--mode", "custom"], "--mode 'custom': one of plan, code, pair_programming, execute is expected"),
+        (["--mode", "code", "--plan"], "--plan is a task of its own"),
+    ],
+)
+def test_mode_that_nobody_can_mean_is_refused_before_anything_begins(
+    machine: Machine, words: list[str], told: str
+) -> None:
+    refused = machine.run("run", *words, "go")
+    assert refused.returncode == 2
+    assert told in refused.stderr
+    assert machine.session_ids() == []
