@@ -47,7 +47,7 @@ class BrokenLog(Exception):
 
 
 class Weight(NamedTuple):
-    """What the texts of a state take, without a look at each of them at the end of each turn."""
+    """The bytes of a state's texts, known without a look at each of them at the end of each turn."""
 
     counted: int
     """Their bytes when they were counted last."""
@@ -65,7 +65,7 @@ class Loaded:
     snapshot_used: bool = True
     """False if the stored snapshot was of no use: then it is worth writing another one."""
     weight: Weight | None = None
-    """What the position takes in memory, if it was counted."""
+    """The size of the position's texts, if it was counted."""
 
 
 class Cache:
