@@ -62,6 +62,8 @@ class EqCursor:
 
 
 BEGINNING = EqCursor(0, 0, hash8_of(GENESIS))
+NOWHERE = EqCursor(0, 0, "f" * 8)
+"""A place that no log has: who follows from there is told that Redis went back, and gets the whole log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,8 @@ async def _gap_at(reader: EventReader, session: SessionId, at: EqCursor) -> Gap 
     following = await reader.read_eq(session, at.n, 1)
     if following and following[0].n == at.n + 1:
         return None
-    return Gap("trimmed" if at.n < head.eq_n else "rewound", at.seq, head.sealed_seq)
+    # The log that the client saw is there: what is lost are events, as by trimming, and none of its entries.
+    return Gap("trimmed", at.seq, head.sealed_seq)
 
 
 def _same(kept: tuple[StoredEvent, ...], at: EqCursor) -> bool:

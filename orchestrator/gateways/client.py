@@ -18,6 +18,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.follow import (
     BEGINNING,
+    NOWHERE,
     CaughtUp,
     EqCursor,
     EventReader,
@@ -269,6 +270,9 @@ class Client:
             try:
                 reader = self._ports.events or self._ports.broker
                 async for item in follow(reader, session, at, newborn=newborn):
+                    if isinstance(item, Gap) and item.reason == "rewound":
+                        # Its log is owed from now on, also if Redis fails before all of it was read.
+                        at = NOWHERE
                     for found in self._bursts(item):
                         burst = await self._whole_burst(session, found) if found.refers else found
                         yield for_tenant(burst) if self.namespace else burst

@@ -57,8 +57,7 @@ async def test_request_settled_for_one_agent_stays_open_for_another() -> None:
     place = SimpleNamespace(
         tell=lambda line: None,
         principal=Principal("ann"),
-        client=Keeps(),
-        ports=SimpleNamespace(now_ms=lambda: 1),
+        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Keeps()),
     )
     conversations = Conversations(cast(Any, place), {"listener": ONE})
     for agent in ({}, {"agent_id": 1}, {"agent_id": 2}):

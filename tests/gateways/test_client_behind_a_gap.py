@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
+from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
 from orchestrator.core import entries as e
@@ -51,6 +52,38 @@ class Trimmed:
         self, session: SessionId, after: int = 0, count: int = 9
     ) -> tuple[StoredEntry, ...]:
         return tuple(self.log[after : after + count])
+
+
+class GoesBackAndForth(Trimmed):
+    """A log that seems shorter than the client's place, until its first reading has failed."""
+
+    failed = False
+
+    async def head(self, session: SessionId) -> SessionHead:
+        return head(session=session, seq=6 if self.failed else 1, head=bytes(32), eq_n=9)
+
+    async def read_eq(self, *place: Any) -> tuple[StoredEvent, ...]:
+        return (StoredEvent(9, b"", 6, "0" * 8, 0, 0),) if self.failed else ()
+
+    async def read_rollout(
+        self, session: SessionId, after: int = 0, count: int = 9
+    ) -> tuple[StoredEntry, ...]:
+        if not self.failed:
+            self.failed = True
+            raise Unavailable("the connection was lost")
+        return await super().read_rollout(session, after, count)
+
+
+async def test_client_that_was_told_that_redis_went_back_gets_the_log_also_after_a_failure() -> None:
+    async def at_once(seconds: float) -> None:
+        return None
+
+    back_and_forth = cast(Any, GoesBackAndForth())
+    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, at_once, events=back_and_forth)
+    following = Client(ports, "client").follow(ROOT, EqCursor(9, 6, "0" * 8))
+    heard = [await anext(following) for _ in range(3)]
+    await cast(AsyncGenerator[Event], following).aclose()
+    assert [event.type for event in heard] == ["warning", "warning", "task_started"]
 
 
 async def test_client_behind_a_gap_hears_of_calls_about_agents_in_their_place() -> None:

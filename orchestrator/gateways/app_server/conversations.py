@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -21,7 +21,7 @@ from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads,
 from orchestrator.gateways.app_server.messages import Answer, notification
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.approvals import answer_op
-from orchestrator.gateways.client import Client
+from orchestrator.gateways.client import GAP_TEXTS, Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
 from orchestrator.protocol.ids import SubmissionId
@@ -58,6 +58,9 @@ class Place(Protocol):
     def tell(self, line: Line) -> None:
         """Sends a line, or keeps it until a response is out."""
 
+    def drop_held(self, gone: Collection[str]) -> None:
+        """Tells nothing of these conversations that waits for a response to be out."""
+
 
 @dataclass(slots=True)
 class Conversations:
@@ -70,6 +73,13 @@ class Conversations:
     """Requests that the client has not answered, by their ids."""
     _numbers: int = 0
     _ends: dict[SessionId, list[asyncio.Future[str]]] = field(default_factory=dict)
+    _told_meanwhile: dict[SessionId, set[tuple[str, int]]] = field(default_factory=dict)
+    """Requests that were told, or settled, while a conversation's open ones are read."""
+    _answers: Client = field(init=False)
+    """Not the client that begins turns: a session does not tell others that one of its own answers."""
+
+    def __post_init__(self) -> None:
+        self._answers = self.door.ports.client(self.door.principal)
 
     @property
     def full(self) -> bool:
@@ -87,8 +97,20 @@ class Conversations:
             await self.door.threads.hear(session, self.door.client, self)
         known = self.hears(session)
         self._listening[id] = session
-        if not known:
-            for request in await open_requests(self.door.ports.found, head):
+        if known:
+            return id
+        self._told_meanwhile[session] = set()
+        try:
+            requests = await open_requests(self.door.ports.found, head)
+        except BaseException:
+            # A client that is answered by an error does not expect to be told of the conversation.
+            self.stop(id)
+            self.door.drop_held((session,))
+            raise
+        finally:
+            told = self._told_meanwhile.pop(session)
+        for request in requests:
+            if _name(request) not in told:
                 self._tell(session, "", request)
         return id
 
@@ -120,6 +142,9 @@ class Conversations:
         if not self.hears(told.session):
             return
         event = told.event
+        if event.type == "warning" and event.msg.get("message") == GAP_TEXTS["rewound"]:
+            # The log begins again, and asks anew what is open still.
+            self._forget(lambda asked: asked[0] == told.session)
         self._tell(told.session, event.id, event.msg)
         if event.type == "request_resolved":
             self._settled(told.session, event.msg)
@@ -149,6 +174,11 @@ class Conversations:
             self._ask(session, message)
 
     def _ask(self, session: SessionId, message: JsonMapping) -> None:
+        known = (asked for of, asked in self._asked.values() if of == session)
+        if any(_name(asked) == _name(message) for asked in known):
+            # Told again behind a gap.
+            return
+        self._note_told(session, message)
         id = f"{PREFIX}{self._numbers}"
         self._numbers += 1
         self._asked[id] = (session, message)
@@ -162,8 +192,13 @@ class Conversations:
 
     def _settled(self, session: SessionId, message: JsonMapping) -> None:
         """Forgets a request that somebody else has answered."""
-        meant = (session, message.get("call_id"), agent_of(message))
-        self._forget(lambda asked: (asked[0], call_id_of(asked[1]), agent_of(asked[1])) == meant)
+        self._note_told(session, message)
+        meant = (session, _name(message))
+        self._forget(lambda asked: (asked[0], _name(asked[1])) == meant)
+
+    def _note_told(self, session: SessionId, message: JsonMapping) -> None:
+        if session in self._told_meanwhile:
+            self._told_meanwhile[session].add(_name(message))
 
     def _forget(self, gone: Callable[[tuple[SessionId, JsonMapping]], bool]) -> None:
         """Forgets requests: an answer that comes later is one to nothing."""
@@ -180,8 +215,13 @@ class Conversations:
             session, request = found
             op = answer_op(request, _decision(answer.result))
             id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
-            await self.door.client.submit(session, Submission(id, op))
+            await self._answers.submit(session, Submission(id, op))
         return True
+
+
+def _name(message: JsonMapping) -> tuple[str, int]:
+    """The name of a request among those of a conversation."""
+    return call_id_of(message), agent_of(message)
 
 
 def agent_of(message: JsonMapping) -> int:

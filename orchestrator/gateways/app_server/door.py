@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -256,8 +256,38 @@ class Door:
                 else:
                     self.hear(each)
 
+    @contextmanager
+    def heard_if_answered(self) -> Iterator[None]:
+        """Takes subscriptions back that were made meanwhile, with what is held of them, where it fails.
+
+        A client that is answered by an error does not expect to hear the thread, or to be asked by it.
+        """
+        known = frozenset(self.subscriptions)
+        try:
+            yield
+        except BaseException:
+            gone = [session for session in self.subscriptions if session not in known]
+            for session in gone:
+                self.unsubscribe(session)
+            self.drop_held(frozenset(gone))
+            raise
+
+    def drop_held(self, gone: Collection[str]) -> None:
+        """Tells nothing of these threads that waits for a response to be out."""
+        if self._held is not None:
+            self._held = [each for each in self._held if _session_of(each) not in gone]
+
     def leave(self) -> None:
         """Ends all subscriptions; what runs goes on."""
         self.conversations.leave()
         for session in tuple(self.subscriptions):
             self.unsubscribe(session)
+
+
+def _session_of(held: Told | Line) -> str:
+    """The thread or conversation that something is told of, or ""."""
+    if isinstance(held, Told):
+        return held.session
+    named = held.params
+    found = named.get("threadId") or named.get("conversationId") or (named.get("thread") or {}).get("id")
+    return found if isinstance(found, str) else ""

@@ -22,8 +22,9 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import begun_since, turn_at
 from orchestrator.views.threads import Thread, threads
+from orchestrator.views.turns.asks import WITHDRAWN
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.records import Change, ItemDelta
+from orchestrator.views.turns.records import Change, ItemDelta, RequestResolved
 
 log = logging.getLogger("dendro.app_server")
 
@@ -135,11 +136,13 @@ class LiveThread:
     def _take(self, event: Event) -> None:
         if event.cursor is not None:
             self.seq, self._cursor = event.cursor.seq, event.cursor
+        gone: tuple[Change, ...] = ()
         if event.type == "warning" and event.msg.get("message") == GAP_TEXTS["rewound"]:
-            # The log begins again: what was told of it never happened.
+            # The log begins again: what was told of it never happened. What is open still is asked anew.
+            gone = withdrawn(self.projector)
             self.projector = Projector(self.session)
         at_ms = event.at_ms or self._ports.now_ms()
-        changes = tuple(self._lines(change, at_ms) for change in self.projector.receive(event))
+        changes = tuple(self._lines(change, at_ms) for change in (*gone, *self.projector.receive(event)))
         told = Told(self.session, event, changes)
         for listener in tuple(self.listeners):
             listener.hear(told)
@@ -157,6 +160,11 @@ class LiveThread:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
+
+
+def withdrawn(projector: Projector) -> tuple[Change, ...]:
+    """The end of each request that a projector knows to be open."""
+    return tuple(RequestResolved(each.turn, each.item, WITHDRAWN) for each in projector.waiting)
 
 
 def _key(change: Change, params: JsonObject) -> tuple[object, ...] | None:

@@ -6,7 +6,7 @@ is missing and nothing comes twice, whether a worker runs it or not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,6 @@ from orchestrator.gateways.app_server.methods.running import (
     settings_after,
 )
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
-from orchestrator.gateways.app_server.running_turn import AT_REST, events_of_running_turn
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.app_server.write_settings import session_json
 from orchestrator.gateways.principals import Scope
@@ -42,7 +41,7 @@ from orchestrator.views.thread_pages import end_of
 from orchestrator.views.thread_settings import settings_of
 from orchestrator.views.turns.log import told_by
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.records import RequestOpened, RequestResolved, TokenUsageUpdated
+from orchestrator.views.turns.records import TokenUsageUpdated
 
 TOKENS_WITHIN = (64, 512)
 """Entries from the end among which the last count of tokens is looked for; each request has one."""
@@ -79,6 +78,11 @@ class ThreadResume(Params):
 async def thread_resume(door: Door, params: ThreadResume) -> Result:
     """A thread with its turns, heard from the end of them on."""
     head = await head_to_read(door, params.thread_id)
+    with door.heard_if_answered():
+        return await _resumed(door, head, params)
+
+
+async def _resumed(door: Door, head: SessionHead, params: ThreadResume) -> Result:
     try:
         subscription = await door.subscribe(head.session)
     except UnknownSession:
@@ -88,7 +92,7 @@ async def thread_resume(door: Door, params: ThreadResume) -> Result:
     answer = await _answer(door, seen, params)
     await _tell_tokens(door, seen)
     for session in (head.session, *await _running_below(door, head, subscription.asks)):
-        await _ask_again(door, session)
+        _ask_again(door, session)
     return answer
 
 
@@ -164,28 +168,14 @@ async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
         door.notify("thread/started", {"thread": await thread_of(door, head)})
 
 
-async def _ask_again(door: Door, session: SessionId) -> None:
-    """Puts the open requests of a thread to the client that comes; one that it has already is left out."""
-    head = await door.known(session)
-    if head is None or head.status in AT_REST:
-        return
-    for opened in open_requests(session, await events_of_running_turn(door.ports.found, head)):
+def _ask_again(door: Door, session: SessionId) -> None:
+    """Puts the open requests of a thread to the client that comes; one that it has already is left out.
+
+    They are those that are open where the thread is told: what settles them is told behind them.
+    """
+    found = door.subscriptions.get(session)
+    for opened in found.live.projector.waiting if found is not None else ():
         door.hear(Told(session, Event("", dict(opened.event)), ((opened, ()),)))
-
-
-def open_requests(session: SessionId, events: Iterable[Event]) -> list[RequestOpened]:
-    """The requests that events of a turn have opened and not settled, oldest first."""
-    projector, asked = Projector(session), dict[str, RequestOpened]()
-    for event in events:
-        for change in projector.receive(event):
-            match change:
-                case RequestOpened(session=None, item=item):
-                    asked[item] = change
-                case RequestResolved(session=None, item=item):
-                    asked.pop(item, None)
-                case _:
-                    pass
-    return list(asked.values())
 
 
 METHODS: Mapping[str, Method] = {"thread/resume": Method(ThreadResume, thread_resume, Scope.READ)}

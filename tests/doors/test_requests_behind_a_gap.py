@@ -1,0 +1,100 @@
+"""Requests of a session whose Redis went back: they are taken back, and put anew if they are made anew."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server.conversations import Conversations
+from orchestrator.gateways.app_server.door import Door, Subscription
+from orchestrator.gateways.app_server.live import LiveThread, Told
+from orchestrator.gateways.app_server.methods.resume import _ask_again
+from orchestrator.gateways.app_server.outbox import Outbox
+from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.client import GAP_TEXTS
+from orchestrator.gateways.principals import Principal
+from orchestrator.views.event import Event
+
+SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
+REQUEST: dict[str, Any] = {
+    "type": "exec_approval_request",
+    "call_id": "call_1",
+    "command": ["make"],
+    "cwd": "/w",
+    "parsed_cmd": [],
+}
+RESOLVED = {"type": "request_resolved", "call_id": "call_1", "decision": "approved"}
+WENT_BACK = Event("", {"type": "warning", "message": GAP_TEXTS["rewound"]})
+
+
+class Listening:
+    """A connection of version 2 that hears one thread, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        ports = cast(Any, SimpleNamespace(now_ms=lambda: 1, client=lambda principal: None))
+        outbox = cast(Any, SimpleNamespace(put=self._put))
+        self.door = Door(ports, cast(Any, None), Principal("ann"), cast(Outbox, outbox))
+        self.live = LiveThread(ports, notifications, cast(Any, None), SESSION, lambda live, child: None)
+        self.live.listeners.append(self.door)
+        self.door.subscriptions[SESSION] = Subscription(self.live)
+        self.tells({"type": "task_started"})
+
+    def _put(self, data: bytes) -> None:
+        kinds = ("requestApproval", "resolved", "put back")
+        self.sent += [kind for kind in kinds if kind.encode() in data]
+
+    def tells(self, message: dict[str, Any]) -> None:
+        self.live._take(Event("t", message))
+
+
+def test_open_request_is_taken_back_before_the_client_hears_that_redis_went_back() -> None:
+    client = Listening()
+    client.tells(REQUEST)
+    client.live._take(WENT_BACK)
+    assert client.sent == ["requestApproval", "resolved", "put back"]
+    for message in ({"type": "task_started"}, REQUEST):
+        client.tells(message)
+    assert client.sent[3:] == ["requestApproval"]
+
+
+def test_request_that_was_settled_while_a_thread_is_resumed_is_not_put_again() -> None:
+    client = Listening()
+    client.tells(REQUEST)
+    with client.door.response_first():
+        client.tells(RESOLVED)
+        _ask_again(client.door, SESSION)
+    assert client.sent == ["requestApproval", "resolved"]
+
+
+def test_request_that_is_open_where_a_thread_is_resumed_is_put_to_who_comes() -> None:
+    client = Listening()
+    client.tells(REQUEST)
+    client.door.asks.left(SESSION)
+    _ask_again(client.door, SESSION)
+    assert client.sent == ["requestApproval", "requestApproval"]
+
+
+def _conversations() -> tuple[Conversations, list[str]]:
+    asked: list[str] = []
+    place = SimpleNamespace(
+        tell=lambda line: asked.append(line.method),
+        principal=Principal("ann"),
+        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: None),
+    )
+    return Conversations(cast(Any, place), {"listener": SESSION}), asked
+
+
+def test_client_of_version_1_is_asked_once_about_a_request_that_is_told_again_behind_a_gap() -> None:
+    conversations, asked = _conversations()
+    for _ in range(2):
+        conversations.hear(Told(SESSION, Event("t", REQUEST), ()))
+    assert asked.count("execCommandApproval") == 1
+
+
+def test_client_of_version_1_is_asked_anew_where_redis_went_back() -> None:
+    conversations, asked = _conversations()
+    for event in (Event("t", REQUEST), WENT_BACK, Event("t", REQUEST)):
+        conversations.hear(Told(SESSION, event, ()))
+    assert asked.count("execCommandApproval") == 2
