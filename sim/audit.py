@@ -71,6 +71,8 @@ def audit(world: Ended) -> None:
     _trees(world)
     _patches(world)
     _followed(world)
+    if watch.doors is not None:
+        watch.doors.at_rest()
     world.exported.at_rest()
     if world.reads_back:
         world.read_back.at_rest(watch.keys)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sim.invariants_of_doors import DOOR_CASES, DOOR_RULES
 from sim.invariants_of_folders import FOLDER_RULES
 from sim.rule import Case, Rule
 
@@ -387,6 +388,7 @@ RULES = {
         Case("a session was deleted", ("reply delete OK",)),
     ),
     **FOLDER_RULES,
+    **DOOR_RULES,
     "rest": Rule(
         (
             "When faults are over and people answer, every session comes to rest, and every closed one is"
@@ -450,6 +452,7 @@ CASES = {
     ),
     "approval_expired": Case("a request for approval was ended by its timer"),
     "client_tools": Case("somebody answered a call of a tool of its client", ("op dynamic_tool_response",)),
+    **DOOR_CASES,
 }
 """Cases that belong to no single rule, and that a campaign is to reach as well."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterator
@@ -300,10 +301,12 @@ class SimLoop:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Ignores exceptions that the clean-up of suspended coroutines raises."""
+    """Ignores exceptions that the clean-up of suspended coroutines raises, and what it cannot begin."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
     finally:
         sys.unraisablehook = hook
 

@@ -22,6 +22,7 @@ from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
 from sim.defects_of_births import DEFECTS as DEFECTS_OF_BIRTHS
 from sim.defects_of_delivery import DEFECTS as DEFECTS_OF_DELIVERY
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
+from sim.defects_of_doors import DEFECTS as DEFECTS_OF_DOORS
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_folders import DEFECTS as DEFECTS_OF_FOLDERS
 from sim.defects_of_jobs import DEFECTS as DEFECTS_OF_JOBS
@@ -55,6 +56,7 @@ MUTANTS = (
     *DEFECTS_OF_FOLDERS,
     *DEFECTS_OF_BIRTHS,
     *DEFECTS_OF_JOBS,
+    *DEFECTS_OF_DOORS,
 )
 
 

@@ -29,6 +29,7 @@ from sim.cancels import Cancels
 from sim.commits import Commits
 from sim.conversation import Conversations
 from sim.deadlines import Deadlines
+from sim.doors import Doors
 from sim.double import Double
 from sim.folder_rules import FolderRules
 from sim.grammar_terms import Wrong
@@ -91,6 +92,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
         self.secrets = Secrets(self, double, keys)
+        self.doors: Doors | None = None
         self.shown = Shown(double, keys, self.broken, self.reach)
         self.deadlines = Deadlines(double, keys, self.broken, self.reach)
         self.accounts = Accounts(double, keys, self.broken, self.reach)

@@ -24,6 +24,7 @@ from sim.model_script import CLIENT_TOOL
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
 from sim.workloads_births import births
+from sim.workloads_doors import doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_queues import queues
@@ -463,6 +464,7 @@ LATER = (
     ((jobs,), 0.02),
     ((texts,), 0.02),
     ((births,), 0.02),
+    ((doors,), 0.05),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
@@ -475,7 +477,9 @@ WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
 WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts_s=20.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
-WORKLOADS |= {play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers)}
+WORKLOADS |= {
+    play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors)
+}
 
 
 def chosen(seed: int, master: Random) -> str:

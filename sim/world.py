@@ -28,6 +28,7 @@ from sim.files import SimFiles
 from sim.fixture import Fixture
 from sim.folder_rules import FolderRules
 from sim.folders import Folders
+from sim.gateways import numbered
 from sim.idle_time import IdleTime
 from sim.invariants import Broken, Violation
 from sim.knobs import Knobs
@@ -48,7 +49,7 @@ from sim.watch import QUARANTINED, Watch
 from sim.workloads import WORKLOADS, chosen
 from workers.upkeep import log as upkeep_log
 
-LOGS = (log, upkeep_log)
+LOGS = (log, upkeep_log, logging.getLogger("dendro.app_server"))
 REST_WITHIN_S = 240.0
 """Of simulated time, from the last fault until everything has come to rest."""
 MOST_STEPS = 400_000
@@ -203,7 +204,7 @@ class World:
     def run(self, *, traced: bool = False) -> Outcome:
         """Runs the seed to its end, or to the first broken rule; `traced` tells the trace as well."""
         watch, self.trace.kept = self.site.watch, traced
-        with _errors_told(self), self.knobs.set(), packing():
+        with _errors_told(self), self.knobs.set(), packing(), numbered(self.seed):
             try:
                 self.loop.start(Lane("director"), self._direct(), "director")
                 self.loop.run(MOST_STEPS)

@@ -1,0 +1,402 @@
+"""Rules of `doors`: clients of gateways are told what sessions have told.
+
+Clients of version 2 are told of turns and items: each once, in the order of the log. Clients of version 1
+are told the events themselves: the path of events that a client was told must be one that a queue had.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from orchestrator.broker.replies import stored_event
+from orchestrator.core.entries import EVENT_MSG
+from orchestrator.gateways.client import GAP_TEXTS
+from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope
+from orchestrator.views.questions import call_id_of
+from sim.double import Double
+from sim.network import sessions_of
+
+if TYPE_CHECKING:
+    from sim.seen import Seen
+    from sim.watch import Watch
+
+ASKING = frozenset({"exec_approval_request", "apply_patch_approval_request"})
+ENDS = frozenset({"task_complete", "turn_aborted"})
+QUIET_S = 8.0
+"""So long nothing was written of a session: what was written before has reached everybody."""
+Name = tuple[int, int, str]
+"""The name of an event: its number, its entry of the log, the hash of that."""
+Told = tuple[Any, ...]
+"""The parts of an event that are the same in a queue and at a client."""
+
+
+def told_of(id: str, message: Mapping[str, Any]) -> Told:
+    """The parts by which events of a session are told apart."""
+    delta = message.get("delta")
+    return id, message["type"], str(message.get("call_id")), delta if isinstance(delta, str) else ""
+
+
+@dataclass
+class Thread:
+    """A thread as one connection of version 2 was told of it since it hears it."""
+
+    session: str
+    running: str = ""
+    """The turn that runs, as far as it was told."""
+    joined: bool = True
+    """Whether the turn that runs may have begun before."""
+    ended: list[str] = field(default_factory=list)
+    """Turns that were told to have ended, in order, from the answer to `thread/resume` on."""
+    items: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Items that were told to have begun; True: and to have ended."""
+    asked: dict[int, str] = field(default_factory=dict)
+    """Open requests: items by the id of the request."""
+    settled: Counter[str] = field(default_factory=Counter)
+    """How often each item was asked about and settled; one judged anew may be asked about again."""
+    rewound: bool = False
+
+
+@dataclass
+class Conversation:
+    """A conversation as one connection of version 1 was told of it since it listens."""
+
+    session: str
+    places: set[Name] | None = None
+    """The events of the queue that the last one may have been; None: any, and entries of the log."""
+    asked: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Open requests: the request's id by call and agent."""
+
+
+class Doors:
+    """The rules `heard`, `put` and `apart`."""
+
+    def __init__(self, watch: Watch, double: Double) -> None:
+        self._watch, self._double = watch, double
+        self.namespaces: dict[str, str] = {}
+        """The namespace of each root that a gateway made."""
+        self.ears: list[Ears] = []
+        self._names: defaultdict[tuple[str, Told], set[Name]] = defaultdict(set)
+        self._before: defaultdict[tuple[str, Name], set[Name]] = defaultdict(set)
+        """The events that stood before an event in the queue, on any branch."""
+        self._read: dict[str, tuple[int, Name]] = {}
+        self._rewinds = 0
+        self.written_s: dict[str, float] = {}
+        """When each session was written last."""
+
+    # ── what queues have had ──────────────────────────────────────────────────────────────────
+
+    def wrote(self, args: Any) -> None:
+        """Reads what a command has added to the queues of events."""
+        watch = self._watch
+        if len(watch.rewinds) != self._rewinds:
+            self._rewinds = len(watch.rewinds)
+            self._read.clear()
+            for session in watch.sessions:
+                self._read_queue(session)
+        for session in sessions_of(args):
+            self.written_s[session] = watch.now_s
+            self._read_queue(session)
+
+    def _read_queue(self, session: str) -> None:
+        n, last = self._read.get(session, (0, (0, 0, "")))
+        for entry_id, fields in self._double.stream_after(self._watch.keys.eq(session), n):
+            event = stored_event(entry_id, fields)
+            name = (event.n, event.seq, event.hash8)
+            payload = orjson.loads(event.payload)
+            self._names[session, told_of(payload.get("id", ""), payload["msg"])].add(name)
+            if last[0] == event.n - 1:
+                self._before[session, name].add(last)
+            n, last = event.n, name
+        self._read[session] = n, last
+
+    def follows(self, session: str, places: set[Name] | None, told: Told) -> set[Name]:
+        """The events of the queue that a told one may be, behind those that the last one may have been."""
+        names = self._names.get((session, told), set())
+        if places is None:
+            return names
+        return {name for name in names if self._before[session, name] & places}
+
+    def times_asked(self, session: str, call: str) -> int:
+        """How many requests about a call a queue has ever had."""
+        return sum(
+            len(names)
+            for (of, told), names in self._names.items()
+            if of == session and told[1] in ASKING and told[2] == call
+        )
+
+    def namespace(self, session: str) -> str:
+        """The namespace of a session, or of its root."""
+        seen = self._watch.sessions.get(session)
+        return self.namespaces.get(seen.tree if seen is not None else session, HOME_NAMESPACE)
+
+    def foreign(self, namespace: str) -> list[str]:
+        """All sessions of other namespaces."""
+        known = {*self._watch.sessions, *self.namespaces}
+        return sorted(session for session in known if self.namespace(session) != namespace)
+
+    def broken(self, rule: str, seen: str) -> None:
+        self._watch.broken(rule, seen)
+
+    def saw(self, case: str) -> None:
+        self._watch.reach.saw(case)
+
+    # ── moments at which everybody is to know the same ────────────────────────────────────────
+
+    def quiet(self) -> None:
+        """At a moment when nothing was written for a while, everybody is asked what is open."""
+        now_s = self._watch.now_s
+        for session, seen in sorted(self._watch.sessions.items()):
+            if self.written_s.get(session, now_s) > now_s - QUIET_S:
+                continue
+            open_now = self._open(seen)
+            if open_now is None:
+                continue
+            listening = [ears for ears in self.ears if ears.living and ears.knows(session, seen.tree)]
+            if open_now and len([ears for ears in listening if ears.may_answer]) > 1:
+                self.saw("put")
+            for ears in listening:
+                ears.compare(session, seen.tree, open_now)
+
+    def _open(self, seen: Seen) -> set[str] | None:
+        """The calls about which people are asked; None while the task is being stopped."""
+        task = seen.state.task
+        if task is None:
+            return set()
+        return None if task.stopping or task.ending else {call.call_id for call in task.requests}
+
+    def at_rest(self) -> None:
+        """At the end every client knows of all turns, and of no open request."""
+        self.quiet()
+        for ears in self.ears:
+            if ears.living:
+                ears.at_rest()
+
+    def ended(self, session: str) -> list[str]:
+        """The turns of a session's log that have ended."""
+        found, running = [], ""
+        for entry in self._watch.sessions[session].entries:
+            if entry.type != EVENT_MSG:
+                continue
+            if entry.payload["type"] == "task_started":
+                running = entry.id
+            elif entry.payload["type"] in ENDS and running:
+                found.append(running)
+                running = ""
+        return found
+
+    def known(self, session: str) -> bool:
+        return session in self._watch.sessions
+
+
+class Ears:
+    """Everything that one connection was told."""
+
+    def __init__(self, doors: Doors, name: str, principal: Principal) -> None:
+        self._doors, self._name, self._principal = doors, name, principal
+        self.threads: dict[str, Thread] = {}
+        self.conversations: dict[str, Conversation] = {}
+        self.living = True
+        doors.ears.append(self)
+
+    @property
+    def may_answer(self) -> bool:
+        return self._principal.may(Scope.APPROVE)
+
+    def received(self, data: bytes, named: str = "") -> None:
+        """A message; `named` is what the client itself had asked for, where it is an answer."""
+        for session in self._doors.foreign(self._principal.namespace):
+            if session != named and session.encode() in data:
+                self._doors.broken(
+                    "apart", f"{self._name} of {self._principal.namespace!r} got {data[:300]!r}"
+                )
+
+    # ── threads ───────────────────────────────────────────────────────────────────────────────
+
+    def subscribed(self, session: str, turns: list[Mapping[str, Any]]) -> None:
+        """The answer to `thread/start` or `thread/resume`: the thread is heard from here on."""
+        if session in self.threads:
+            return
+        heard = self.threads[session] = Thread(session)
+        heard.ended = [turn["id"] for turn in turns if turn["status"] != "inProgress"]
+        heard.running = next((turn["id"] for turn in turns if turn["status"] == "inProgress"), "")
+
+    def left(self, session: str) -> None:
+        """The thread is not heard any more."""
+        self.threads.pop(session, None)
+
+    def adopted(self, session: str) -> None:
+        """An agent's thread is heard from now on."""
+        self.threads.setdefault(session, Thread(session))
+
+    def notified(self, method: str, params: Mapping[str, Any]) -> None:
+        """A notification of version 2."""
+        session = params.get("threadId")
+        if not isinstance(session, str) or not method.startswith(("turn/", "item/", "warning", "serverReq")):
+            return
+        heard = self.threads.get(session)
+        if method == "warning" and params.get("message") not in GAP_TEXTS.values():
+            return
+        if heard is None:
+            self._broken("heard", session, f"does not hear the thread, and is told {method}")
+            return
+        match method:
+            case "warning":
+                self._warned(heard, str(params.get("message")))
+            case "turn/started":
+                self._begins(heard, params["turn"]["id"])
+            case "turn/completed":
+                self._ends(heard, params["turn"]["id"])
+            case "item/started" | "item/completed":
+                self._item(heard, params, done=method == "item/completed")
+            case "serverRequest/resolved":
+                self._resolved(heard, params["requestId"])
+            case _ if method.endswith(("elta", "Delta")):
+                key = (params["turnId"], params["itemId"])
+                if heard.items.get(key) and method == "item/agentMessage/delta":
+                    self._broken("heard", session, f"is told more of {key}, which was complete")
+
+    def _warned(self, heard: Thread, message: str) -> None:
+        if message not in GAP_TEXTS.values():
+            return
+        self._doors.saw("heard")
+        heard.joined, heard.running = True, heard.running
+        heard.items.clear()
+        heard.settled.clear()
+        if message == GAP_TEXTS["rewound"]:
+            heard.rewound, heard.running = True, ""
+            heard.ended.clear()
+
+    def _begins(self, heard: Thread, turn: str) -> None:
+        if turn in heard.ended or (turn == heard.running and not heard.joined):
+            self._broken("heard", heard.session, f"is told twice that turn {turn} begins")
+        if heard.running and not heard.joined:
+            self._broken("heard", heard.session, f"is told of {turn}, and {heard.running} has not ended")
+        heard.running, heard.joined = turn, False
+
+    def _ends(self, heard: Thread, turn: str) -> None:
+        if turn in heard.ended:
+            self._broken("heard", heard.session, f"is told twice that turn {turn} ends")
+        if turn != heard.running and not heard.joined:
+            self._broken("heard", heard.session, f"is told that {turn} ends, and {heard.running} runs")
+        heard.ended.append(turn)
+        heard.running, heard.joined = "", False
+
+    def _item(self, heard: Thread, params: Mapping[str, Any], *, done: bool) -> None:
+        turn, item = params["turnId"], params["item"]["id"]
+        if not heard.joined and turn != heard.running:
+            self._broken(
+                "heard", heard.session, f"is told of item {item} of {turn}, and {heard.running} runs"
+            )
+        known = heard.items.get((turn, item))
+        if known is not None and (known or not done):
+            self._broken("heard", heard.session, f"is told twice of item {item} of {turn}")
+        heard.items[turn, item] = done
+
+    def requested(self, id: int, params: Mapping[str, Any]) -> None:
+        """A request of version 2."""
+        session, item = str(params["threadId"]), str(params["itemId"])
+        heard = self.threads.get(session)
+        if heard is None or not self.may_answer:
+            self._broken("put", session, f"is asked about {item}, and may not answer")
+            return
+        if item in heard.asked.values():
+            self._broken("put", session, f"is asked twice about {item}")
+        if heard.settled[item] and heard.settled[item] >= self._doors.times_asked(session, item):
+            self._broken("put", session, f"is asked about {item}, which was settled")
+        heard.asked[id] = item
+
+    def _resolved(self, heard: Thread, id: int) -> None:
+        item = heard.asked.pop(id, None)
+        if item is None:
+            self._broken("put", heard.session, f"is told that {id} is settled, which is not open")
+        else:
+            heard.settled[item] += 1
+
+    # ── conversations ─────────────────────────────────────────────────────────────────────────
+
+    def listens(self, session: str) -> None:
+        """The answer to `addConversationListener`."""
+        self.conversations.setdefault(session, Conversation(session))
+
+    def told(self, session: str, id: str, message: Mapping[str, Any]) -> None:
+        """An event of version 1."""
+        heard = self.conversations.get(session)
+        if heard is None:
+            self._broken("heard", session, f"does not listen, and is told {message['type']}")
+            return
+        if message["type"] == "warning" and message.get("message") in GAP_TEXTS.values():
+            self._doors.saw("heard")
+            heard.places = None
+            if message["message"] == GAP_TEXTS["rewound"]:
+                heard.asked.clear()
+            return
+        if id or message["type"] not in ASKING:
+            # Without an id it is one that was open when the client came.
+            self._goes_on(heard, told_of(id, message))
+        agent = message.get("agent_id") or 0
+        if message["type"] == "request_resolved":
+            heard.asked.pop((str(message.get("call_id")), agent), None)
+        elif message["type"] in ENDS:
+            heard.asked = {key: id for key, id in heard.asked.items() if key[1]}
+
+    def _goes_on(self, heard: Conversation, told: Told) -> None:
+        """Behind a gap entries of the log come, which need not be events of the queue."""
+        places = self._doors.follows(heard.session, heard.places, told)
+        if places:
+            heard.places = places if heard.places is not None else None
+            if told[1].endswith("_delta"):
+                # No log has it: what is read from the log is over.
+                heard.places = places
+        elif heard.places is not None:
+            self._broken("heard", heard.session, f"is told {told}, which comes behind none of {heard.places}")
+
+    def demanded(self, id: str, params: Mapping[str, Any]) -> None:
+        """A request of version 1."""
+        session, agent = str(params["conversationId"]), params.get("agent_id") or 0
+        heard = self.conversations.get(session)
+        if heard is None or not self.may_answer:
+            self._broken("put", session, "is asked, and may not answer")
+            return
+        key = (call_id_of(params), agent)
+        if key in heard.asked:
+            self._broken("put", session, f"is asked twice about {key}")
+        heard.asked[key] = id
+
+    # ── comparing ─────────────────────────────────────────────────────────────────────────────
+
+    def knows(self, session: str, tree: str) -> bool:
+        """Whether requests of a session are put to this connection, if it may answer."""
+        return session in self.threads or tree in self.threads
+
+    def compare(self, session: str, tree: str, open_now: set[str]) -> None:
+        """Compares the requests of a session that are open with those that the client has."""
+        heard = self.threads.get(session)
+        if heard is None:
+            if open_now and self.may_answer:
+                self._broken("put", session, f"hears its root, and not the agent, which asks {open_now}")
+            return
+        have, wanted = set(heard.asked.values()), open_now if self.may_answer else set()
+        if have != wanted:
+            self._broken("put", session, f"is asked {sorted(have)}, and open are {sorted(wanted)}")
+
+    def at_rest(self) -> None:
+        """The turns that were told are those of the log."""
+        for session, heard in sorted(self.threads.items()):
+            if not self._doors.known(session):
+                continue
+            logged = self._doors.ended(session)
+            missing = [turn for turn in logged if turn not in heard.ended]
+            if session in self._doors.namespaces and missing:
+                self._broken("heard", session, f"was not told of the ends of {missing}")
+            if extra := [turn for turn in heard.ended if turn not in logged]:
+                self._broken("heard", session, f"was told that {extra} ended, which the log has not")
+            if heard.ended != [turn for turn in logged if turn in heard.ended]:
+                self._broken("heard", session, f"was told {heard.ended}, and the log has {logged}")
+
+    def _broken(self, rule: str, session: str, seen: str) -> None:
+        self._doors.broken(rule, f"{session}: {self._name} {seen}")

@@ -1,0 +1,267 @@
+"""Gateways of a simulation: the product's own doors, and wires of memory in the place of sockets.
+
+A gateway is a process with one lane, and dies with all of its connections. A wire keeps the order of what
+is sent, holds back a sender whose client does not read, and tells both sides when the other one has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.shared_reads import SharedReads
+from orchestrator.broker.texts import Texts
+from orchestrator.core.birth import Birth
+from orchestrator.core.ids import TreeId, new_session_id
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server.connection import Connection
+from orchestrator.gateways.app_server.offer import Offer
+from orchestrator.gateways.app_server.ports import Born, NewThread, Ports
+from orchestrator.gateways.app_server.server import AppServer
+from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.messages import Messages
+from orchestrator.gateways.permissions import Permissions, Policies, permits
+from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.wires.wire import STALL_S, CloseCode, TooSlow, WireClosed
+from orchestrator.instructions.skills import Skills
+from orchestrator.runtime.restore import restore_session
+from orchestrator.tables import SessionDefaults, ToolSettings
+from sim.accounts import MODEL_SETTINGS
+from sim.double import EPOCH_S
+from sim.log_source import StoredLogs
+from sim.loop import Lane
+from sim.machines import POOL, Clock, Site, storage_on
+
+MODE = {"mode": "danger-full-access"}
+FOLDER = "/sim"
+
+
+@contextmanager
+def numbered(seed: int) -> Iterator[None]:
+    """While a simulation runs, ids that doors give at random are the seed's."""
+    rng = Random(f"dendro:{seed}:ids")
+    with patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)):
+        yield
+
+
+class SimWire:
+    """A connection of one client to one gateway."""
+
+    def __init__(self, gateway: SimGateway, principal: Principal, client: Lane, window: int) -> None:
+        self.principal = principal
+        self._gateway, self._client, self._window = gateway, client, window
+        self._loop, self._rng = gateway.site.loop, gateway.rng
+        self._up: deque[bytes | None] = deque()
+        self._down: deque[bytes | None] = deque()
+        """Messages on their way; None: the end."""
+        self._received: deque[bytes | None] = deque()
+        self._read: deque[bytes | None] = deque()
+        self._unread = 0
+        """Bytes that were sent and not read by the client."""
+        self._wakes: dict[str, asyncio.Future[None]] = {}
+        self.code: CloseCode | None = None
+        """The reason for which the gateway has ended it."""
+        self.closed = self._left = False
+
+    # ── the gateway's side ────────────────────────────────────────────────────────────────────
+
+    async def receive(self) -> bytes | None:
+        """The next message of the client; None when there will be none any more."""
+        while not self._received:
+            await self._woken("gateway")
+        message = self._received.popleft()
+        if message is None:
+            self._received.append(None)
+        return message
+
+    async def send(self, *messages: bytes) -> None:
+        """Sends messages; waits while too much is unread."""
+        if self.closed or self._left:
+            raise WireClosed("the client has left")
+        for message in messages:
+            self._unread += len(message)
+            self._goes_down(message)
+        while self._unread > self._window and not self._left:
+            before = self._unread
+            try:
+                async with asyncio.timeout(STALL_S):
+                    await self._woken("room")
+            except TimeoutError:
+                if self._unread < before:
+                    continue
+                await self.close(CloseCode.TOO_SLOW)
+                raise TooSlow("the client has read nothing") from None
+
+    async def close(self, code: CloseCode = CloseCode.DONE, reason: str = "") -> None:
+        """Ends the connection behind what was sent."""
+        if not self.closed:
+            self.closed, self.code = True, code
+            self._goes_down(None)
+
+    def breaks(self) -> None:
+        """The gateway is dead: what it had sent may arrive, and then the end."""
+        self.closed = True
+        self._goes_down(None)
+
+    # ── the client's side ─────────────────────────────────────────────────────────────────────
+
+    async def read(self) -> bytes | None:
+        """The next message of the gateway; None at the end."""
+        while not self._read:
+            await self._woken("client")
+        message = self._read.popleft()
+        if message is not None:
+            self._unread -= len(message)
+            self._loop.on(self._gateway.lane, self._wake, "room")
+        return message
+
+    def write(self, message: bytes) -> None:
+        """Sends a message to the gateway."""
+        self._goes_up(message)
+
+    def leave(self) -> None:
+        """Ends the connection; what was not read is lost."""
+        if not self._left:
+            self._left = True
+            self._goes_up(None)
+            self._loop.on(self._gateway.lane, self._wake, "room")
+
+    # ── on the way ────────────────────────────────────────────────────────────────────────────
+
+    def _goes_up(self, message: bytes | None) -> None:
+        self._up.append(message)
+        after = self._rng.uniform(0.0001, 0.002)
+        self._loop.on(self._gateway.lane, self._arrives, self._up, self._received, "gateway", after=after)
+
+    def _goes_down(self, message: bytes | None) -> None:
+        self._down.append(message)
+        after = self._rng.uniform(0.0001, 0.002)
+        self._loop.on(self._client, self._arrives, self._down, self._read, "client", after=after)
+
+    def _arrives(self, way: deque[bytes | None], there: deque[bytes | None], who: str) -> None:
+        there.append(way.popleft())
+        self._wake(who)
+
+    async def _woken(self, who: str) -> None:
+        self._wakes[who] = self._loop.create_future()
+        await self._wakes[who]
+
+    def _wake(self, who: str) -> None:
+        waiting = self._wakes.get(who)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+
+class SimGateway:
+    """A gateway's process."""
+
+    def __init__(self, site: Site, name: str, rng: Random, facts: dict[str, Any], policy: str) -> None:
+        self.site, self.name, self.rng = site, name, rng
+        self.lane, self.alive = Lane(name), True
+        self._facts, self._policy = facts, policy
+        self._clients = 0
+        clock = Clock(site.loop, rng.uniform(0.0, 1e6), 1.0 + rng.uniform(-2e-3, 2e-3))
+        self._storage = storage_on(site, name, clock)
+        self._texts = Texts(self._storage.blobs, archived=self._storage.archive.text)
+        self._found = StoredLogs(self._storage, self._texts)
+        self._reads, self._messages = SharedReads(self._storage.broker), Messages()
+        self._wires: list[SimWire] = []
+        self._ports = self._door_ports()
+        self._server = AppServer(self._ports)
+
+    def connect(self, principal: Principal, client: Lane, window: int, outgoing: int) -> SimWire:
+        """A client's new connection, which the product's own code serves."""
+        wire = SimWire(self, principal, client, window)
+        self._wires.append(wire)
+        self.site.loop.on(self.lane, self._begins, wire, outgoing)
+        return wire
+
+    def _begins(self, wire: SimWire, outgoing: int) -> None:
+        served = Connection(self._ports, self._server._threads, wire, outgoing)
+        # On this lane already.
+        serving = self.site.loop.create_task(served.serve(), name=f"{self.name}:serves")
+        serving.add_done_callback(self._over)
+
+    def _over(self, serving: asyncio.Task[None]) -> None:
+        if not serving.cancelled() and (error := serving.exception()) is not None:
+            self.site.loop.failures.append(error)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs again, and its connections break."""
+        self.alive = False
+        self.site.trace.note("doors", "kills", self.name)
+        self.site.loop.kill(self.lane)
+        for wire in self._wires:
+            wire.breaks()
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP for a while."""
+        self.site.trace.note("doors", "pauses", self.name)
+        self.site.loop.hold(self.lane)
+        self.site.loop.on(self.site.network.lane, self.site.loop.let_go, self.lane, after=seconds)
+
+    # ── what it is given in the place of the machine's ────────────────────────────────────────
+
+    def _door_ports(self) -> Ports:
+        defaults = SessionDefaults(cwd=Path(FOLDER))
+        offer = Offer(defaults, MODEL_SETTINGS, ToolSettings(), Skills(Path(FOLDER), Path(FOLDER)))
+        return Ports(
+            found=self._found,
+            client=self._client,
+            create=self._create,
+            fork=_not_here,
+            delete=_not_here,
+            home=Path(FOLDER),
+            version="0",
+            now_ms=self._now_ms,
+            random_bytes=self.rng.randbytes,
+            offer=offer,
+        )
+
+    def _now_ms(self) -> int:
+        return int((EPOCH_S + self.site.loop.time()) * 1000)
+
+    def _client(self, principal: Principal) -> Client:
+        self._clients += 1
+        may = Permissions(principal, Policies(self._policy, MODE, FOLDER))
+        ports = ClientPorts(
+            self._storage.broker,
+            self._texts,
+            self.rng.randbytes,
+            chain_key=self.site.knobs.chain_key,
+            restore=lambda session: restore_session(self._storage, session),
+            events=self._reads,
+            messages=self._messages,
+        )
+        checked = permits(self._found, may)
+        return Client(ports, f"{self.name}-{self._clients}", principal.name, principal.namespace, checked)
+
+    async def _create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
+        """A session with the workload's settings: the settings' files are the machine's."""
+        shard = self.rng.randrange(self.site.config.shards)
+        session = new_session_id(self._now_ms(), shard, self.rng.getrandbits(62))
+        doors = self.site.watch.doors
+        assert doors is not None
+        doors.namespaces[session] = principal.namespace
+        facts = SessionFacts(session, TreeId(session), ROOT, POOL, **self._facts)
+        settings = TurnSettings(FOLDER, self._policy, MODE, "gpt-5")
+        self.site.trace.note(self.name, "creates", session)
+        await client.create(Birth(facts, settings, "0", self._now_ms()))
+        head = await client.head(session)
+        if head is None:
+            # Redis has lost it since.
+            raise UnknownSession(session)
+        return Born(head, settings)
+
+
+async def _not_here(*given: Any) -> Any:
+    raise NotImplementedError

@@ -1,0 +1,30 @@
+"""Rules of what clients of gateways are told."""
+
+from __future__ import annotations
+
+from sim.rule import Case, Rule
+
+DOOR_RULES = {
+    "heard": Rule(
+        (
+            "A client of a gateway is told each turn, item and event of a session that it hears once, in "
+            "order and of one branch; where events are missing, or Redis went back, it is told so first."
+        ),
+        Case("a client of a gateway was told of a gap"),
+    ),
+    "put": Rule(
+        (
+            "A request is put to every client that hears its session and may answer, until it is settled,"
+            " and to nobody afterwards."
+        ),
+        Case("a request was open, at a moment of quiet, that several clients could answer"),
+    ),
+    "apart": Rule(
+        "No client of a namespace is told of a session of another one.",
+        Case("a client named a session of another namespace"),
+    ),
+}
+DOOR_CASES = {
+    "dropped": Case("a client of a gateway was dropped, because it did not read"),
+    "gateway_lost": Case("a gateway died, and another one came"),
+}
