@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
+
+import pytest
 
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server import conversations as conversations_module
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door, Subscription
 from orchestrator.gateways.app_server.live import LiveThread, Told
+from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.methods.resume import _ask_again
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_notifications import notifications
@@ -98,3 +103,71 @@ def test_client_of_version_1_is_asked_anew_where_redis_went_back() -> None:
     for event in (Event("t", REQUEST), WENT_BACK, Event("t", REQUEST)):
         conversations.hear(Told(SESSION, event, ()))
     assert asked.count("execCommandApproval") == 2
+
+
+def test_thread_that_failed_to_be_resumed_tells_the_client_nothing() -> None:
+    client = Listening()
+    heard = client.door.subscriptions.pop(SESSION)
+    client.door.threads = cast(Any, SimpleNamespace(leave=lambda session, door: heard.live.listeners.clear()))
+    with (
+        pytest.raises(RuntimeError, match="lost"),
+        client.door.response_first(),
+        client.door.heard_if_answered(),
+    ):
+        client.door.subscriptions[SESSION] = heard
+        client.tells(REQUEST)
+        client.door.notify("thread/started", {"thread": {"id": SESSION}, "words": "put back"})
+        raise RuntimeError("the connection was lost")
+    assert client.sent == []
+    assert client.door.subscriptions == {}
+
+
+def test_thread_that_is_heard_already_is_heard_on_where_it_fails_to_be_resumed() -> None:
+    client = Listening()
+    with pytest.raises(RuntimeError, match="lost"), client.door.heard_if_answered():
+        raise RuntimeError("the connection was lost")
+    client.tells(REQUEST)
+    assert client.sent == ["requestApproval"]
+
+
+async def test_conversation_that_failed_to_be_listened_to_tells_the_client_nothing() -> None:
+    dropped: list[Any] = []
+
+    async def hear(*given: Any) -> None:
+        return None
+
+    async def fails(*given: Any) -> Any:
+        raise RuntimeError("the connection was lost")
+
+    conversations, _ = _conversations()
+    place: Any = conversations.door
+    place.client, place.drop_held = None, dropped.append
+    place.threads = SimpleNamespace(hear=hear, leave=lambda session, listener: True)
+    place.ports.found = SimpleNamespace(broker=SimpleNamespace())
+    conversations._listening.clear()
+    with (
+        patch.object(conversations_module, "open_requests", fails),
+        pytest.raises(RuntimeError, match="lost"),
+    ):
+        await conversations.listen(cast(Any, SimpleNamespace(session=SESSION)))
+    assert not conversations.hears(SESSION)
+    assert dropped == [(SESSION,)]
+
+
+async def test_answer_of_version_1_is_not_that_of_the_client_that_begins_turns() -> None:
+    sent: list[Any] = []
+
+    class Answers:
+        async def submit(self, session: SessionId, submission: Any) -> None:
+            sent.append(submission.op)
+
+    place = SimpleNamespace(
+        tell=lambda line: None,
+        principal=Principal("ann"),
+        client=None,
+        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Answers()),
+    )
+    conversations = Conversations(cast(Any, place), {"listener": SESSION})
+    conversations.hear(Told(SESSION, Event("t", REQUEST), ()))
+    await conversations.answered(Answer("conversation-0", {"decision": "approved"}))
+    assert [op.type for op in sent] == ["exec_approval"]

@@ -13,7 +13,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.client import GAP_TEXTS, Client, ClientPorts
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.views.event import Event
 from tests.views.test_threads import ROOT, head
@@ -100,3 +100,20 @@ async def test_client_behind_a_gap_hears_of_calls_about_agents_in_their_place() 
     ]
     assert [event.msg["item"]["call_id"] for event in heard[2:4]] == ["a1", "a1"]
     assert [event.at_ms for event in heard[1:]] == [1_000, 2_000, 5_000, 6_000]
+
+
+class OfLostDeltas(Trimmed):
+    """A log that is whole, and a queue that has lost its last events, which no entry has."""
+
+    async def read_rollout(
+        self, session: SessionId, after: int = 0, count: int = 9
+    ) -> tuple[StoredEntry, ...]:
+        return ()
+
+
+async def test_client_that_saw_lost_deltas_is_told_of_a_gap_and_of_no_other_log() -> None:
+    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, events=cast(Any, OfLostDeltas()))
+    following = Client(ports, "client").follow(ROOT, EqCursor(12, 6, "0" * 8))
+    heard = await anext(following)
+    await cast(AsyncGenerator[Event], following).aclose()
+    assert heard.msg["message"] == GAP_TEXTS["trimmed"]
