@@ -8,7 +8,7 @@ from orchestrator.gateways.app_server import live
 from orchestrator.gateways.app_server.asks import Asks
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.live import LiveThread
+from orchestrator.gateways.app_server.live import LiveThread, LiveThreads
 from orchestrator.gateways.app_server.methods import resume
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.client import Client
@@ -112,6 +112,12 @@ DEFECTS = (
             "subscription.asks = asks_of(door, params.approvals_reviewer)\n"
             "    _ask_again(door, head.session)\n    door.asks.left(head.session)\n",
         ),
+        "doors",
+    ),
+    Mutant(
+        "agents are not heard",
+        "who hears a root is not told of the agents that it makes, and not asked by them",
+        swapped(LiveThreads, "_born", lambda real: lambda self, parent, child: None),
         "doors",
     ),
 )

@@ -218,7 +218,7 @@ class SecondVersion(DoorClient):
         self.wanted[session] = None
         while await self._calls("thread/resume", threadId=session) is None:
             if not self._doors.known(session):
-                del self.wanted[session]
+                self.wanted.pop(session, None)
                 return
             await asyncio.sleep(ASKED_AGAIN_S)
 
@@ -284,7 +284,7 @@ class FirstVersion(DoorClient):
         self.wanted[session] = None
         while await self._calls("addConversationListener", conversationId=session) is None:
             if not self._doors.known(session):
-                del self.wanted[session]
+                self.wanted.pop(session, None)
                 return
             await asyncio.sleep(ASKED_AGAIN_S)
 

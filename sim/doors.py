@@ -58,7 +58,8 @@ class Thread:
     """Open requests: items by the id of the request."""
     settled: Counter[str] = field(default_factory=Counter)
     """How often each item was asked about and settled; one judged anew may be asked about again."""
-    rewound: bool = False
+    gaps: bool = False
+    """Whether it was told of a gap: agents that were made there are in no log of the session's own."""
 
 
 @dataclass
@@ -120,6 +121,11 @@ class Doors:
         if places is None:
             return names
         return {name for name in names if self._before[session, name] & places}
+
+    @property
+    def went_back(self) -> bool:
+        """Whether Redis went back: an agent's birth may be lost, and its number given to another event."""
+        return self._watch.went_back_s > 0
 
     def times_asked(self, session: str, call: str) -> int:
         """How many requests about a call a queue has ever had."""
@@ -264,11 +270,11 @@ class Ears:
         if message not in GAP_TEXTS.values():
             return
         self._doors.saw("heard")
-        heard.joined, heard.running = True, heard.running
+        heard.joined = heard.gaps = True
         heard.items.clear()
         heard.settled.clear()
         if message == GAP_TEXTS["rewound"]:
-            heard.rewound, heard.running = True, ""
+            heard.running = ""
             heard.ended.clear()
 
     def _begins(self, heard: Thread, turn: str) -> None:
@@ -377,7 +383,8 @@ class Ears:
         """Compares the requests of a session that are open with those that the client has."""
         heard = self.threads.get(session)
         if heard is None:
-            if open_now and self.may_answer:
+            root = self.threads.get(tree)
+            if open_now and self.may_answer and root is not None and not (root.gaps or self._doors.went_back):
                 self._broken("put", session, f"hears its root, and not the agent, which asks {open_now}")
             return
         have, wanted = set(heard.asked.values()), open_now if self.may_answer else set()

@@ -89,9 +89,9 @@ async def doors(fixture: Fixture) -> None:
     each other's requests, and read slowly; gateways die and come back, and Redis rewinds."""
     rng, site, odds = fixture.rng, fixture.site, fixture.site.model.odds
     odds.calls, odds.asks, odds.patches, odds.plans = 0.8, 0.8, 0.3, 0.0
-    odds.agents = 0.3
+    odds.agents, odds.verbs = 0.4, {**odds.verbs, "subagent_spawn": 25}
     fixture.nemesis.weights |= {"rewind_1s": 15, "rewind_at": 25, "rewind": 8}
-    facts = perhaps_agents(rng, 0.5)
+    facts = perhaps_agents(rng, 0.8)
     watched = site.watch.doors = Doors(site.watch, site.watch._double)
     before = site.network.wrote
 

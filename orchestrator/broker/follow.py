@@ -180,6 +180,9 @@ async def _gap_at(reader: EventReader, session: SessionId, at: EqCursor) -> Gap 
     head = await _head(reader, session)
     if not await _in_log(reader, session, at, head):
         return Gap("rewound", 0, head.sealed_seq)
+    if any(kept.n == at.n and kept.seq > at.seq for kept in at_place):
+        # Redis lost the event, and no entry: its number is now that of a later one, which was not told.
+        return Gap("trimmed", at.seq, head.sealed_seq)
     if at.n == head.eq_n:
         return None
     # Read behind the head: a commit between two reads must not look like a hole.

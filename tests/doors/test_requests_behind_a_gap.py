@@ -105,16 +105,21 @@ def test_client_of_version_1_is_asked_anew_where_redis_went_back() -> None:
     assert asked.count("execCommandApproval") == 2
 
 
-def test_thread_that_failed_to_be_resumed_tells_the_client_nothing() -> None:
+async def test_thread_that_failed_to_be_resumed_tells_the_client_nothing() -> None:
     client = Listening()
     heard = client.door.subscriptions.pop(SESSION)
-    client.door.threads = cast(Any, SimpleNamespace(leave=lambda session, door: heard.live.listeners.clear()))
+
+    async def hear(*given: Any, newborn: bool) -> LiveThread:
+        return heard.live
+
+    threads = SimpleNamespace(hear=hear, leave=lambda session, door: heard.live.listeners.clear())
+    client.door.threads = cast(Any, threads)
     with (
         pytest.raises(RuntimeError, match="lost"),
         client.door.response_first(),
         client.door.heard_if_answered(),
     ):
-        client.door.subscriptions[SESSION] = heard
+        await client.door.subscribe(SESSION)
         client.tells(REQUEST)
         client.door.notify("thread/started", {"thread": {"id": SESSION}, "words": "put back"})
         raise RuntimeError("the connection was lost")
@@ -128,6 +133,16 @@ def test_thread_that_is_heard_already_is_heard_on_where_it_fails_to_be_resumed()
         raise RuntimeError("the connection was lost")
     client.tells(REQUEST)
     assert client.sent == ["requestApproval"]
+
+
+def test_client_that_leaves_a_thread_is_told_nothing_of_it_behind_the_answer() -> None:
+    client = Listening()
+    client.door.threads = cast(Any, SimpleNamespace(leave=lambda session, door: False))
+    with client.door.response_first():
+        client.door.notify("warning", {"threadId": SESSION, "message": "put back"})
+        client.tells(REQUEST)
+        client.door.unsubscribe(SESSION)
+    assert client.sent == []
 
 
 async def test_conversation_that_failed_to_be_listened_to_tells_the_client_nothing() -> None:

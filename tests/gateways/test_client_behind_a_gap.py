@@ -117,3 +117,18 @@ async def test_client_that_saw_lost_deltas_is_told_of_a_gap_and_of_no_other_log(
     heard = await anext(following)
     await cast(AsyncGenerator[Event], following).aclose()
     assert heard.msg["message"] == GAP_TEXTS["trimmed"]
+
+
+class OfANumberGivenAnew(OfLostDeltas):
+    """A queue that has lost its last event, and given its number to one of the next entry."""
+
+    async def read_eq(self, *place: Any) -> tuple[StoredEvent, ...]:
+        return (StoredEvent(9, b"", 6, "0" * 8, 0, 0),)
+
+
+async def test_client_whose_last_event_was_lost_and_its_number_given_anew_is_told_of_a_gap() -> None:
+    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, events=cast(Any, OfANumberGivenAnew()))
+    following = Client(ports, "client").follow(ROOT, EqCursor(9, 0, "0" * 8))
+    heard = await anext(following)
+    await cast(AsyncGenerator[Event], following).aclose()
+    assert heard.msg["message"] == GAP_TEXTS["trimmed"]

@@ -66,6 +66,8 @@ class Door:
     tells_read_states: bool = False
     """Whether the client has asked for a read state: such a one is told of changes."""
     _held: list[Told | Line] | None = None
+    _begun: list[SessionId] = field(default_factory=list)
+    """Threads that were subscribed to since a request was begun which may fail."""
 
     def __post_init__(self) -> None:
         self.client = self.ports.client(self.principal)
@@ -125,6 +127,7 @@ class Door:
         if found is None:
             live = await self.threads.hear(session, self.client, self, newborn=newborn)
             found = self.subscriptions[session] = Subscription(live)
+            self._begun.append(session)
         return found
 
     def unsubscribe(self, session: SessionId) -> bool:
@@ -132,6 +135,8 @@ class Door:
         found = self.subscriptions.pop(session, None)
         if found is None:
             return False
+        # What waits behind the response would be told to who has left.
+        self.drop_held((session,))
         last = self.threads.leave(session, self)
         self.asks.left(session)
         if last and found.ephemeral:
@@ -262,14 +267,12 @@ class Door:
 
         A client that is answered by an error does not expect to hear the thread, or to be asked by it.
         """
-        known = frozenset(self.subscriptions)
+        self._begun.clear()
         try:
             yield
         except BaseException:
-            gone = [session for session in self.subscriptions if session not in known]
-            for session in gone:
+            for session in self._begun:
                 self.unsubscribe(session)
-            self.drop_held(frozenset(gone))
             raise
 
     def drop_held(self, gone: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestrator.broker.errors import BrokerError, UnknownSession
+from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
@@ -17,7 +17,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.app_server.running_turn import BEGINS, events_of_running_turn
-from orchestrator.gateways.client import GAP_TEXTS, Client
+from orchestrator.gateways.client import GAP_TEXTS, RETRY_S, Client
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import begun_since, turn_at
@@ -214,6 +214,15 @@ class LiveThreads:
         self.begin(self._adopt(parent, child))
 
     async def _adopt(self, parent: LiveThread, child: SessionId) -> None:
+        """The same as `_adopt_now`, until Redis answers: nothing tells of the agent's birth again."""
+        while True:
+            try:
+                await self._adopt_now(parent, child)
+                return
+            except Unavailable:
+                await asyncio.sleep(RETRY_S)
+
+    async def _adopt_now(self, parent: LiveThread, child: SessionId) -> None:
         """Lets all who hear a session hear an agent below it, before the agent's first event is told."""
         async with self._opening:
             head = await parent.client.head(child)

@@ -161,11 +161,16 @@ async def _running_below(door: Door, head: SessionHead, asks: bool) -> list[Sess
 
 async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
     """Tells the client of an agent's thread, as at its birth: it drops requests of a thread unknown to it."""
+    head = await door.known(session)
+    if head is None:
+        return
+    told = await thread_of(door, head)
+    if session in door.subscriptions:
+        return
     subscription = await door.subscribe(session)
     subscription.asks = asks
-    head = await door.known(session)
-    if head is not None:
-        door.notify("thread/started", {"thread": await thread_of(door, head)})
+    # With nothing waited for in between: its first event is told behind this.
+    door.notify("thread/started", {"thread": told})
 
 
 def _ask_again(door: Door, session: SessionId) -> None:
