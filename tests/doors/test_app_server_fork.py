@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +29,9 @@ from tests.runtime.harness import POOL, Harness
 pytestmark = pytest.mark.realredis
 
 
-@pytest.fixture
-async def server(harness: Harness) -> AsyncIterator[AppServer]:
+def forks(harness: Harness) -> Callable[[Client, Principal, ForkedFrom, NewThread], Awaitable[Born]]:
+    """The maker of forks of a gateway, without settings of its own."""
+
     async def fork(client: Client, principal: Principal, source: ForkedFrom, wish: NewThread) -> Born:
         now_ms = int(time.time() * 1000)
         session = new_session_id(now_ms, 1, secrets.randbits(62))
@@ -41,7 +42,13 @@ async def server(harness: Harness) -> AsyncIterator[AppServer]:
         assert head is not None
         return Born(head, settings)
 
-    async with served(ports_of(harness, fork=fork), notifications) as server, working(harness):
+    return fork
+
+
+@pytest.fixture
+async def server(harness: Harness) -> AsyncIterator[AppServer]:
+    ports = ports_of(harness, fork=forks(harness))
+    async with served(ports, notifications) as server, working(harness):
         yield server
 
 

@@ -17,6 +17,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread, Ports
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.fork import to_fork
 from orchestrator.gateways.ndjson import LineOptions, NdjsonConnection, Streams
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.resume import Greeting, greeting, reattached
@@ -100,6 +101,8 @@ class SqEqDoor:
         if first.op.session_id is None:
             principal.require(Scope.SUBMIT, "a new session")
             wish = NewThread(cwd=first.op.cwd, workspace=first.op.workspace)
+            if first.forked_from is not None:
+                return await self._forked(client, principal, wish, first.forked_from, first.last_response)
             made = await self._ports.create(client, principal, wish)
             return Attached(made.head.session)
         principal.require(Scope.READ, "a session")
@@ -108,6 +111,16 @@ class SqEqDoor:
             cursor = await cursor_of(self._ports.found.broker, head, first.last_event)
             told = await reattached(self._ports.found, head, await client.history(), cursor)
             return Attached(head.session, cursor, first.last_event, told)
+        return await self._greeted(client, head)
+
+    async def _forked(
+        self, client: Client, principal: Principal, wish: NewThread, text: str, at: str | None
+    ) -> Attached:
+        source = await to_fork(self._ports.found, (await _head(client, text)).session, at)
+        born = await self._ports.fork(client, principal, source, wish)
+        return await self._greeted(client, born.head)
+
+    async def _greeted(self, client: Client, head: SessionHead) -> Attached:
         told = await greeting(self._ports.found, head, await client.history())
         return Attached(head.session, told.cursor, number_of(told.cursor), told)
 

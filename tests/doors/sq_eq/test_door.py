@@ -238,6 +238,8 @@ async def test_garbage_behind_the_first_line_is_answered_line_by_line(address: A
                 "auth": st.one_of(st.text(max_size=60), st.none(), st.integers()),
                 "last_event": st.one_of(st.integers(), st.text(max_size=5), st.none()),
                 "client": st.text(max_size=300),
+                "forked_from_id": st.one_of(st.text(max_size=40), st.none(), st.integers()),
+                "last_response_id": st.one_of(st.text(max_size=40), st.none(), st.integers()),
             },
         ),
     )
