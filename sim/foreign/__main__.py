@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from sim.foreign.trial import ROOT, Defect, Unfit, Verdict, defects, sound, tried
+from sim.foreign.trial import ROOT, Defect, Unfit, Verdict, commit, defects, sound, tried
 
 PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- foreign defects: begin -->", "<!-- foreign defects: end -->"
@@ -58,15 +57,10 @@ def _write(chosen: Sequence[Defect], verdicts: Mapping[str, Verdict]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    made = f"Made at commit `{_commit()}`: {len(chosen)} defects."
+    made = f"Made at commit `{commit()}`: {len(chosen)} defects."
     PAGE.write_text(
         f"{before}{BEGIN}\n\n{made}\n\n{table(chosen, verdicts)}\n\n{END}{after}", encoding="utf-8"
     )
-
-
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short=10", "HEAD"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

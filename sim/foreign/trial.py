@@ -75,12 +75,18 @@ def defects(names: Sequence[str] = ()) -> list[Defect]:
     return [read(there[name]) for name in names or there]
 
 
-def promised(defect: Defect) -> None:
-    """Raises `Unfit` if the page does not say what the defect breaks."""
-    page = ROOT / defect.page
-    said = " ".join(page.read_text(encoding="utf-8").split()) if page.is_file() else ""
-    if " ".join(defect.sentence.split()) not in said:
-        raise Unfit(f"{defect.name}: {defect.page} does not say {defect.sentence!r}")
+def promised(name: str, page: str, sentence: str) -> None:
+    """Raises `Unfit` if the page does not say what the defect of this name breaks."""
+    file = ROOT / page
+    said = " ".join(file.read_text(encoding="utf-8").split()) if file.is_file() else ""
+    if " ".join(sentence.split()) not in said:
+        raise Unfit(f"{name}: {page} does not say {sentence!r}")
+
+
+def commit() -> str:
+    """The commit that the tree stands on, as pages carry it."""
+    command = ["git", "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @contextmanager
@@ -109,7 +115,7 @@ def plant(defect: Defect, tree: Path) -> None:
 
 def tried(defect: Defect) -> Verdict:
     """Plants the defect in a copy and runs its finders, one after the other, until one finds it."""
-    promised(defect)
+    promised(defect.name, defect.page, defect.sentence)
     with copied() as tree:
         plant(defect, tree)
         began = time.monotonic()

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from sim.foreign.trial import Unfit
+from sim.mutation import meaning
 from sim.mutation.change import ROOT, Change
 from sim.mutation.maps import Map
 from sim.mutation.sampling import SCOPES, sample
@@ -19,17 +21,16 @@ from sim.mutation.table import figures, told_on_page
 from sim.mutation.trial import Bounds, Trials
 from sim.mutation.verdicts import Kept, Verdict, equivalents
 
-SETTINGS = tuple(f"tests/test_settings{part}.py" for part in ("", "_layers", "_page"))
 TESTS = (
-    ("tests/core", "tests/protocol", "tests/gateways", "tests/workers", *SETTINGS),
-    ("tests/rollouts", "tests/runtime", "tests/broker", "tests/model", "tests/tools", "tests/tree"),
-    ("tests/telemetry", "tests/views", "tests/workspaces"),
+    ("core", "protocol", "gateways", "workers", "instructions", "stub", "test_*.py"),
+    ("rollouts", "runtime", "broker", "model", "tools", "tree", "mcp"),
+    ("telemetry", "views", "workspaces", "folders", "sandbox", "api", "doors", "cli", "reliability"),
 )
-"""Measured side by side, for what runs in the tests' own process."""
+"""Measured side by side, for what runs in the tests' own process: folders and files of `tests`."""
 WITH_SERVER = (
-    *(f"tests/cli/test_{name}.py" for name in ("verify", "import", "archived")),
-    *(f"tests/workers/test_{name}.py" for name in ("sealed_segments", "sealed_readers", "retention")),
-    "tests/tree/test_tree_answers.py",
+    *(f"cli/test_{name}.py" for name in ("verify", "import", "archived")),
+    *(f"workers/test_{name}.py" for name in ("sealed_segments", "sealed_readers", "retention")),
+    "tree/test_tree_answers.py",
 )
 """Measured beside them, on a real server: what reads whole logs, archives and files, and second answers."""
 SOME_FAILED = 1
@@ -43,17 +44,37 @@ def main() -> int:
     folder: Path = given.cache
     folder.mkdir(parents=True, exist_ok=True)
     if given.map or not list(folder.glob("seeds-*.json")):
-        _measure(folder)
+        _measure(folder, given.map or "both")
         if given.map:
             return 0
+    return _of_meaning(given) if given.meaning else _sampled(given)
+
+
+def _sampled(given: argparse.Namespace) -> int:
     chosen = sample(given.sample, given.seed, given.scope or tuple(SCOPES))
     if given.ids:
         chosen = [change for change in chosen if change.id in given.ids]
-    verdicts = _tried(chosen, given, Kept(folder))
+    verdicts = _tried(chosen, given, Kept(given.cache))
     print(figures(chosen, verdicts))
     if given.page:
         told_on_page(given.seed, chosen, verdicts)
     return 0 if all(verdicts[change.id].by for change in chosen) else 1
+
+
+def _of_meaning(given: argparse.Namespace) -> int:
+    """Exit code 2 if a patch does not fit."""
+    try:
+        chosen = meaning.planted(given.hand or ())
+    except Unfit as unfit:
+        print(unfit, file=sys.stderr)
+        return 2
+    if given.ids:
+        chosen = [one for one in chosen if one.name in given.ids]
+    verdicts = _tried([one.change for one in chosen], given, Kept(given.cache))
+    print(meaning.figures(chosen, verdicts))
+    if given.page:
+        meaning.write_page(chosen, verdicts)
+    return 0 if all(verdicts[one.change.id].by for one in chosen) else 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -74,25 +95,48 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--survivors", action="store_true", help="keep whatever was found before, by other sources too"
     )
-    parser.add_argument("--map", action="store_true", help="measure anew what comes to which lines, and end")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/simulator.md")
+    parser.add_argument(
+        "--map",
+        nargs="?",
+        const="both",
+        choices=("seeds", "tests", "both"),
+        help="measure anew which seeds, which tests, or both come to which lines, and end",
+    )
+    parser.add_argument("--page", action="store_true", help="write the table into its page of docs")
+    parser.add_argument(
+        "--meaning", action="store_true", help="the defects of meaning in sim/mutation/meaning, not a sample"
+    )
+    parser.add_argument("--hand", action="append", help="with --meaning: only this hand's; may be repeated")
     parser.add_argument(
         "--cache", type=Path, default=ROOT / ".mutation", help="where verdicts and maps are kept"
     )
-    parser.add_argument("ids", nargs="*", help="only these of the sample")
+    parser.add_argument("ids", nargs="*", help="only these of the sample, or defects of these names")
     return parser.parse_args()
 
 
-def _measure(folder: Path) -> None:
-    """Makes the maps: two shares of seeds side by side, then two of tests."""
+def _measure(folder: Path, which: str) -> None:
+    """Makes the maps: two shares of seeds side by side, then those of tests."""
+    if which != "tests":
+        _measure_seeds(folder)
+    if which != "seeds":
+        _measure_tests(folder)
+
+
+def _measure_seeds(folder: Path) -> None:
     shares = [
         [sys.executable, "-m", "sim.mutation.maps", str(folder / f"seeds-{at}.json"), str(at), "2"]
         for at in range(2)
     ]
     _side_by_side(shares, [{}, {}])
+
+
+def _measure_tests(folder: Path) -> None:
     marked = [*((some, "not realredis and not slow") for some in TESTS), (WITH_SERVER, "not slow")]
     tests = [
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "sim.mutation.noting", *PLAIN, marks, *some]
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "sim.mutation.noting", *PLAIN, marks),
+            *(str(path) for one in some for path in sorted((ROOT / "tests").glob(one))),
+        ]
         for some, marks in marked
     ]
     _side_by_side(tests, [{"MUTATION_MAP": str(folder / f"tests-{at}.json")} for at in range(len(tests))])

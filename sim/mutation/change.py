@@ -68,7 +68,8 @@ class Change:
         return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line} {self.operator}: {self.before!r} -> {self.after!r}"
+        what = self.before if self.before == self.after else f"{self.before!r} -> {self.after!r}"
+        return f"{self.path}:{self.line} {self.operator}: {what}"
 
 
 def squeezed(text: str) -> str:

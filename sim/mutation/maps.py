@@ -11,6 +11,7 @@ when a module is imported has no context, and all of them.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
 import sys
@@ -20,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from sim.mutation.change import ROOT, Change
 
-PRODUCT = ("orchestrator.core", "orchestrator.runtime", "orchestrator.rollouts")
+PRODUCT = ("orchestrator",)
 MIXED, OF_EACH = 500, 25
 """Seeds of all workloads, and of each workload alone."""
 
@@ -85,17 +87,10 @@ class Measuring:
         self._coverage.save()
         data = coverage.CoverageData(basename=str(self._data))
         data.read()
-        lines, texts = {}, {}
-        for file in data.measured_files():
-            path = Path(file).relative_to(ROOT).as_posix()
-            texts[path] = self._texts[path]
-            by_line = data.contexts_by_lineno(file)
-            lines[path] = {line: [name for name in names if name] for line, names in by_line.items()}
-        self._data.unlink(missing_ok=True)
+        paths = [Path(file).relative_to(ROOT).as_posix() for file in data.measured_files()]
         scripts = {script: sorted(names) for script, names in self.scripts.items()}
         told = {
-            "lines": lines,
-            "texts": texts,
+            "texts": {path: self._texts[path] for path in paths},
             "scripts": scripts,
             "took_s": self.took_s,
             "failed": self.failed,
@@ -103,26 +98,55 @@ class Measuring:
         self._out.write_text(json.dumps(told), encoding="utf-8")
 
 
+class Share:
+    """A part of the map, as one process made it."""
+
+    def __init__(self, file: Path) -> None:
+        self._data = file.with_suffix(".coverage")
+        self._lines: dict[str, dict[int, list[str]]] = {}
+        self._lock = Lock()
+        told = json.loads(file.read_text(encoding="utf-8"))
+        self.texts: dict[str, str] = told["texts"]
+        """Of each file that was imported, as it was then."""
+        self.scripts: dict[str, list[str]] = told["scripts"]
+        self.took_s: dict[str, float] = told["took_s"]
+        self.failed: list[str] = told["failed"]
+
+    def lines(self, path: str) -> dict[int, list[str]]:
+        """Seeds or tests by line, read when the file is first asked for: of all files they are gigabytes."""
+        import coverage
+
+        with self._lock:
+            if path not in self._lines:
+                data = coverage.CoverageData(basename=str(self._data))
+                data.read()
+                by_line = data.contexts_by_lineno(str(ROOT / path))
+                self._lines[path] = {line: [one for one in names if one] for line, names in by_line.items()}
+                data.close()
+            return self._lines[path]
+
+
 @dataclass(frozen=True)
 class Map:
     """The map, of all shares."""
 
-    shares: Sequence[dict[str, Any]]
+    shares: Sequence[Share]
 
     @classmethod
     def read(cls, files: Iterable[Path]) -> Map:
-        return cls([json.loads(file.read_text(encoding="utf-8")) for file in sorted(files)])
+        return cls([Share(file) for file in sorted(files)])
 
     @cached_property
     def took_s(self) -> dict[str, float]:
-        return {name: took_s for share in self.shares for name, took_s in share["took_s"].items()}
+        return {name: took_s for share in self.shares for name, took_s in share.took_s.items()}
 
     @cached_property
     def _failed(self) -> frozenset[str]:
-        return frozenset(name for share in self.shares for name in share["failed"])
+        return frozenset(name for share in self.shares for name in share.failed)
 
     @cached_property
-    def _all(self) -> list[str]:
+    def all(self) -> list[str]:
+        """Each seed or test that did not fail, in the order in which they were measured."""
         return [name for name in self.took_s if name not in self._failed]
 
     def of(self, change: Change) -> list[str]:
@@ -130,10 +154,10 @@ class Map:
         if change.script:
             found = self._of_script(change)
         elif _at_import(change):
-            return self._all
+            return self.all
         else:
             found = self._of_lines(change)
-        return [name for name in self._all if name in found]
+        return [name for name in self.all if name in found]
 
     def _of_script(self, change: Change) -> set[str]:
         folder = (ROOT / change.path).parent
@@ -141,29 +165,25 @@ class Map:
         if change.script.startswith("_"):
             part = change.script.removeprefix("_")
             names = {file.stem for file in folder.glob("*.lua") if part in parts_of(file)}
-        return {
-            context for share in self.shares for name in names for context in share["scripts"].get(name, ())
-        }
+        return {context for share in self.shares for name in names for context in share.scripts.get(name, ())}
 
     def _of_lines(self, change: Change) -> set[str]:
         text = (ROOT / change.path).read_text(encoding="utf-8")
         ends = text.count("\n", 0, change.end) + 1
-        found, imported = set[str](), False
+        found, imported, body = set[str](), False, _body(text, change.line)
         # A share that never imported a file has no lines of it, and nobody who came to it.
-        shares = [share for share in self.shares if change.path in share["lines"]]
-        for share in shares or self.shares:
-            lines = share["lines"].get(change.path)
-            was = _were(share["texts"][change.path], text) if lines is not None else {}
-            if lines is None or change.line not in was:
+        for share in (share for share in self.shares if change.path in share.texts):
+            lines, was = share.lines(change.path), _were(share.texts[change.path], text)
+            if change.line not in was:
                 # New since the map was made: who comes to it is not known.
-                found |= set(share["took_s"])
+                found |= set(share.took_s)
                 continue
             for line in range(change.line, ends + 1):
                 near = _near(lines, was, line)
-                imported = imported or near == []
+                imported = imported or (near == [] and not body)
                 found |= set(near or ())
         # It runs when a module is imported, and at no other time.
-        return set(self._all) if imported and not found else found
+        return set(self.all) if imported and not found else found
 
 
 def parts_of(script: Path) -> set[str]:
@@ -175,6 +195,15 @@ def parts_of(script: Path) -> set[str]:
 def _at_import(change: Change) -> bool:
     """Whether the change is on a module's or a class's own level, or in a function's defaults."""
     return not change.function or change.function.split(".")[-1][:1].isupper()
+
+
+def _body(text: str, line: int) -> bool:
+    """Whether a line is in the body of a function: an import runs the line of its name, and its defaults."""
+    return any(
+        node.body[0].lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 _WERE: dict[tuple[int, int], dict[int, int]] = {}
@@ -192,14 +221,14 @@ def _were(old: str, new: str) -> dict[int, int]:
     return known
 
 
-def _near(lines: dict[str, list[str]], was: dict[int, int], line: int) -> list[str] | None:
+def _near(lines: dict[int, list[str]], was: dict[int, int], line: int) -> list[str] | None:
     """Seeds or tests that came to a line; for a new line, or no line of its own, to the last line before.
 
     None if nobody did, and nothing if an import alone did.
     """
     for at in range(line, max(line - 40, 0), -1):
-        if at in was and str(was[at]) in lines:
-            return lines[str(was[at])]
+        if at in was and was[at] in lines:
+            return lines[was[at]]
     return None
 
 

@@ -42,7 +42,7 @@ def table(chosen: Sequence[Change], verdicts: Mapping[str, Verdict]) -> str:
     rows = ["| change | place | text | found by |", "|---|---|---|---|"]
     for change in chosen:
         place = f"{change.path.removeprefix('orchestrator/')}:{change.line}"
-        rows.append(f"| {change.operator} | {place} | {_changed(change)} | {_finder(verdicts[change.id])} |")
+        rows.append(f"| {change.operator} | {place} | {_changed(change)} | {finder(verdicts[change.id])} |")
     return "\n".join(rows)
 
 
@@ -63,7 +63,8 @@ def _code(text: str) -> str:
     return "`" + short.replace("|", "\\|").replace("`", "'") + "`"
 
 
-def _finder(verdict: Verdict) -> str:
+def finder(verdict: Verdict) -> str:
+    """A verdict as a cell of a table."""
     if verdict.by == "simulator":
         where = f"seed {verdict.seed}" if verdict.seed >= 0 else "at once"
         where += f" of `{verdict.workload}`" if verdict.workload else ""

@@ -28,6 +28,19 @@ from sim.mutation.maps import Map
 from sim.mutation.verdicts import Verdict
 
 Seed = tuple[str, int]
+BESIDE = {
+    "broker": ("broker", "tree", "workers"),
+    "core": ("core", "tree"),
+    "folders": ("folders", "workspaces"),
+    "gateways": ("gateways", "doors", "api"),
+    "runtime": ("runtime", "tree", "workers"),
+    "sandbox": ("sandbox", "tools"),
+    "terminal": ("cli",),
+    "tools": ("tools", "sandbox"),
+    "views": ("views", "cli"),
+    "workspaces": ("workspaces", "folders"),
+}
+"""Folders of tests whose processes run a package of the product; of others the one of its name."""
 CROWDED = 20.0
 """How much longer by the clock than by the processor's time, where others work on the machine."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\n]*?)?)(?: - |$)", re.MULTILINE)
@@ -59,7 +72,8 @@ class Trials:
         if not verdict.by:
             seeds, tests = self._planned(change), self._chosen(change)
             verdict = Verdict(change.id, "", seeds=len(seeds), tests=len(tests))
-        return replace(verdict, took_s=round(time.monotonic() - began, 1))
+        took_s = round(time.monotonic() - began, 1)
+        return replace(verdict, took_s=took_s, reached=bool(self._planned(change)))
 
     # ── the simulator ─────────────────────────────────────────────────────────────────────────
 
@@ -103,11 +117,16 @@ class Trials:
     # ── tests ─────────────────────────────────────────────────────────────────────────────────
 
     def _chosen(self, change: Change) -> list[str]:
-        """First the tests whose file imports the changed one: all come to a constant, and few are of it."""
+        """First the tests whose file imports the changed one: all come to a constant, and few are of it.
+
+        Last those beside the package that are not seen to come there: what they start may.
+        """
         took_s, left_s = self._tests.took_s, self._bounds.tests_s
         chosen = []
+        come = set(self._tests.of(change))
+        beside = [name for name in self._tests.all if name.startswith(_beside(change)) and name not in come]
         for name in sorted(
-            self._tests.of(change), key=lambda name: (not _imports(name, change), took_s[name])
+            (*come, *beside), key=lambda name: (name not in come, not _imports(name, change), took_s[name])
         ):
             left_s -= took_s[name]
             if left_s < 0:
@@ -138,6 +157,12 @@ class Trials:
 def _imports(test: str, change: Change) -> bool:
     """Whether the test's own file names the changed module."""
     return bool(change.module) and change.module in _text_of(test.partition("::")[0])
+
+
+def _beside(change: Change) -> tuple[str, ...]:
+    """Folders of the tests of the change's package."""
+    package = change.path.split("/")[1]
+    return tuple(f"tests/{folder}/" for folder in BESIDE.get(package, (package,)))
 
 
 @cache

@@ -12,7 +12,11 @@ from pathlib import Path
 from sim.mutation.change import ROOT, Change
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
-_SOURCES = ("orchestrator/**/*.py", "orchestrator/**/*.lua", "sim/**/*.py", "sim/**/*.lua", "tests/**/*.py")
+_SOURCES = (
+    *(f"{folder}/**/*.{kind}" for folder in ("orchestrator", "sim") for kind in ("py", "lua")),
+    "sim/mutation/meaning/*/*.patch",
+    "tests/**/*.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Verdict:
     seeds: int = 0
     """Seeds that were run, and came to the changed line."""
     tests: int = 0
+    reached: bool = True
+    """Whether a seed of the simulator comes to the change at all."""
     took_s: float = 0.0
 
 

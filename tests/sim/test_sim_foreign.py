@@ -19,7 +19,7 @@ def test_every_foreign_defect_applies_and_breaks_what_a_page_says() -> None:
     with copied() as tree:
         for defect in defects():
             plant(defect, tree)
-            promised(defect)
+            promised(defect.name, defect.page, defect.sentence)
 
 
 def test_every_finder_of_a_foreign_defect_is_a_test_that_there_is() -> None:
@@ -82,7 +82,7 @@ def test_patch_that_no_longer_applies_is_told() -> None:
 def test_sentence_that_no_page_has_is_told() -> None:
     (defect,) = defects([SOMEWHERE])
     with pytest.raises(Unfit, match=r"docs/states\.md does not say 'agents sing'"):
-        promised(replace(defect, sentence="agents sing"))
+        promised(defect.name, defect.page, "agents sing")
 
 
 @pytest.mark.parametrize("lacking", ["wrong", "breaks", "found-by"])
