@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
@@ -216,12 +217,8 @@ def read_rollout(lines: Iterable[bytes], keep: dict[str, bytes] | None = None) -
     if "format" in value and "payload" not in value:
         return RolloutText("full", _header(*first, value), _lines(numbered, blobs, "full", told), told)
     kind: Kind = "exported" if "chain" in value and "seq" in value else "foreign"
-    return RolloutText(kind, None, _lines(_again(first, numbered), blobs, kind, told), told)
-
-
-def _again(first: tuple[int, bytes], rest: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    yield first
-    yield from rest
+    blank = ((number, b"\n") for number in range(1, first[0]))
+    return RolloutText(kind, None, _lines(chain(blank, (first,), numbered), blobs, kind, told), told)
 
 
 def _object(number: int, line: bytes) -> dict[str, Any]:

@@ -8,11 +8,9 @@ from pathlib import Path
 import orjson
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.chain import GENESIS, NOT_FOLLOWING, BrokenLink, ChainKey, ChainWalk
-from orchestrator.core.entries import DENDRO
+from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
-from orchestrator.core.facts import Configured, states
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.rollouts.audit import is_keyed
@@ -30,7 +28,7 @@ from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.verify import unchecked_for
-from orchestrator.rollouts.verify_file import header_lacks_code, keyed_elsewhere
+from orchestrator.rollouts.verify_file import audit_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,31 +113,37 @@ async def fold_session(found: LogSource, head: SessionHead, at: int | None) -> F
 def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_header: bool = False) -> Folded:
     """Folds what a file holds. A foreign one has no chain; its lines are counted instead.
 
-    Raises `RolloutError` for a line that cannot be read or folded.
+    What `verify` finds in an export is found here, too; with an `at` before its end, what does not follow up
+    to there. Nothing is folded of an export whose chain cannot be checked here. Raises `RolloutError` for a
+    line that cannot be read or folded.
     """
+    result = Folded(None)
     with path.open("rb") as file:
         try:
             text = read_rollout(file)
-            result = Folded(text.kind, live=LiveFold.from_header(text.header))
-            if elsewhere := keyed_elsewhere(text.header, key):
-                result.unchecked = unchecked_for(elsewhere)
-            else:
-                _Fold(text, result, key, accept_old_header).run(at)
+            result.kind, result.live = text.kind, LiveFold.from_header(text.header)
+            if text.kind != "foreign":
+                report = audit_file(path, key, None, accept_old_header=accept_old_header)
+                end = text.header.seq if text.header is not None else report.seq + 1
+                found = report.findings if at is None or at >= end else ()
+                result.unchecked, result.broken = report.unchecked, next(iter(found), None)
+            if not result.unchecked:
+                _Fold(text, result, key).run(at)
         except BadLine as error:
-            raise RolloutError(f"{path}: {error}") from None
+            if result.broken is None:
+                raise RolloutError(f"{path}: {error}") from None
     return result
 
 
 class _Fold:
-    """The fold of a file's lines into `result`."""
+    """The fold of a file's lines into `result`, up to the first one that does not follow."""
 
-    def __init__(self, text: RolloutText, result: Folded, key: ChainKey | None, accept_old: bool) -> None:
-        self._text, self._result, self._key, self._accept_old = text, result, key, accept_old
+    def __init__(self, text: RolloutText, result: Folded, key: ChainKey | None) -> None:
+        self._text, self._result = text, result
         self._walk = FileWalk(key.secret if key else b"")
-        self._export_mac = False
 
     def run(self, at: int | None) -> None:
-        """Up to entry `at`, or to the end, which must be where the first line says."""
+        """Up to entry `at`, or to the end."""
         result = self._result
         for line in self._text.lines:
             seq = result.seq + (line.inherited is None)
@@ -147,16 +151,14 @@ class _Fold:
             if at is not None and seq > at:
                 return
             if self._text.kind != "foreign":
-                result.broken = self._walk.take_line(line)
-                if result.broken is not None:
-                    self._keyed_otherwise()
+                broken = self._walk.take_line(line)
+                if broken is not None:
+                    result.broken = result.broken or broken
                     return
             elif line.fault:
                 raise BadLine(line.number, line.fault)
             if not line.tree_seq:
                 self._take(line, seq)
-        if at is None:
-            result.broken = self._walk.unproved() or self._wrong_end()
 
     def _take(self, line: FileLine, seq: int) -> None:
         result = self._result
@@ -169,25 +171,5 @@ class _Fold:
                 result.state = evolve(result.state, line.entry, seq)
             except (KeyError, TypeError, ValueError) as error:
                 raise BadLine(line.number, f"it does not fit what came before ({error})") from None
-            if line.entry.type == DENDRO and states(line.entry.payload, Configured):
-                self._export_mac |= line.entry.payload.get("export_mac") is True
         result.passed(seq)
         result.head = self._walk.head
-
-    def _keyed_otherwise(self) -> None:
-        """A full export's first line says by which key; with another one there is nothing to say of it."""
-        header, result = self._text.header, self._result
-        other = header is not None and header.key_id and self._key and header.key_id != self._key.id
-        if header and other and not result.seq and result.broken and result.broken.reason == NOT_FOLLOWING:
-            result.broken, result.unchecked = None, unchecked_for(header.key_id)
-
-    def _wrong_end(self) -> BrokenLink | None:
-        header, result = self._text.header, self._result
-        if header is None:
-            return None
-        if result.seq != header.seq:
-            return BrokenLink(result.seq + 1, f"missing: the file should go on to {header.seq}")
-        secret = self._key.secret if self._key else b""
-        return header.fault(secret) or header_lacks_code(
-            header, self._key, self._export_mac, self._accept_old
-        )

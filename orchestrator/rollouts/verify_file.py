@@ -225,7 +225,8 @@ def header_lacks_code(
             "the file's first line bears no code (`mac`), and the log says that those of its exports do: "
             "it was taken away",
         )
-    if key is None or not header.key_id or accept_old:
+    # Its entries follow by the key that is configured here, so it is keyed, whatever its first line says.
+    if key is None or accept_old:
         return None
     return BrokenLink(
         0,
@@ -237,6 +238,7 @@ def header_lacks_code(
 def _shown(header: Header | None, seen: _Seen, told: int) -> list[str]:
     parts = f"{seen.lines} stand in the file, {seen.left_out} are left out of it but for their digests"
     shown = [parts if seen.left_out else f"all {seen.lines} stand in the file"]
+    shown += ["what those say, only a full export shows"] if seen.left_out else []
     shown += [f"{len(seen.redacted)} of them redacted"] if seen.redacted else []
     shown += [f"{seen.texts_missing} large texts are not in the file"] if seen.texts_missing else []
     named = sorted(seen.sessions)

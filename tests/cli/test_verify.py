@@ -373,6 +373,10 @@ def test_log_whose_key_is_not_configured_ends_with_2_and_with_it_with_0_or_1(
             assert (shown.returncode, shown.stderr) == (2, ""), shown.stdout
             assert told in shown.stdout, words
             assert "follow from each other" not in shown.stdout, words
+            assert "BROKEN" not in shown.stdout, words
+        for source in (asking, str(file), str(kept.file(f"{asking}.jsonl", tmp_path))):
+            replayed = machine.run("replay", source)
+            assert (replayed.returncode, told in replayed.stdout) == (2, True), replayed.stdout
         there = machine.under(**kept.environ)
         assert there.run("verify", asking).returncode == 0
         redis.hset(KEYS.session(asking), "pool", "elsewhere")

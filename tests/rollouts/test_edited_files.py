@@ -14,6 +14,7 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import BadLine, read_rollout
 from orchestrator.rollouts.import_plan import plan_import
+from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.verify_file import audit_file
 from tests.old_sessions.kept import NAMES, Kept
 from tests.rollouts.deployments import newcomer
@@ -35,12 +36,17 @@ class Export:
             self.lines[0] = header.encode(kept.secret) + b"\n"
 
     def findings(self, lines: Lines) -> list[str]:
-        """The findings of `verify`; a file that it refuses whole has one finding."""
+        """The findings of `verify`, the first of which is `replay`'s; a file that both refuse has one."""
         self.path.write_bytes(b"".join(lines))
         try:
-            return [found.reason for found in audit_file(self.path, self.key, None).findings]
+            found = [found.reason for found in audit_file(self.path, self.key, None).findings]
         except RolloutError as error:
+            with pytest.raises(RolloutError):
+                fold_file(self.path, None, self.key)
             return [str(error)]
+        broken = fold_file(self.path, None, self.key).broken
+        assert ([broken.reason] if broken is not None else []) == found[:1]
+        return found
 
     def told(self) -> int:
         """The index of the first line of the tree's log."""
@@ -109,9 +115,43 @@ def test_first_line_that_is_set_back_to_a_cut_file_is_a_finding(whole: Export) -
         "the file's first line was changed, or written with another chain key"
     ]
     del header["mac"]
-    found = whole.findings([orjson.dumps(header) + b"\n", *cut])
-    assert bool(found) == bool(whole.key)
+    for key_id in (header["key_id"], "", "another"):
+        found = whole.findings([orjson.dumps({**header, "key_id": key_id}) + b"\n", *cut])
+        assert ["bears no code" in reason for reason in found] == [True] * bool(whole.key), key_id
     assert whole.findings(whole.lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("head", "00" * 32, "names another head"),
+        ("session_id", "01a2029e-ba3a-7001-a79e-a67f41693053", "name several sessions"),
+        ("pool", "elsewhere", "the first line says pool"),
+    ],
+)
+def test_first_line_without_a_code_is_held_against_the_entries(
+    whole: Export, field: str, value: str, words: str
+) -> None:
+    header = {**orjson.loads(whole.lines[0]), field: value}
+    del header["mac"]
+    found = whole.findings([orjson.dumps(header) + b"\n", *whole.lines[1:]])
+    assert any(words in reason for reason in found), found
+
+
+def test_redaction_that_nothing_explains_is_a_finding_of_every_kind_of_file(
+    whole: Export, shaped: Export
+) -> None:
+    for export in (whole, shaped):
+        at = next(at for at, line in enumerate(export.lines) if at > 5 and b'"salt"' in line)
+        export.path.write_bytes(b"".join(export.lines))
+        with export.path.open("rb") as file:
+            digests = {it.number: it.place.digest.hex() for it in read_rollout(file).lines if it.place}
+        line = orjson.loads(export.lines[at])
+        kept = {name: line[name] for name in ("seq", "epoch", "chain")}
+        omitted = {name: line[name] for name in ("omitted",) if name in line}
+        gone = orjson.dumps({**kept, "digest": digests[at + 1], **omitted}) + b"\n"
+        found = export.findings([*export.lines[:at], gone, *export.lines[at + 1 :]])
+        assert any("it is redacted" in reason for reason in found), found
 
 
 def test_full_export_without_its_first_line_is_no_other_kind_of_file(whole: Export) -> None:
@@ -130,6 +170,12 @@ def injected(export: Export) -> Lines:
     at = export.told()
     line = {**orjson.loads(export.lines[at]), **INJECTED}
     return [*export.lines[:at], orjson.dumps(line) + b"\n", *export.lines[at + 1 :]]
+
+
+def test_blank_line_before_an_export_is_a_finding(whole: Export, shaped: Export) -> None:
+    assert whole.findings([b"\n", *whole.lines])
+    [found] = shaped.findings([b"\n", *shaped.lines])
+    assert "line 1: it is blank" in found
 
 
 def test_message_that_is_injected_as_the_trees_is_a_finding(shaped: Export, whole: Export) -> None:

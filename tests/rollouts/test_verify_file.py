@@ -61,7 +61,11 @@ def test_exported_file_is_told_without_a_first_line(tmp_path: Path) -> None:
     log, texts = stored([*FIRST, e.fact(f.Closed()), item("one")])
     report = audited(tmp_path, list(export_lines(map(LogLine, log), texts.get)))
     parts = "3 stand in the file, 2 are left out of it but for their digests"
-    assert (report.shown, said(report), report.key_id) == ((parts, "it is the log of session s"), [], "")
+    assert (report.shown, said(report), report.key_id) == (
+        (parts, "what those say, only a full export shows", "it is the log of session s"),
+        [],
+        "",
+    )
 
 
 def test_inherited_lines_are_no_entries_and_must_be_proved(tmp_path: Path) -> None:
