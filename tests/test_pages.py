@@ -1,0 +1,26 @@
+"""Pages of the documentation: each link leads to a file, and each page is in the list of pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ops").rglob("*.md")])
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_each_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    prose = _CODE.sub("", page.read_text(encoding="utf-8"))
+    lost = [link for link in _LINK.findall(prose) if not (page.parent / link).exists()]
+    assert lost == []
+
+
+def test_list_of_pages_has_every_page() -> None:
+    listed = set(_LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages <= listed
