@@ -43,7 +43,8 @@ thread/unsubscribe userInfo
 """
 SUBMIT = """
 archiveConversation interruptConversation newConversation resumeConversation review/start sendUserMessage
-sendUserTurn thread/archive thread/compact/start thread/fork thread/inject_items thread/metadata/update
+sendUserTurn thread/archive thread/backgroundTerminals/clean thread/compact/start thread/fork
+thread/inject_items thread/metadata/update
 thread/name/set thread/queue/add thread/queue/delete thread/queue/reorder thread/queue/start
 thread/queue/update thread/revert thread/settings/update thread/start thread/unarchive turn/interrupt
 turn/start turn/steer

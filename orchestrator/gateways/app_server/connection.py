@@ -105,6 +105,8 @@ class Connection:
             method, params = self._checked(request)
         except RpcError as error:
             self._refuse(request, error)
+            if error.code == Code.UNKNOWN_METHOD:
+                self._warn(request, error.message)
             return
         if not method.waits:
             with self.door.response_first():
@@ -159,6 +161,13 @@ class Connection:
             self._refuse(request, RpcError(why, Code.INTERNAL))
         else:
             self._outbox.put(messages.response(request.id, dict(result)))
+
+    def _warn(self, request: Request, why: str) -> None:
+        """Says in a thread why a call about it is not served: Codex's terminal shows no reason."""
+        given = request.params
+        thread = given.get("threadId") if isinstance(given, dict) else None
+        if isinstance(thread, str) and thread in self.door.subscriptions:
+            self.door.notify("warning", {"threadId": thread, "message": why})
 
     def _refuse(self, request: Request, error: RpcError) -> None:
         self._outbox.put(messages.error(request.id, error.code, error.message))

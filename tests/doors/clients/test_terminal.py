@@ -264,3 +264,19 @@ def test_terminal_asks_once_whether_it_may_trust_a_folder(machine: Machine) -> N
         listed = [*dendro("sessions")]
         done = subprocess.run(listed, cwd=user.folder, env=user.environ, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_terminal_reads_why_there_is_no_goal_and_goes_on_behind_stop(machine: Machine) -> None:
+    address = f"unix://{machine.folder.parent / 'door'}"
+    with (
+        machine.playing(json.dumps(SCENARIO)) as user,
+        server(user, address),
+        terminal(user, "--remote", address) as screen,
+    ):
+        screen.wait_for("Ask Codex|describe a task")
+        screen.type("/stop")
+        screen.wait_for("Stopping all background terminals")
+        screen.type("/goal write it all")
+        screen.wait_for("1 warning")
+        screen.press("F2")
+        screen.wait_for("goals are plans: turn/start in plan mode")

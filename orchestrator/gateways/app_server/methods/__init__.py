@@ -67,7 +67,8 @@ _REMEDIES: Mapping[str, str] = {
     "thread/section/": "sessions are found by folder, name and tree: thread/list",
     "thread/approveGuardian": "people decide: item/commandExecution/requestApproval, dendro approvals",
     "thread/guardianReview": "people decide: item/commandExecution/requestApproval, dendro approvals",
-    "thread/backgroundTerminals/": "commands end with turn/interrupt, or by the agent that began them",
+    "thread/backgroundTerminals/": "processes end with turn/interrupt, or all of a thread at rest with "
+    "thread/backgroundTerminals/clean",
     "thread/searchOccurrences": "thread/search finds threads, thread/items/list has their items",
     "thread/items/read": "thread/items/list has a thread's items",
     "thread/timeline/": "thread/turns/list and thread/items/list have what was said and done, with its times",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.counts import counted
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
+from orchestrator.core.processes import Process
+from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
@@ -22,7 +25,9 @@ from orchestrator.gateways.app_server.write_threads import read_state_json, thre
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
+from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.rollouts.replay import fold_session
 from orchestrator.views.read_states import read_state, read_states
 from orchestrator.views.search import excerpt
 from orchestrator.views.thread_list import (
@@ -399,9 +404,47 @@ async def goal_get(door: Door, params: OneThread) -> Result:
 
 
 async def background_terminals(door: Door, params: OneThread) -> Result:
-    """No terminals behind a thread: long-running commands are items of its turns."""
-    await door.head(params.thread_id)
-    return page([], params)
+    """The processes of a session that live beyond the call that started them."""
+    state = await _state(door, await door.head(params.thread_id))
+    return page([_terminal(process) for process in state.processes.living], params)
+
+
+def _terminal(process: Process) -> dict[str, Any]:
+    return {
+        "itemId": process.call_id,
+        "processId": str(process.number),
+        "command": process.command,
+        "cwd": process.cwd,
+    }
+
+
+class CleanTerminals(Params):
+    """A thread whose processes are to end."""
+
+    thread_id: str
+
+
+async def clean_terminals(door: Door, params: CleanTerminals) -> Result:
+    """Ends the processes of a thread at rest; those of a running turn end with the turn.
+
+    It is never refused for a turn: Codex's terminal ends with an error.
+    """
+    head = await door.head(params.thread_id)
+    state = await _state(door, head)
+    if not state.processes.living:
+        return {}
+    if state.task is None:
+        # It sets nothing, and what lives is killed.
+        await door.client.submit(head.session, Submission(door.new_turn_id(), ops.ConfigureSession()))
+        return {}
+    living = counted(len(state.processes.living), "process")
+    why = f"{living} of this thread still running: a turn is at work, and to interrupt it ends them with it"
+    door.notify("warning", {"threadId": head.session, "message": why})
+    return {}
+
+
+async def _state(door: Door, head: SessionHead) -> State:
+    return (await fold_session(door.ports.found, head, None)).state
 
 
 METHODS: Mapping[str, Method] = {
@@ -413,5 +456,6 @@ METHODS: Mapping[str, Method] = {
     "thread/items/list": Method(ItemsList, items_list, Scope.READ, waits=True),
     "thread/name/set": Method(SetName, set_name, Scope.SUBMIT, waits=True),
     "thread/goal/get": Method(OneThread, goal_get, Scope.READ),
-    "thread/backgroundTerminals/list": Method(OneThread, background_terminals, Scope.READ),
+    "thread/backgroundTerminals/list": Method(OneThread, background_terminals, Scope.READ, waits=True),
+    "thread/backgroundTerminals/clean": Method(CleanTerminals, clean_terminals, Scope.SUBMIT, waits=True),
 }
