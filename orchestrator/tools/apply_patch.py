@@ -30,8 +30,9 @@ from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText
 from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.sandbox.policy import Confinement
 from orchestrator.tools.arguments import Arguments, parsed
-from orchestrator.tools.confinement import writable_roots
+from orchestrator.tools.confinement import confinement_of, roots_of
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.apply import PatchApplyError, applied, apply_job, tidy_job
@@ -158,8 +159,10 @@ def _assessed(request: PatchRequest, state: State, config: ToolConfig) -> ApplyP
     task = task_of(state)
     cwd = Path(task.settings.cwd, request.workdir or ".")
     try:
-        plan = _in_its_folder(plan_patch(parse_patch(request.patch), cwd, _files(state)), state)
-        refused = _led_to(plan, outside(plan, writable_roots(state, config)), state)
+        confinement = confinement_of(state, config, sandboxed=True)
+        files = _files(state, confinement)
+        plan = _in_its_folder(plan_patch(parse_patch(request.patch), cwd, files), state)
+        refused = _led_to(plan, outside(plan, roots_of(confinement)), state)
     except (PatchSyntaxError, PatchCheckError) as error:
         return Immediate(refusal_text(error))
     except OSError as error:
@@ -186,9 +189,10 @@ def _led_to(plan: PatchPlan, refused: Sequence[Path], state: State) -> tuple[str
     return tuple(str(path if place is None else place.for_commands(path)) for path in real)
 
 
-def _files(state: State) -> FileReader:
-    place = place_of(state.facts)
-    return DiskFiles() if place is None else PlacedFiles(place)
+def _files(state: State, confinement: Confinement) -> FileReader:
+    """The files as the session may see them, also where a person lets a patch leave the sandbox."""
+    place, hidden = place_of(state.facts), confinement.hidden
+    return DiskFiles(hidden) if place is None else PlacedFiles(place, hidden)
 
 
 def _in_its_folder(plan: PatchPlan, state: State) -> PatchPlan:
@@ -237,9 +241,9 @@ async def _run(
 ) -> CallFinished:
     """Writes the patch, all of it or nothing; a cancelled patch gets `WRITE_GRACE_S` to finish."""
     try:
-        plan, job = await asyncio.to_thread(_planned, work, site.state, config)
+        plan, job, files = await asyncio.to_thread(_planned, work, site.state, config)
         written = await _write(work, job, site.claim, supervisor)
-        return await asyncio.to_thread(_told, call, work, site.state, plan, written)
+        return await asyncio.to_thread(_told, call, work, site.state, plan, written, files)
     except (PatchSyntaxError, PatchCheckError, PatchApplyError) as error:
         return _failed(call, error.message)
     except SupervisorLost as error:
@@ -248,12 +252,14 @@ async def _run(
         return _failed(call, str(error))
 
 
-def _planned(work: PatchWork, state: State, config: ToolConfig) -> tuple[PatchPlan, Job]:
-    roots = writable_roots(state, config) if work.sandboxed else None
-    plan = plan_patch(parse_patch(whole(work.patch)), Path(whole(work.cwd)), _files(state))
+def _planned(work: PatchWork, state: State, config: ToolConfig) -> tuple[PatchPlan, Job, FileReader]:
+    confinement = confinement_of(state, config, sandboxed=True)
+    roots = roots_of(confinement) if work.sandboxed else None
+    files = _files(state, confinement)
+    plan = plan_patch(parse_patch(whole(work.patch)), Path(whole(work.cwd)), files)
     if record_of(plan) != _recorded(work):
         raise PatchApplyError(CHANGED_SINCE)
-    return plan, apply_job(plan, roots)
+    return plan, apply_job(plan, roots), files
 
 
 def _recorded(work: PatchWork) -> PatchRecord:
@@ -284,7 +290,9 @@ async def _tidy(work: PatchWork, claim: str, supervisor: Supervisor) -> None:
             await supervisor.write(claim, job)
 
 
-def _told(call: Call, work: PatchWork, state: State, plan: PatchPlan, written: Written) -> CallFinished:
+def _told(
+    call: Call, work: PatchWork, state: State, plan: PatchPlan, written: Written, files: FileReader
+) -> CallFinished:
     """The result of the writing; if the writer left no outcome, the files decide."""
     if written.outcome is not None:
         summary = applied(plan, written.outcome)
@@ -293,7 +301,7 @@ def _told(call: Call, work: PatchWork, state: State, plan: PatchPlan, written: W
     else:
         raise PatchApplyError(_unfinished(verdict, written.why))
     end = PatchApplyEnd(call_id=CallId(call.call_id), stdout=summary, stderr="", success=True)
-    diff = TurnDiff(unified_diff=_turn_diff(work, state))
+    diff = TurnDiff(unified_diff=_turn_diff(work, state, files))
     return CallFinished(call.call_id, _output(summary, 0), (end, diff), applied=True)
 
 
@@ -303,12 +311,12 @@ def _unfinished(verdict: PatchVerdict, why: str) -> str:
     return f"the patch is written in part: {why}; read its files before you go on"
 
 
-def _turn_diff(work: PatchWork, state: State) -> str:
+def _turn_diff(work: PatchWork, state: State, files: FileReader) -> str:
     task, place = task_of(state), place_of(state.facts)
     changed = work.baselines
     kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}
     root = display_root(Path(task.settings.cwd)) if place is None else place.here
-    return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, _files(state)))
+    return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, files))
 
 
 def _failed(call: Call, message: str) -> CallFinished:

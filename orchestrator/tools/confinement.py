@@ -39,13 +39,12 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
     )
 
 
-def writable_roots(state: State, config: ToolConfig) -> WritableRoots | None:
-    """The roots that a patch may write without an approval; None is anywhere."""
-    return roots_of(confinement_of(state, config, sandboxed=True))
-
-
 def roots_of(confinement: Confinement) -> WritableRoots | None:
-    """The roots that a confined command may write; None is anywhere."""
+    """The roots that a confined command, or a patch unasked, may write; None is anywhere."""
     if confinement.mode == "danger-full-access":
         return None
-    return WritableRoots(confinement.writable_roots, (*confinement.read_only_subpaths, *confinement.missing))
+    kept = (*confinement.read_only_subpaths, *confinement.missing)
+    if confinement.place is None:
+        # A portable folder's own copy lies in a hidden one.
+        kept = (*kept, *confinement.hidden)
+    return WritableRoots(confinement.writable_roots, kept)

@@ -7,8 +7,10 @@ another view of the same files.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -48,34 +50,54 @@ class FileReader(Protocol):
 
 
 class DiskFiles:
-    """The file system of this machine."""
+    """The file system of this machine, without what is hidden from the session's commands.
+
+    `hidden` are real paths. A file there cannot be read, and so no patch can be planned that changes it,
+    moves it to where it can be read, or makes one beside it.
+    """
+
+    def __init__(self, hidden: Iterable[Path] = ()) -> None:
+        self._hidden = tuple(hidden)
 
     def resolve(self, path: Path) -> Path:
         return Path(os.path.realpath(path))
 
     def read(self, path: Path) -> FileImage | None:
         try:
-            return _read_image(path.name, path.parent)
+            return self._read(path.name, path.parent)
         except (FileNotFoundError, NotADirectoryError):
+            # What could stand below a hidden folder is hidden, too.
+            self._require_shown(self.resolve(path))
             return None
+
+    def _read(self, name: str, folder: Path) -> FileImage:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # The folder that is open, not what its name leads to by now.
+            self._require_shown(Path(f"/proc/self/fd/{descriptor}").readlink() / name)
+            return FileImage(*read_entry(name, descriptor))
+        finally:
+            os.close(descriptor)
+
+    def _require_shown(self, real: Path) -> None:
+        if any(real.is_relative_to(path) for path in self._hidden):
+            raise PermissionError(errno.EACCES, "Dendro keeps it from sessions", str(real))
 
 
 class PlacedFiles(DiskFiles):
     """The files of a portable folder: a path of its commands leads where this machine has it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, hidden: Iterable[Path] = ()) -> None:
+        super().__init__(hidden)
         self._place = place
 
     def resolve(self, path: Path) -> Path:
         return self._place.followed(path)
 
-
-def _read_image(name: str, folder: Path) -> FileImage:
-    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return FileImage(*read_entry(name, descriptor))
-    finally:
-        os.close(descriptor)
+    def _require_shown(self, real: Path) -> None:
+        # The copies lie in a hidden folder.
+        if not self._place.holds(real):
+            super()._require_shown(real)
 
 
 def display_root(cwd: Path) -> Path:
