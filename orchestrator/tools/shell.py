@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -139,7 +140,8 @@ class Shell(Tool):
 
     async def assess_request(self, request: ShellRequest, site: CallSite) -> Assessment:
         """The assessment of a command, in whatever form the model has given it."""
-        assessed = _assessed(request, site.state, self._config)
+        # In a thread: the reader of scripts is waited for, and hostile ones take it its whole time.
+        assessed = await asyncio.to_thread(_assessed, request, site.state, self._config)
         if isinstance(assessed, PatchRequest):
             return await self._patches.assess_request(assessed, site)
         return assessed

@@ -1,8 +1,12 @@
-"""The words of a plain script."""
+"""The words of a plain script, and the names of the one program that is none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+PATCH_NAMES: Final = frozenset({"apply_patch", "applypatch"})
+"""Names under which a model calls for a patch as if it were a program."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,12 @@ from dataclasses import astuple
 from orchestrator.sandbox import landlock, seccomp
 from orchestrator.sandbox.confine import confine_self
 from orchestrator.tools.commands.bash_grammar import beginnings, plain
+from orchestrator.tools.commands.bash_patch import patch_call
 
 CPU_S = 0.25
 """Of processor time for one script; SIGPROF ends the process then, whatever it does."""
+PATCH_CPU_S = 0.5
+"""The same for a patch, which may be some megabytes long."""
 MEMORY_BYTES = 1 << 30
 _HEAD = struct.Struct("!cI")
 _LENGTH = struct.Struct("!I")
@@ -38,7 +41,7 @@ def main() -> None:
     while head := asked.recv(_HEAD.size, socket.MSG_WAITALL):
         kind, length = _HEAD.unpack(head)
         source = asked.recv(length, socket.MSG_WAITALL) if length else b""
-        signal.setitimer(signal.ITIMER_PROF, CPU_S)
+        signal.setitimer(signal.ITIMER_PROF, PATCH_CPU_S if kind == b"a" else CPU_S)
         answer = _READERS[kind](source)
         signal.setitimer(signal.ITIMER_PROF, 0)
         body = json.dumps(answer).encode()
@@ -73,7 +76,7 @@ def _plain(source: bytes) -> object:
     return [[list(map(astuple, command)) for command in found.commands], found.operators]
 
 
-_READERS: dict[bytes, Callable[[bytes], object]] = {b"p": _plain, b"b": beginnings}
+_READERS: dict[bytes, Callable[[bytes], object]] = {b"p": _plain, b"b": beginnings, b"a": patch_call}
 
 if __name__ == "__main__":
     main()

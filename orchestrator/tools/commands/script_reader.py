@@ -20,6 +20,7 @@ from typing import Any, Final
 
 PLAIN: Final = b"p"
 BEGINNINGS: Final = b"b"
+PATCH: Final = b"a"
 ANSWER_S: Final = 5.0
 """By the clock; the process gives up much earlier, by the processor's time."""
 START_S: Final = 30.0

@@ -16,6 +16,10 @@ MOST_FILES: Final = 10_000
 """Hunks of one patch."""
 MOST_BYTES: Final = 256 << 20
 """Content of all files that one patch reads: it is held in memory until they are written."""
+MOST_LINES: Final = 1_000_000
+"""Of a file that is searched or compared line by line: each line costs some 200 bytes of memory meanwhile."""
+MOST_COMPARED: Final = 1 << 28
+"""Lines that are compared to find the places of one file's chunks: a second of a processor's time."""
 SHOWN_BYTES: Final = 128 << 10
 """Most bytes of `changes` in an event, each long text counted as its reference."""
 TEXT_CHARS: Final = 4 << 20

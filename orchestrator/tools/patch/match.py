@@ -8,7 +8,8 @@ end fits there or nowhere. A block that ends in an empty line, and is not found,
 without it. A chunk that only adds goes to the end of the file.
 
 A pass looks at candidates by the rarest line of the block, from an index that is made once
-per file and pass, so that neither long files nor many chunks cost more than they must.
+per file and pass, so that neither long files nor many chunks cost more than they must. What
+a file of a million like lines could still cost is bounded.
 
 It must not know of paths or disks: texts in, text out.
 """
@@ -19,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from orchestrator.tools.patch.bounds import MOST_COMPARED
 from orchestrator.tools.patch.grammar import Chunk, LineKind
 
 _PUNCTUATION = str.maketrans(
@@ -35,8 +37,8 @@ _PUNCTUATION = str.maketrans(
 class ChunkMismatch(ValueError):
     """A chunk has no place in the file; `chunk_index` counts from 0.
 
-    `problem` is what was sought ("context 'def f'", "expected lines"); `expected` are the
-    lines that were not found.
+    `problem` is what was sought ("context 'def f'", "expected lines"), with the reason where it
+    was not sought to the end; `expected` are the lines that were not found.
     """
 
     def __init__(self, chunk_index: int, problem: str, expected: Sequence[str] = ()) -> None:
@@ -125,6 +127,16 @@ class _Block:
         return lines
 
 
+TOO_ALIKE = (
+    "the place of a chunk: too many of the file's lines are alike to look at each. Send fewer lines around "
+    "the change, or change the file by a command"
+)
+
+
+class _TooAlike(Exception):
+    """More lines were compared than a patch may cost."""
+
+
 def _after_contexts(seeker: _Seeker, chunk: Chunk, index: int, cursor: int) -> int:
     for context in chunk.contexts:
         found = seeker.find((context,), cursor)
@@ -143,7 +155,10 @@ def _place(seeker: _Seeker, chunk: Chunk, block: _Block, index: int, cursor: int
             # An empty line alone, which the file does not have: what is new goes where the search stands.
             return cursor, candidate
         find = seeker.find_at_end if chunk.end_of_file else seeker.find
-        start = find(candidate.old, cursor)
+        try:
+            start = find(candidate.old, cursor)
+        except _TooAlike:
+            raise ChunkMismatch(index, TOO_ALIKE) from None
         if start is not None:
             return start, candidate
     raise ChunkMismatch(index, "expected lines", block.old)
@@ -162,6 +177,7 @@ class _Seeker:
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
         self._views: list[_View] = []
+        self._left = [MOST_COMPARED]
 
     def find(self, block: Sequence[str], start: int) -> int | None:
         """The first place at or after `start`, by the strictest pass that has one."""
@@ -185,15 +201,17 @@ class _Seeker:
     def _view(self, number: int) -> _View:
         while len(self._views) <= number:
             normalise = _PASSES[len(self._views)]
-            self._views.append(_View([normalise(line) for line in self._lines]))
+            self._views.append(_View([normalise(line) for line in self._lines], self._left))
         return self._views[number]
 
 
 class _View:
     """The file's lines as a pass compares them, with the positions of each line."""
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[str], left: list[int]) -> None:
         self._lines = lines
+        self._left = left
+        """The number of lines that may still be compared, of all views together."""
         self._positions: dict[str, list[int]] = {}
         for position, line in enumerate(lines):
             self._positions.setdefault(line, []).append(position)
@@ -204,6 +222,9 @@ class _View:
         offset, places = self._rarest(block)
         for index in range(bisect_left(places, start + offset), len(places)):
             place = places[index] - offset
+            self._left[0] -= len(block)
+            if self._left[0] < 0:
+                raise _TooAlike
             if self._lines[place : place + len(block)] == block:
                 return place
         return None

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from orchestrator.folders.linediff import unified_diff
 from orchestrator.protocol import commands as wire
-from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
+from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES, MOST_LINES
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.grammar import AddFile, DeleteFile, Hunk, Patch, PatchSyntaxError, UpdateFile
 from orchestrator.tools.patch.match import ChunkMismatch, apply_chunks
@@ -282,6 +282,7 @@ def _read_for_update(overlay: _Overlay, place: _Place) -> tuple[FileImage, str]:
             raise _Misfit(f"{failed}: {_MISSING}", place.path)
         if stat.S_ISLNK(image.mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        _require_comparable(image, place.path)
         return image, image.content.decode("utf-8")
     except OSError as error:
         raise _Misfit(f"{failed}: {_reason(error)}", place.path) from error
@@ -296,9 +297,18 @@ def _read_for_write(overlay: _Overlay, place: _Place) -> FileImage | None:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if before is None:
             overlay.require_folder(place.path, place.target)
+        else:
+            _require_comparable(before, place.path)
     except OSError as error:
         raise _write_failed(place.path, error) from error
     return before
+
+
+def _require_comparable(image: FileImage, path: Path) -> None:
+    if image.content.count(b"\n") > MOST_LINES:
+        raise _Misfit(
+            f"Failed to change {path}: it has more than {MOST_LINES:,} lines; change it by a command", path
+        )
 
 
 _MISSING = f"{os.strerror(errno.ENOENT)} (os error {errno.ENOENT})"

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.folders.linediff import unified_diff
+from orchestrator.tools.patch.bounds import MOST_LINES
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.plan import PatchPlan, PlannedFile
 
@@ -182,7 +183,8 @@ def _body(before: bytes, after: bytes, headers: str) -> Iterator[str]:
 
 
 def _text(content: bytes) -> str | None:
-    if b"\0" in content:
+    # A command may have made millions of lines of a file since a patch changed it.
+    if b"\0" in content or content.count(b"\n") > MOST_LINES:
         return None
     try:
         return content.decode("utf-8")

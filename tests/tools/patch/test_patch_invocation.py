@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from orchestrator.tools.patch.invocation import (
@@ -103,3 +106,25 @@ def test_bare_patch_is_refused_with_the_way_to_call(argv: list[str]) -> None:
     refusal = patch_from_argv(argv)
     assert isinstance(refusal, PatchRefusal)
     assert refusal.message.startswith("patch detected without explicit call to apply_patch")
+
+
+ENDLESS = "apply_patch; case a in " + "@(" * 400_000
+"""The grammar's time for it grows with the square of its length: hours."""
+
+
+def test_script_that_keeps_the_grammar_busy_for_hours_stays_a_command_and_the_next_patch_is_read() -> None:
+    assert patch_from_argv(["bash", "-lc", ENDLESS]) == NotAPatch()
+    assert patch_from_argv(["bash", "-lc", f"apply_patch {HEREDOC}"]) == PatchInvocation(BODY)
+
+
+def test_patch_in_a_script_may_be_much_longer_than_an_argument_of_a_program() -> None:
+    body = "*** Begin Patch\n*** Add File: long\n" + "+line\n" * 100_000 + "*** End Patch\n"
+    assert patch_from_argv(["bash", "-lc", f"apply_patch <<'EOF'\n{body}EOF\n"]) == PatchInvocation(body)
+    longer = "+line\n" * 1_000_000
+    assert patch_from_argv(["bash", "-lc", f"apply_patch <<'EOF'\n{longer}EOF\n"]) == NotAPatch()
+
+
+def test_worker_reads_no_script_with_the_grammar_itself() -> None:
+    """The grammar is C: a script that crashes it would end all sessions of the worker."""
+    script = "import sys, orchestrator.tools.toolbox; sys.exit('tree_sitter' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from orchestrator.tools.patch.grammar import Chunk, UpdateFile, parse_patch
-from orchestrator.tools.patch.match import ChunkMismatch, apply_chunks
+from orchestrator.tools.patch.match import TOO_ALIKE, ChunkMismatch, apply_chunks
 
 
 def chunks(*lines: str) -> tuple[Chunk, ...]:
@@ -139,3 +139,17 @@ def test_a_large_file_costs_milliseconds_even_where_lines_repeat() -> None:
     apply_chunks(text, chunks("  }", "-needle ", "+pin", ""))
     # Tens of milliseconds here; a quadratic search would take minutes.
     assert time.process_time() - started < 2
+
+
+def test_chunk_that_nearly_fits_everywhere_is_given_up_before_it_costs_minutes() -> None:
+    text = "a\n" * 400_000 + "b\n" * 400_000
+    block = (*(" a" for _ in range(100_000)), " b", " a", "-b")
+    with pytest.raises(ChunkMismatch) as error:
+        apply_chunks(text, chunks("@@", *block))
+    assert (error.value.problem, error.value.expected) == (TOO_ALIKE, ())
+
+
+def test_long_chunk_of_like_lines_is_found_where_it_fits() -> None:
+    text = "a\n" * 200_000 + "end\n"
+    changed = apply_chunks(text, chunks("@@", *(" a" for _ in range(50_000)), "-end", "+done"))
+    assert changed == "a\n" * 200_000 + "done\n"

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from orchestrator.protocol.wire import written
+from orchestrator.tools.patch.bounds import MOST_LINES
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
+from orchestrator.tools.patch.turn_diff import turn_diff, with_plan
 
 CWD = Path("/w")
 Make = Callable[..., Any]
@@ -278,3 +280,31 @@ def test_symlink_loop_is_refused(tree: Path, patch: Callable[..., str]) -> None:
     for lines in (("*** Update File: x", "-a"), ("*** Add File: x", "+a")):
         with pytest.raises(PatchCheckError, match="Too many levels of symbolic links"):
             plan_patch(parse_patch(patch(*lines)), tree, DiskFiles())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("*** Update File: many", "@@", "-q"),
+        ("*** Add File: many", "+x"),
+        ("*** Update File: one", "*** Move to: many", "@@", "+x"),
+    ],
+)
+def test_file_of_too_many_lines_is_changed_by_no_patch_and_may_be_deleted(
+    lines: tuple[str, ...], tree: Path, patch: Callable[..., str]
+) -> None:
+    """Lines cost memory, each of them hundreds of bytes: a file of newlines would fill the worker's."""
+    (tree / "many").write_bytes(b"\n" * (MOST_LINES + 1))
+    (tree / "one").write_text("one\n")
+    with pytest.raises(PatchCheckError, match="more than 1,000,000 lines; change it by a command"):
+        plan_patch(parse_patch(patch(*lines)), tree, DiskFiles())
+    plan = plan_patch(parse_patch(patch("*** Delete File: many")), tree, DiskFiles())
+    assert [file.after for file in plan.files] == [None]
+    assert "Binary files differ" in turn_diff(with_plan({}, plan), tree, Emptied())
+
+
+class Emptied(DiskFiles):
+    """A disk without files."""
+
+    def read(self, path: Path) -> None:
+        return None
