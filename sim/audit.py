@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from orchestrator.core.blobs import references
 from orchestrator.core.chain import GENESIS
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM
 from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
@@ -202,8 +203,6 @@ WHOLE = len("<t1:0>")
 """Characters of the shortest text that no other message of a model has."""
 _OFTEN = ("_delta", "_activity", "item_started", "raw_response_item")
 """Suffixes of events that are shown whenever there is news: a log has none of them, or the first alone."""
-Pair = tuple[str, str]
-"""An event's id and type."""
 
 
 def _followed(world: Ended) -> None:
@@ -219,43 +218,96 @@ def _followed(world: Ended) -> None:
 
 
 def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], after: int) -> None:
-    logged = _logged(watch.sessions[session].entries[after:])
-    own = [
-        event
-        for event in events
-        if not TOLD_OF_THE_TREE & event.msg.keys()
-        and event.msg != QUARANTINED["msg"]
-        and not tells_of_a_try(event)
-    ]
-    seen = [(event.id, event.type) for event in own if not event.type.endswith(_OFTEN)]
-    if session in watch.trees:
-        # Events about agents are in the tree log, in no session's.
-        seen = [pair for pair in seen if pair in logged]
-    if gaps := {event.msg.get("message") for event in events} & set(GAP_TEXTS.values()):
-        watch.reach.saw("events")
-        if watch.keeps_all_events(session):
-            watch.broken("events", f"{session}: {person} was told of a gap, and all events are kept")
-        if GAP_TEXTS["rewound"] in gaps:
-            watch.broken("events", f"{session}: {person} was told that Redis went back, and it never did")
-        # Events before the gap may come again behind it, unless they have left Redis by then.
-        seen = [pair for pair in dict.fromkeys(seen) if pair in logged]
-        gone = _logged(watch.sessions[session].entries[: watch.archive_moves.sealed_seq(session)])
-        logged = [pair for pair in dict.fromkeys(logged) if pair in seen or pair not in gone]
-        seen.sort(key=logged.index)
-    if seen != logged:
-        at = next((i for i, pair in enumerate(zip(seen, logged, strict=False)) if pair[0] != pair[1]), None)
-        place = min(len(seen), len(logged)) if at is None else at
-        there = seen[place : place + 2]
-        told = f"{person} saw {len(seen)} events of {len(logged)}, other from {place} on: {there}"
-        watch.broken("events", f"{session}: {told} instead of {logged[place : place + 2]}")
+    """The log's events, in its order, each once; behind a gap from where the last cursor led, and each again.
+
+    A follower comes back to its last cursor, and events that are read from the log have none: broken off in
+    the middle, they come again, behind another word of a gap.
+    """
+    seen = _Shown(watch, session, person, after)
+    for event in events:
+        if event.msg.get("message") in GAP_TEXTS.values():
+            watch.reach.saw("events")
+            if watch.keeps_all_events(session):
+                watch.broken("events", f"{session}: {person} was told of a gap, and all events are kept")
+            if event.msg["message"] == GAP_TEXTS["rewound"]:
+                watch.broken("events", f"{session}: {person} was told that Redis went back, and it never did")
+            seen.gap()
+        elif not (
+            TOLD_OF_THE_TREE & event.msg.keys() or event.msg == QUARANTINED["msg"] or tells_of_a_try(event)
+        ):
+            seen.event(event)
+    seen.end()
 
 
-def _logged(entries: list[Entry]) -> list[Pair]:
-    return [
-        (entry.id, entry.payload["type"])
-        for entry in entries
-        if entry.type == EVENT_MSG and not entry.payload["type"].endswith(_OFTEN)
-    ]
+class _Shown:
+    """A follower's place in a log."""
+
+    def __init__(self, watch: Watch, session: str, person: str, after: int) -> None:
+        self._watch = watch
+        self._session = session
+        self._person = person
+        entries = watch.sessions[session].entries
+        self._logged = {
+            seq: entry
+            for seq, entry in enumerate(entries[after:], after + 1)
+            if entry.type == EVENT_MSG and not entry.payload["type"].endswith(_OFTEN)
+        }
+        """Events of the log that are shown to whoever follows, by their places."""
+        self._seqs = sorted(self._logged)
+        self._next = 0
+        self._sealed_seq = watch.archive_moves.sealed_seq(session)
+        self._anchor = 0
+        """The next event behind the last cursor that it was given."""
+        self._after_gap: tuple[int, ...] = ()
+        """Where it may go on; else it goes on behind what it was shown."""
+
+    def gap(self) -> None:
+        self._after_gap = tuple(sorted({self._anchor, self._next, self._gone(self._anchor)}))
+
+    def _gone(self, place: int) -> int:
+        """The first event from there on that has not left Redis by now, whatever had when it was read."""
+        while place < len(self._seqs) and self._seqs[place] <= self._sealed_seq:
+            place += 1
+        return place
+
+    def event(self, event: Event) -> None:
+        entry = self._logged.get(event.seq)
+        is_logged = entry is not None and (entry.id, entry.payload["type"]) == (event.id, event.type)
+        if is_logged:
+            assert entry is not None
+            place = self._seqs.index(event.seq, self._after_gap[0] if self._after_gap else 0)
+            if place != self._next and not self._goes_on(place):
+                self._broken(event, place)
+            if not (any(references(entry.payload)) or dict(entry.payload) == event.msg):
+                self._watch.broken(
+                    "events", f"{self._session}: {self._person} was shown {event}, not {entry}"
+                )
+            self._next, self._after_gap = place + 1, ()
+        elif not event.type.endswith(_OFTEN) and self._session not in self._watch.trees:
+            # Events about agents are in the tree log, in no session's.
+            self._broken(event, self._next)
+        if event.cursor is not None:
+            self._anchor = self._next
+
+    def _goes_on(self, place: int) -> bool:
+        """Whether it may go on there behind a gap: what lies between has left Redis, if anything does."""
+        return any(start <= place <= max(start, self._gone(start)) for start in self._after_gap)
+
+    def end(self) -> None:
+        if self._after_gap and self._gone(self._anchor) == len(self._seqs):
+            return
+        if self._next != len(self._seqs):
+            self._broken(None, self._next)
+
+    def _broken(self, event: Event | None, place: int) -> None:
+        wanted = [self._named(at) for at in range(self._next, min(self._next + 2, len(self._seqs)))]
+        told = "nothing more" if event is None else f"{event.type} of {event.id} at {event.seq}"
+        seen = f"{self._person} saw {told} behind {self._next} events of {len(self._seqs)}, not {wanted}"
+        self._watch.broken("events", f"{self._session}: {seen}")
+
+    def _named(self, place: int) -> tuple[int, str, str]:
+        entry = self._logged[self._seqs[place]]
+        return self._seqs[place], entry.id, entry.payload["type"]
 
 
 def _saw_deltas_in_time(watch: Watch, session: str, person: str, events: list[Event]) -> None:

@@ -13,8 +13,9 @@ from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 
 _NAMES = [taken.name for taken in load("commit").takes.items]
-ID, BASE, FIELDS = map(_NAMES.index, ("commit_id", "expect_commit", "fields"))
-"""Places among the arguments of `commit`: its id, the id before it, and the list behind the single values."""
+ID, BASE, FIELDS, CLAIM = map(_NAMES.index, ("commit_id", "expect_commit", "fields", "claim"))
+"""Places among the arguments of `commit`: its id, the id before it, the list behind the single values, and
+the claim."""
 DRIFT_S = 0.1
 """By so much two clocks may part while a machine is stopped, and hears nothing of Redis's time."""
 LONG_S = 300.0

@@ -265,6 +265,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
         check(task["kind"] != "plan" or not settled, "a model is asked behind the decision on its plan")
         check(not task["steered"], "a request begins without what was said")
         self.folder_is_told()
+        self.ready_ones_are_unread()
         self._knows_its_settings(task)
         check(fact["n"] == self.requests + 1, f"request {fact['n']} follows {self.requests}")
         check(fact["epoch"] == epoch, f"a request of epoch {fact['epoch']} begins in {epoch}")

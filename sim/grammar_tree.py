@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,13 @@ from sim.grammar_terms import check
 
 class TreeGrammar(Reading):
     """The agent's status, its messages, its children and their watchdogs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results_read: defaultdict[int, set[int]] = defaultdict(set)
+        """The turns of each child whose results have left the inbox."""
+        self.old_result_read = False
+        """Whether a result was read last whose child had worked since."""
 
     def _fact_agent(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         changes = fact["changes"]
@@ -39,6 +47,13 @@ class TreeGrammar(Reading):
         keys = list(fact["keys"])
         check(keys and set(keys) <= set(self.inbox), f"{keys} are taken of {self.inbox}")
         self.inbox = [key for key in self.inbox if key not in keys]
+        self.old_result_read = False
+        for mail in map(self.mails.__getitem__, keys):
+            if mail["kind"] == "completion" and mail["content"]["completion"]:
+                agent_id, turn = mail["sender"]["agent_id"], mail["content"]["turn"]
+                self._results_read[agent_id].add(turn)
+                child = self.children.get(agent_id)
+                self.old_result_read |= child is not None and turn < child["turn"]
 
     def _fact_child(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         child = fact["child"]
@@ -60,7 +75,18 @@ class TreeGrammar(Reading):
     def _fact_children_changed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         for agent_id in fact["agent_ids"]:
             check(agent_id in self.children, f"agent {agent_id} is not known")
-            self.children[agent_id] |= fact["changes"]
+            child = self.children[agent_id]
+            if fact["changes"].get("status") == "idle":
+                check(child["status"] == "ready", f"agent {agent_id} is {child['status']}, and becomes idle")
+                read = child["turn"] in self._results_read[agent_id]
+                check(read, f"agent {agent_id} becomes idle, and nobody has read of its turn {child['turn']}")
+            child |= fact["changes"]
+
+    def ready_ones_are_unread(self) -> None:
+        """A child whose result was read is not ready any more."""
+        for child in self.children.values():
+            read = child["turn"] in self._results_read[child["agent_id"]]
+            check(child["status"] != "ready" or not read, f"{child} is ready, and its result was read")
 
     def _fact_watchdog(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(

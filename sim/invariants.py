@@ -324,7 +324,10 @@ RULES = {
         Case("a limit was raised again under the same change", ("reply raise_limits DUP",)),
     ),
     "renewed": Rule(
-        "Only the claim that stands is renewed, for a whole lease from then on.",
+        (
+            "Only the claim that stands is renewed, for a whole lease from then on, and only where the log "
+            "holds what its holder was answered."
+        ),
         Case("a claim was renewed behind a commit"),
     ),
     "requests": Rule(

@@ -44,6 +44,8 @@ CLIENT_TOOL = "brought__lookup"
 """A tool that the root's client brings along."""
 _TASK = "task "
 """The beginning of every task that an agent gives another one."""
+MOST_QUOTED = 300
+"""Characters of an output that a provider's error repeats."""
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model's script wants."""
 
@@ -299,6 +301,13 @@ def _outputs_since_input(items: Sequence[Item]) -> int:
     return count
 
 
+def _quoted(items: Sequence[Item]) -> str:
+    """The words of a request's last output, which an error of its provider repeats."""
+    outputs = [item["output"] for item in items if item.get("type") in OUTPUT_KINDS]
+    last = outputs[-1] if outputs else ""
+    return f": {last}" if isinstance(last, str) and 0 < len(last) < MOST_QUOTED else ""
+
+
 def _rate_limits(asked: int) -> dict[str, Any] | None:
     """The rate limits that a provider reports; not with every response."""
     if asked % 3:
@@ -331,7 +340,7 @@ class SimModels:
         model.heard(prompt)
         model.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
         await asyncio.sleep(model.rng.uniform(0.01, 0.5))
-        fault = self._fault()
+        fault = self._fault(_quoted(prompt.input))
         events = model.turn(prompt)
         cut = model.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
         limits = _rate_limits(model.asked)
@@ -367,25 +376,25 @@ class SimModels:
         usage = {"input_tokens": given, "cached_input_tokens": 5, "output_tokens": said}
         return {**usage, "reasoning_output_tokens": 0, "total_tokens": given + said}
 
-    def _fault(self) -> str:
+    def _fault(self, quoted: str) -> str:
         model = self._model
         at = model.rng.random()
         for name in ("limited", "refused", "fatal", "too_long", "cut", "slow"):
             at -= getattr(model.faults, name)
             if at < 0:
                 model.trace.note(self._machine, "model", name)
-                self._raise(name)
+                self._raise(name, quoted)
                 return name
         return ""
 
-    def _raise(self, name: str) -> None:
+    def _raise(self, name: str, quoted: str) -> None:
         match name:
             case "limited":
-                raise RateLimited("slow down", self._model.rng.uniform(5.5, 20.0))
+                raise RateLimited(f"slow down{quoted}", self._model.rng.uniform(5.5, 20.0))
             case "refused":
-                raise RetryableModelError("overloaded", self._model.rng.choice((None, 1.0)))
+                raise RetryableModelError(f"overloaded{quoted}", self._model.rng.choice((None, 1.0)))
             case "fatal":
-                raise FatalModelError(FatalKind.BAD_REQUEST, "no", "bad_request")
+                raise FatalModelError(FatalKind.BAD_REQUEST, f"no{quoted}", "bad_request")
             case "too_long":
                 kind = FatalKind.CONTEXT_LENGTH_EXCEEDED
                 raise FatalModelError(kind, "too long", "context_window_exceeded")

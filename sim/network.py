@@ -120,8 +120,10 @@ class Network:
         self.wrote: Wrote = lambda name, args, reply: None
         self.arrived: Callable[[Sent, Any], None] = lambda sent, reply: None
         """Called behind each effect, with its reply: a place to die at."""
-        self.heard: Callable[[Sent], None] = lambda sent: None
+        self.heard: Callable[[Sent, Any], None] = lambda sent, reply: None
         """Called when the sender of a commit is about to go on with its answer."""
+        self.renews: Callable[[Sequence[Any]], None] = lambda args: None
+        """Called when a renewal is sent, with its words."""
         self.detour: Callable[[Sent, asyncio.Future[Any]], bool] = lambda sent, future: False
         """Whether somebody takes a command off the network, to `deliver` it at a moment of his own."""
         self.replicas: Replicas | None = None
@@ -153,6 +155,8 @@ class Network:
             return nothing
         loop, future = self._loop, self._loop.create_future()
         sent = Sent(machine, current_lane().name, name, args, delivery)
+        if name == "renew":
+            self.renews(args)
         if delivery in ("lost_before", "late"):
             self._trace.note(sent.lane, delivery, sent.name)
             loop.on(self.lane, self._lose, future, after=self._rng.uniform(0.001, 0.4))
@@ -163,7 +167,7 @@ class Network:
             loop.on(self.lane, self._arrive, sent, future, after=self._delay())
         reply = await future
         if sent.name == "commit":
-            self.heard(sent)
+            self.heard(sent, reply)
         return reply
 
     def deliver(self, sent: Sent, future: asyncio.Future[Any], after_s: float) -> None:

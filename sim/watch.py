@@ -43,6 +43,7 @@ from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
 from sim.queued import Given, waiting
 from sim.reach import Reach
+from sim.renewals import Renewals
 from sim.requests import Requests
 from sim.rest import Rest
 from sim.rights import Rights
@@ -101,8 +102,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.conversations = Conversations(self._text)
         self.archive_moves = ArchiveMoves(self, double, keys, objects)
         self.live_state = LiveState(self, double, keys)
-        self._renewed_at: dict[str, int] = {}
-        """Where each session's log ended when its claim was renewed last."""
+        self.renewals = Renewals(self, loop, double, keys)
         self.violation: Violation | None = None
         self.commits = 0
         self.poisonous: set[str] = set()
@@ -233,23 +233,9 @@ class Watch(Rest, Branches, TreeLogs):
                     self.broken("versions", f"a worker of core {words[4]} was given what needs core {least}")
             case "renew":
                 self.cancels.heard(str(words[2]))
-                self._renewed(session_of(name, args), words)
+                self.renewals.granted(args)
             case _:
                 self.cancels.stopped(str(words[3]))
-
-    def _renewed(self, session: str, words: Sequence[Any]) -> None:
-        """A claim was renewed: it is the one that stands, and its lease is as long as any."""
-        data = self._double.hash(self.keys.session(session))
-        stands = [data.get(name, b"").decode() for name in (b"owner", b"claim", b"epoch")]
-        if stands != (given := [str(word) for word in words[1:4]]):
-            self.broken("renewed", f"{session} is held by {stands}, and {given} was renewed")
-        place = self.keys.leases(self.keys.shard_of(session), data[b"pool"].decode())
-        left_ms = (self._double.scored(place, session) or 0.0) - self._double.now_s() * 1000
-        if abs(left_ms - int(words[4])) > 1.0:
-            self.broken("renewed", f"{session} was renewed for {left_ms:.0f} ms instead of {words[4]}")
-        if self.sessions[session].seq > self._renewed_at.get(session, 0):
-            self.reach.saw("renewed")
-        self._renewed_at[session] = self.sessions[session].seq
 
     def marks(self, tree: str) -> Mapping[bytes, bytes]:
         """The fields of a tree's registry, marks among them."""
@@ -481,7 +467,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.answers.went_back()
         self.members.clear()
         self.accounts.went_back()
-        self._renewed_at.clear()
+        self.renewals.went_back()
         self.admissions.went_back()
         self.steps.went_back(to_s)
         self.reads_anew = True

@@ -98,6 +98,7 @@ async def asks(fixture: Fixture) -> None:
     rng, person, other, odds = fixture.rng, fixture.person(), fixture.person(), fixture.site.model.odds
     odds.questions, odds.asks, odds.calls, odds.patches = 0.7, 0.3, 0.9, 0.1
     person.habits |= {"interrupt": 5}
+    fixture.site.model.faults.refused = rng.choice((0.0, 0.3))
     odds.brought, tools = 0.6, brought(rng.choice((2_000, 5_000, 3_600_000)))
     facts: dict[str, Any] = {
         "client_tools": tools if rng.random() < 0.7 else None,
@@ -420,8 +421,14 @@ async def latecomers(fixture: Fixture) -> None:
         late.append(fixture.person())
         used.append(late[-1].does(late[-1].attaches(session), "attaches"))
     await asyncio.wait(used)
+    slow = fixture.site.network.answers_s
     for other in late:
+        # What is committed while it reads the log is to reach it, too.
+        slow[other.name] = (0.02, 0.3)
         other.does(other.comes_back(session), "comes back")
+    await asyncio.wait([person.does(person.works(session, rng.choice((2, 4))), "works")])
+    for other in late:
+        slow.pop(other.name)
 
 
 async def _alone(fixture: Fixture, person: Person) -> None:

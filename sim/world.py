@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
+from typing import Any
 
 import orjson
 
@@ -160,7 +161,7 @@ class World:
         network.wrote = watch.wrote
         network.states = self.seed % (STATED_OFTEN if self.workload.name in ALONE else STATED) == 0
         network.misstated = lambda name, unlike: watch.broken("scripts", f"{name}: {unlike}")
-        network.heard = self._heard
+        network.heard, network.renews = self._heard, watch.renewals.leaves
         self.site.ledger.saw = watch.reach.saw
         self.site.files.saw = watch.reach.saw
 
@@ -172,8 +173,9 @@ class World:
             times = rng.choice((1, 2, 3)) if self._fails_over else 1
             self.nemesis.failover = Failover(self.site, rng, lambda: self.nemesis.living, times)
 
-    def _heard(self, sent: Sent) -> None:
+    def _heard(self, sent: Sent, reply: Any) -> None:
         """As soon as a holder has taken in what became of its commit, what it knows is compared."""
+        self.site.watch.renewals.answered(sent, reply)
         self.loop.call_soon(self._compare, sent.machine, session_of(sent.name, sent.args))
 
     def _compare(self, machine: str, session: str) -> None:

@@ -6,7 +6,17 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 
-from sim.foreign.trial import ROOT, Defect, Unfit, Verdict, commit, defects, sound, tried
+from sim.foreign.trial import (
+    ROOT,
+    Defect,
+    Unfit,
+    Verdict,
+    commit,
+    defects,
+    simulated,
+    sound,
+    tried,
+)
 
 PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- foreign defects: begin -->", "<!-- foreign defects: end -->"
@@ -16,8 +26,9 @@ def main() -> int:
     """Exit code 1 if a defect survives, 2 if one cannot be tried."""
     given = _arguments()
     try:
-        chosen = defects(given.names)
-        sound([test for defect in chosen for test in defect.tests])
+        chosen = [simulated(one) for one in defects(given.names)] if given.simulator else defects(given.names)
+        if tests := [test for defect in chosen for test in defect.tests]:
+            sound(tests)
         verdicts = {defect.name: _told(defect, tried(defect)) for defect in chosen}
     except Unfit as unfit:
         print(unfit, file=sys.stderr)
@@ -30,10 +41,11 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sim.foreign", description=__doc__)
     parser.add_argument("--page", action="store_true", help="write the table into docs/testing.md; needs all")
+    parser.add_argument("--simulator", action="store_true", help="by seeds alone: no tests are run")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
     given = parser.parse_args()
-    if given.page and given.names:
-        parser.error("--page writes the table of all defects: leave the names out")
+    if given.page and (given.names or given.simulator):
+        parser.error("--page writes the table of all defects: leave the names and --simulator out")
     return given
 
 

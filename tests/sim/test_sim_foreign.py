@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from sim.foreign.__main__ import BEGIN, END, PAGE, table
-from sim.foreign.trial import ROOT, Defect, Unfit, Verdict, copied, defects, plant, promised, read, tried
+from sim.foreign.trial import (
+    ROOT,
+    Defect,
+    Unfit,
+    Verdict,
+    copied,
+    defects,
+    plant,
+    promised,
+    read,
+    simulated,
+    tried,
+)
 
 SOMEWHERE = "old_result_makes_a_child_idle"
 
@@ -69,6 +81,11 @@ def _changed(path: str, old: str, new: str) -> Defect:
     patch = "".join(unified_diff(lines, changed, f"a/{path}", f"b/{path}"))
     (defect,) = defects([SOMEWHERE])
     return replace(defect, name="a_change", patch=patch)
+
+
+def test_simulator_alone_is_given_no_test_of_a_defect() -> None:
+    (defect,) = defects([SOMEWHERE])
+    assert simulated(defect).finders == ("seeds 0-19 of letters",)
 
 
 def test_patch_that_no_longer_applies_is_told() -> None:
