@@ -1,22 +1,45 @@
 """The log of a tree: as it is stored, as its fold takes it, and held against what else tells of its agents.
 
-It is in no chain. What it says of the births of agents is also in their parents' logs, which are; what it
-says of each agent is in the registry, which its fold must equal.
+It is in no chain. What it says of births, of requests to people and of decisions on them is in sessions' logs
+too, which are; what it says of each agent is in the registry, which its fold must equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Final
 
 import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink
+from orchestrator.core.commit_parts import WITHDRAWN
+from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.ids import TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.tree import Child
 from orchestrator.protocol.wire import JsonMapping
+from orchestrator.rollouts.full_log import full_log
+from orchestrator.rollouts.storage import Storage
+
+REQUESTS: Final = frozenset(
+    (
+        *("exec_approval_request", "apply_patch_approval_request", "ask_user_question_request"),
+        *("request_user_input", "plan_approval_request", "elicitation_request", "dynamic_tool_call_request"),
+    )
+)
+"""Events of an agent's own log that the tree's log repeats for people at the root."""
+RESOLVED: Final = "request_resolved"
+_ASKER: Final = ("agent_id", "session_id", "agent_path")
+_SAME: Final = (
+    *("agent_id", "session_id", "parent_agent_id", "parent_session_id", "origin"),
+    *("started_at_ms", "agent_path"),
+)
+"""What never changes of an agent."""
+_COMMIT: Final = 256
+"""Entries of a commit, at most: what an entry of the tree's log repeats was written in one with it."""
 
 
 def tree_fact(entry: TreeEntry) -> TreeFact:
@@ -57,16 +80,20 @@ def differs(log: RegistryView, projection: RegistryView) -> str:
 # ── against what else tells of the agents ─────────────────────────────────────────────────────
 
 
-async def audit_tree_log(broker: Broker, tree: TreeId, made: Sequence[Child]) -> tuple[int, list[BrokenLink]]:
+async def audit_tree_log(
+    storage: Storage, tree: TreeId, made: Sequence[Child]
+) -> tuple[int, list[BrokenLink]]:
     """The number of the log's entries, and what disagrees with the registry or with `made`.
 
     `made` are the agents that the sessions' logs say they made, read before: no more may be missing here.
     """
+    broker = storage.broker
     fields = (await broker.projection(tree))[1]
     end = int(fields.get("tree_seq", b"0"))
     entries = [entry async for entry in tree_entries(broker, tree) if entry.tree_seq <= end]
     try:
-        return len(entries), list(_disagreements(entries, end, fields, made))
+        found = list(_disagreements(entries, end, fields, made))
+        return len(entries), [*found, *[it async for it in _repeated_otherwise(storage, entries)]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return len(entries), [BrokenLink(0, f"an entry of it is none: {type(error).__name__} {error}")]
 
@@ -79,24 +106,66 @@ def _disagreements(
         gap = next((at for at, number in enumerate(numbers, 1) if at != number), len(numbers) + 1)
         yield BrokenLink(gap, f"missing: the registry says that the tree's log goes on to {end}")
     facts = [tree_fact(entry) for entry in entries]
+    births = {fact.about["record"]["agent_id"]: fact.about["record"] for fact in facts if _is_birth(fact)}
     for entry, fact in zip(entries, facts, strict=True):
-        if _told_otherwise(fact):
+        if _told_otherwise(fact, births):
             yield BrokenLink(entry.tree_seq, "what it tells of the agent is not what it records of it")
     if wrong := differs(fold_tree(facts), projected(fields)):
         yield BrokenLink(end, f"its fold is not the registry: {wrong}")
-    born = {fact.about["record"]["agent_id"]: fact.about["record"] for fact in facts if _is_birth(fact)}
-    yield from _births(born, fields, made, end)
+    yield from _births(births, fields, made, end)
 
 
 def _is_birth(fact: TreeFact) -> bool:
     return fact.message.get("event") == "created" and "record" in fact.about
 
 
-def _told_otherwise(fact: TreeFact) -> bool:
-    told = fact.message.get("subagent")
-    if not told or "record" not in fact.about:
+def _told_otherwise(fact: TreeFact, births: Mapping[int, JsonMapping]) -> bool:
+    """Whether an event of an agent's life says another thing than the record beside it, or than its birth."""
+    message, record = fact.message, fact.about.get("record")
+    told = message.get("subagent") or {}
+    if record is not None and message.get("type") != "subagent_lifecycle":
+        return True
+    if any(message[name] != told[name] for name in (*_ASKER, "status") if name in message and name in told):
+        return True
+    if record is not None and told:
+        return any(told.get(name) != value for name, value in record.items() if name != "turn")
+    born = births.get(told.get("agent_id", -1), {})
+    return any(told.get(name) != born[name] for name in _SAME if told and name in born)
+
+
+async def _repeated_otherwise(storage: Storage, entries: Sequence[TreeEntry]) -> AsyncIterator[BrokenLink]:
+    """Requests to people, and decisions on them, that the log of the session which wrote them has not."""
+    for entry in entries:
+        message = orjson.loads(entry.payload)["msg"]
+        kind, decision = message.get("type"), message.get("decision")
+        if kind not in REQUESTS and (kind != RESOLVED or decision == WITHDRAWN):
+            continue
+        if await storage.broker.head(entry.session) is None:
+            continue  # That it is gone is a finding of its own.
+        near = max(0, entry.seq - _COMMIT)
+        # A decision is repeated later, where the turn was stopped first.
+        for after in dict.fromkeys((near, 0)):
+            log = full_log(storage.broker, storage.archive, entry.session, after, entry.seq)
+            if any([_says(stored.payload, message) async for stored in log]):
+                break
+        else:
+            what = "a request" if kind in REQUESTS else f"a decision ({decision})"
+            where = f"the log of session {entry.session} has not"
+            yield BrokenLink(entry.tree_seq, f"it tells of {what} that {where}")
+
+
+def _says(payload: bytes, message: JsonMapping) -> bool:
+    """Whether an entry of a session's log is what a message of the tree's log repeats."""
+    line = orjson.loads(payload)
+    if message["type"] in REQUESTS:
+        said = {name: value for name, value in message.items() if name not in _ASKER}
+        own = {name: value for name, value in line["payload"].items() if name not in _ASKER}
+        return bool(line["type"] == EVENT_MSG and own == said)
+    if line["type"] != DENDRO or not f.states(line["payload"], f.Answered):
         return False
-    return any(told.get(name) != value for name, value in fact.about["record"].items() if name != "turn")
+    fact = line["payload"]
+    names = ("call_id", "decision", "who")
+    return all(fact.get(name, "") == message.get(name, "") for name in names)
 
 
 def _births(

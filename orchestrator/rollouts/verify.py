@@ -95,14 +95,17 @@ async def tree_reports(found: Audited, heads: Sequence[SessionHead]) -> list[Rep
     reports = [_report(audit) for audit in reversed(audits)]
     if heads:
         made = [child for audit in audits for _, child in audit.children]
-        told, findings = await audit_tree_log(found.broker, heads[0].tree, made)
+        told, findings = await audit_tree_log(found.storage(), heads[0].tree, made)
         if told or findings:
             reports.append(_tree_report(heads[0].tree, told, findings))
     return reports
 
 
 def _tree_report(tree: TreeId, told: int, findings: Sequence[BrokenLink]) -> Report:
-    shown = ("in no chain", "it agrees with the registry and with the births in its sessions' logs")
+    shown = (
+        "in no chain",
+        "it agrees with the registry and with the births, requests and decisions in its sessions' logs",
+    )
     return Report(f"tree {tree}", told, b"", shown, findings)
 
 

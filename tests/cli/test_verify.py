@@ -295,6 +295,54 @@ async def test_texts_of_the_tree_log_are_held_against_the_parents_chain(deployme
 
 
 @real
+async def test_requests_and_decisions_of_the_tree_log_are_held_against_their_agents_logs(
+    deployment: Deployment,
+) -> None:
+    tree = deployment.kept.made("tree")
+
+    def asks_for_more(fields: dict[bytes, bytes]) -> None:
+        fields[b"p"] = fields[b"p"].replace(b'"count-objects"', b'"gc"')
+
+    _rewritten(deployment, asks_for_more)
+    found = await deployment.findings(tree, tree=True)
+    assert [text.partition(" ")[2][:26] for text in found] == ["it tells of a request that"], found
+    entries = deployment.redis.xrange(KEYS.tree(tree))
+    asked = json.loads(next(it[b"p"] for _, it in entries if b"exec_approval_request" in it[b"p"]))["msg"]
+    forged = {
+        **{name: asked[name] for name in ("call_id", "agent_id", "session_id", "agent_path")},
+        **{"type": "request_resolved", "turn_id": "t", "decision": "approved", "who": "ciso@bigcorp"},
+        "resolved_at_ms": 1,
+    }
+    last = entries[-1][0]
+
+    def says_approved(fields: dict[bytes, bytes]) -> None:
+        fields[b"p"] = fields[b"p"].replace(b'"gc"', b'"count-objects"')
+        if fields == entries[-1][1]:
+            fields[b"p"] = orjson.dumps({"id": "", "msg": forged})
+
+    _rewritten(deployment, says_approved)
+    assert last == deployment.redis.xrange(KEYS.tree(tree))[-1][0]
+    found = await deployment.findings(tree, tree=True)
+    assert any("it tells of a decision (approved) that the log of session" in text for text in found), found
+
+
+@real
+@pytest.mark.parametrize("name", [b'"status":"', b'"session_id":"', b'"agent_path":"'])
+async def test_life_of_an_agent_is_told_alike_within_an_entry_of_the_tree_log(
+    deployment: Deployment, name: bytes
+) -> None:
+    """Also where no record stands beside the event: the parent tells that it has read a result."""
+
+    def told_otherwise(fields: dict[bytes, bytes]) -> None:
+        if b'"read":' in fields[b"a"]:
+            fields[b"p"] = fields[b"p"].replace(name, name + b"0", 1)
+
+    _rewritten(deployment, told_otherwise)
+    found = await deployment.findings(deployment.kept.made("tree"), tree=True)
+    assert any("is not what it records of it" in text for text in found), found
+
+
+@real
 async def test_session_that_the_registry_exchanged_is_named(deployment: Deployment) -> None:
     tree = deployment.kept.made("tree")
     deployment.redis.hset(KEYS.agents(tree), "s:2", deployment.agents()["1"])
