@@ -321,6 +321,8 @@ class CallFinished:
     events: tuple[EventModel, ...] = ()
     sandbox_denied: bool = False
     """The command failed, and it looks as if the sandbox was why."""
+    planted: tuple[str, ...] = ()
+    """Of such a command: its programs that confined commands may have written, as they are now."""
     applied: bool = False
     """The patch was written."""
     keeps: bool = False

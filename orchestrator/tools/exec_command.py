@@ -24,7 +24,15 @@ from orchestrator.tools.exec.processes import MOST_ON_WORKER, LiveProcess, LiveP
 from orchestrator.tools.exec.reports import MAX_TOKENS, OUTPUT_TOKENS, YIELD, look_of, process_end, within
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor
-from orchestrator.tools.shell import Shell, ShellRequest, command_of, is_denied, keep_rule
+from orchestrator.tools.shell import (
+    Shell,
+    ShellRequest,
+    changed_since,
+    command_of,
+    is_denied,
+    keep_rule,
+    planted_now,
+)
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Judgement, Tool, unsupported
@@ -115,6 +123,8 @@ class ExecCommand(Tool):
         if self.processes.full:
             why = f"not started: this worker keeps {MOST_ON_WORKER} processes already; try again later"
             return CallFinished(call.call_id, why, (work.broken_off(call.call_id, why),))
+        if why := changed_since(work, site.state, self._config):
+            return CallFinished(call.call_id, why, (work.broken_off(call.call_id, why),))
         keep_rule(call, work, site, self._config)
         shown = ShownOutput(call.call_id, site.lasting_deltas, self._config.tools.max_deltas)
         confinement = confinement_of(site.state, self._config, sandboxed=work.sandboxed)
@@ -145,7 +155,9 @@ class ExecCommand(Tool):
             return CallFinished(call.call_id, output, keeps=True)
         output = look_of(process, seconds, lasting.max_tokens, finished=finished)
         end = process_end(call.call_id, lasting.number, finished)
-        return CallFinished(call.call_id, output, (end,), sandbox_denied=is_denied(work, finished))
+        denied = is_denied(work, finished)
+        found = planted_now(work, site.state, self._config) if denied else ()
+        return CallFinished(call.call_id, output, (end,), sandbox_denied=denied, planted=found)
 
     async def judge(self, call: Call, claim: str) -> Judgement:
         return await self._shell.judge(call, claim)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -185,7 +185,7 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         env=request.env,
         segments=_segments(request, rules, confinement, config),
         strict_rule=strict_rule(request.command, rules),
-        planted=_planted(request.command, confinement, config) if request.escalated or not confinable else (),
+        planted=planted(request.command, confinement, config),
     )
 
 
@@ -198,7 +198,7 @@ def _segments(
     return segments(request.command, rules, lambda program: _is_out_of_reach(program, confinement, config))
 
 
-def _planted(argv: Sequence[str], confinement: Confinement, config: ToolConfig) -> tuple[str, ...]:
+def planted(argv: Sequence[str], confinement: Confinement, config: ToolConfig) -> tuple[str, ...]:
     """The programs that a command names without a path and that PATH has where its session writes.
 
     Whoever lets `git` leave the sandbox means the system's.
@@ -317,6 +317,8 @@ async def run_command(
 ) -> CallFinished:
     """Runs the command that was recorded as decided, and publishes its output while it runs."""
     confinement = confinement_of(site.state, config, sandboxed=work.sandboxed)
+    if why := changed_since(work, site.state, config):
+        return CallFinished(call.call_id, why, (work.broken_off(call.call_id, why),))
     shown = ShownOutput(call.call_id, site.deltas, config.tools.max_deltas)
     try:
         finished = await supervisor.run(command_of(call, work, site, config, confinement), shown.add)
@@ -324,7 +326,30 @@ async def run_command(
         finished = Finished(exit_code=-1, error=str(error))
     finally:
         shown.flush()
-    return _result(call, work, finished)
+    result = _result(call, work, finished)
+    return replace(result, planted=planted_now(work, site.state, config)) if result.sandbox_denied else result
+
+
+def planted_now(work: ExecWork, state: State, config: ToolConfig) -> tuple[str, ...]:
+    """What `planted` says of a command at this moment."""
+    confinement = confinement_of(state, config, sandboxed=True)
+    return planted(tuple(map(whole, work.command)), confinement, config)
+
+
+def changed_since(work: ExecWork, state: State, config: ToolConfig) -> str:
+    """Why a command may not leave the sandbox as it was decided; empty if it may, or does not leave it.
+
+    While a person thinks, a process of the session can put a program into a folder of PATH.
+    """
+    if work.sandboxed or task_of(state).settings.full_access:
+        return ""
+    new = [path for path in planted_now(work, state, config) if path not in work.planted]
+    if not new:
+        return ""
+    return (
+        f"not run: since it was decided that the command runs outside of the sandbox, {', '.join(new)} came "
+        "up, which commands of the session may have written; ask again, or name the program by its path"
+    )
 
 
 def command_of(

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.core.calls.exec import UNSANDBOXED_REASON
+from orchestrator.core.calls.exec import UNSANDBOXED_REASON, unconfined_key
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
@@ -481,3 +481,16 @@ def test_call_that_waits_for_an_earlier_one_is_assessed_after_the_answer() -> No
     session.assessed("c1", a_command(dangerous=True))
     session.decides("c1", "denied")
     assert session.owes() == (AssessCall("c2"),)
+
+
+def test_run_without_the_sandbox_names_the_program_that_the_first_run_may_have_planted() -> None:
+    session = Session(settings={"approval_policy": "on-failure"})
+    session.say("go")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make"))
+    planted = ("/repo/.venv/bin/make",)
+    seen = session.finishes("c1", "denied", sandbox_denied=True, planted=planted)
+    request = seen.one("exec_approval_request")
+    assert "what it runs is /repo/.venv/bin/make, which commands of the session" in request["reach"]["why"]
+    session.decides("c1", "approved_for_session")
+    assert session.state.approved == {unconfined_key("make", planted)}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls.exec import NO_CONFINEMENT_REASON, unconfined_key
+from orchestrator.core.calls.exec import NO_CONFINEMENT_REASON, Segment, unconfined_key
+from orchestrator.core.calls.prefixes import prefix_key
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.settings import TurnSettings
 from tests.core.driver import a_command, a_patch
@@ -115,6 +116,32 @@ def test_approval_of_a_confined_run_does_not_cover_a_worker_that_cannot_confine(
     assert word(command.judged(settings(ON_REQUEST, WORKSPACE), frozenset({"make"}))) == ASK_FREE
     approved = frozenset({unconfined_key("make")})
     assert word(command.judged(settings(ON_REQUEST, WORKSPACE), approved)) == FREE
+
+
+def test_approval_to_leave_the_sandbox_covers_no_program_that_came_into_its_path_since() -> None:
+    here, planted = settings(ON_REQUEST, WORKSPACE), ("/repo/.venv/bin/make",)
+    before = frozenset({unconfined_key("make")})
+    assert word(a_command("make", escalated=True).judged(here, before)) == FREE
+    changed = a_command("make", escalated=True, planted=planted)
+    asked = changed.judged(here, before)
+    assert isinstance(asked, Ask)
+    assert (
+        asked.reason == "what it runs is /repo/.venv/bin/make, which commands of the session may have written"
+    )
+    # The person has read its path: the same one is not asked about again, and another one is.
+    known = frozenset(changed.work(sandboxed=False).remembered(here).keys)
+    assert word(changed.judged(here, known)) == FREE
+    other = a_command("make", escalated=True, planted=("/repo/bin/make",))
+    assert word(other.judged(here, known)) == ASK_FREE
+
+
+def test_prefix_that_may_leave_the_sandbox_covers_no_program_that_came_into_its_path_since() -> None:
+    here, segments = settings(ON_REQUEST, WORKSPACE), (Segment(("make", "all")),)
+    before = frozenset({unconfined_key(prefix_key(("make",)))})
+    command = a_command("make all", escalated=True, segments=segments)
+    assert word(command.judged(here, before)) == FREE
+    planted = a_command("make all", escalated=True, segments=segments, planted=("/repo/.venv/bin/make",))
+    assert word(planted.judged(here, before)) == ASK_FREE
 
 
 def test_escalation_is_refused_outside_of_on_request_even_when_approved_before() -> None:

@@ -143,3 +143,28 @@ async def test_program_that_a_session_may_have_written_is_named_where_it_would_l
     confined = replace(found, escalated=False, confinable=True)
     asks = replace(given, approval_policy="untrusted")
     assert "which commands of the session" not in str(confined.judged(asks, frozenset()))
+
+
+@pytest.mark.parametrize("name", ["shell", "exec_command"])
+async def test_program_that_came_into_path_while_a_person_thought_does_not_leave_the_sandbox(
+    tmp_path: Path, name: str
+) -> None:
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": f"{bin}:/usr/bin:/bin"})
+    toolbox = Toolbox(built_in(config, cast(Any, None)))
+    policy = {"mode": "workspace-write", "exclude_slash_tmp": True}
+    given = TurnSettings(str(tmp_path), "on-request", policy, "gpt-5")
+    state = State(task=Task(SubmissionId("u1"), "user", given))
+    state = replace(state, facts=replace(state.facts, unified_exec=name == "exec_command"))
+    there = CallSite("c", state, lambda _: None)
+    words = {"cmd": "git fetch"} if name == "exec_command" else {"command": ["git", "fetch"]}
+    call = asked(name, {**words, "with_escalated_permissions": True})
+    found = await toolbox.assess(call, there)
+    assert isinstance(found, Exec)
+    assert found.planted == ()
+    (bin / "git").write_text("#!/bin/sh\n")
+    (bin / "git").chmod(0o755)
+    finished = await toolbox.run(replace(call, work=found.work(sandboxed=False)), there)
+    assert str(finished.output).startswith("not run: since it was decided")
+    assert f"{bin}/git came up" in str(finished.output)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import orjson
+
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.calls.prefixes import MOST_WORDS, Words, is_remembered, offered, prefix_key
 from orchestrator.core.calls.process import Lasting, read_lasting, write_lasting
@@ -148,7 +150,7 @@ class Exec:
         """Whether this very command was approved for the session, as it would run now."""
         sandboxed = not (settings.full_access or self.escalated)
         confined = settings.full_access or (sandboxed and self.confinable)
-        return unconfined_key(self.key) in approved or (self.key in approved and confined)
+        return self._free_key in approved or (self.key in approved and confined)
 
     def _allowed(self, approved: frozenset[str]) -> Literal["", "confined", "free"]:
         """The least that rules and remembered prefixes allow any segment."""
@@ -161,7 +163,7 @@ class Exec:
         if self.risk:
             # It was not in sight when its prefix was approved.
             return ""
-        if is_remembered(words, approved, UNCONFINED):
+        if is_remembered(words, approved, unconfined_key("", self.planted)):
             return "free"
         return "confined" if is_remembered(words, approved) else ""
 
@@ -182,7 +184,7 @@ class Exec:
                 f"approval policy is {policy}: escalated permissions cannot be asked for; "
                 "run the command without with_escalated_permissions"
             )
-        if unconfined_key(self.key) in approved:
+        if self._free_key in approved:
             return Run(sandboxed=False)
         sandboxed = not (free or self.escalated)
         confined = sandboxed and self.confinable
@@ -204,6 +206,11 @@ class Exec:
         return self._ask(None, sandboxed)
 
     @property
+    def _free_key(self) -> str:
+        """What an approval of this command without its sandbox is remembered by."""
+        return unconfined_key(self.key, self.planted)
+
+    @property
     def risk(self) -> str:
         """The reason why it is asked about whatever it may do; empty if there is none."""
         if self.dangerous:
@@ -221,10 +228,7 @@ class Exec:
         if sandboxed and not self.confinable:
             reason = f"{reason}; {NO_CONFINEMENT_REASON}" if reason else NO_CONFINEMENT_REASON
         if self.planted and not (sandboxed and self.confinable):
-            found = (
-                f"what it runs is {', '.join(self.planted)}, which commands of the session may have written"
-            )
-            reason = f"{reason}; {found}" if reason else found
+            reason = with_planted(reason, self.planted)
         return Ask(reason, sandboxed and self.confinable, says=self.justification or "")
 
     def work(self, sandboxed: bool) -> ExecWork:
@@ -239,6 +243,7 @@ class Exec:
             sandboxed=sandboxed,
             by_person=self.by_person,
             lasting=self.lasting,
+            planted=self.planted,
         )
 
 
@@ -265,6 +270,9 @@ class ExecWork:
     """The command may go on behind its call; None for one that ends with it."""
     confined_run: str = ""
     """The output of a first run, which the sandbox stopped, for the model; it is asked about another run."""
+    planted: Words = field(default=(), metadata=LIST)
+    """Paths of programs that it names without one, and that confined commands may have written: an approval
+    to run it without its sandbox is for these alone."""
 
     @property
     def source(self) -> ExecCommandSource | None:
@@ -281,9 +289,12 @@ class ExecWork:
     def asked(self, timer: int) -> ExecWork:
         return replace(self, timer=timer)
 
-    def unconfined(self, output: str) -> ExecWork:
-        """The same command without its sandbox, behind a run in it that gave `output`."""
-        return replace(self, sandboxed=False, confined_run=output[:MOST_CONFINED_CHARS])
+    def unconfined(self, output: str, planted: Words) -> ExecWork:
+        """The same command without its sandbox, behind a run in it that gave `output`.
+
+        `planted` is what its programs are behind that run.
+        """
+        return replace(self, sandboxed=False, confined_run=output[:MOST_CONFINED_CHARS], planted=planted)
 
     def without_second(self, text: str) -> str:
         """The output of the call where no other run is known; `text` says why."""
@@ -321,7 +332,7 @@ class ExecWork:
             )
         key = prefix_key(prefix)
         free = not self.sandboxed and not settings.full_access
-        return Remembered((unconfined_key(key) if free else key,))
+        return Remembered((unconfined_key(key, self.planted) if free else key,))
 
     def begin(self, call_id: CallId, *, auto_approved: bool) -> ExecCommandBegin:
         return ExecCommandBegin.model_validate(
@@ -346,7 +357,7 @@ class ExecWork:
     def remembered(self, settings: TurnSettings) -> Remembered:
         keys = short_keys(self.keys)
         if not self.sandboxed and not settings.full_access:
-            keys = tuple(map(unconfined_key, keys))
+            keys = tuple(unconfined_key(key, self.planted) for key in keys)
         return Remembered(keys)
 
     @property
@@ -379,9 +390,21 @@ def unseen_end(
     )
 
 
-def unconfined_key(key: str) -> str:
-    """The key under which `approved_for_session` remembers an approval to run without confinement."""
-    return UNCONFINED + key
+def unconfined_key(key: str, planted: Words = ()) -> str:
+    """The key under which `approved_for_session` remembers an approval to run without confinement.
+
+    A program that comes into a folder of PATH afterwards, or in the place of another, is not the one that
+    was approved.
+    """
+    return f"{UNCONFINED}{orjson.dumps(planted).decode()}:{key}" if planted else UNCONFINED + key
+
+
+def with_planted(reason: str | None, planted: Words) -> str | None:
+    """The reason of a request, with the programs that are not the system's."""
+    if not planted:
+        return reason
+    found = f"what it runs is {', '.join(planted)}, which commands of the session may have written"
+    return f"{reason}; {found}" if reason else found
 
 
 def may_ask_for_more(policy: str) -> bool:

@@ -22,7 +22,7 @@ from orchestrator.core.calls import (
     UserInputWork,
     WriteStdin,
 )
-from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more
+from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more, with_planted
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
 from orchestrator.core.decide.agent_calls import agent_call
@@ -136,7 +136,8 @@ def finished(draft: Draft, command: CallFinished) -> None:
         for event in command.events:
             draft.event(event)
         first = command.output if isinstance(command.output, str) else ""
-        ask(draft, call, work.unconfined(first), Ask(UNSANDBOXED_REASON, sandboxed=False))
+        reason = with_planted(UNSANDBOXED_REASON, command.planted)
+        ask(draft, call, work.unconfined(first, command.planted), Ask(reason, sandboxed=False))
         return
     if command.keeps:
         keep(draft, call)
