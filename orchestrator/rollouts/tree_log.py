@@ -37,7 +37,7 @@ _SAME: Final = (
     *("agent_id", "session_id", "parent_agent_id", "parent_session_id", "origin"),
     *("started_at_ms", "agent_path"),
 )
-"""What never changes of an agent."""
+"""Fields of an agent that never change."""
 _COMMIT: Final = 256
 """Entries of a commit, at most: what an entry of the tree's log repeats was written in one with it."""
 
