@@ -331,13 +331,13 @@ async def run_command(
 
 
 def planted_now(work: ExecWork, state: State, config: ToolConfig) -> tuple[str, ...]:
-    """What `planted` says of a command at this moment."""
+    """The programs of a command that `planted` gives at this moment."""
     confinement = confinement_of(state, config, sandboxed=True)
     return planted(tuple(map(whole, work.command)), confinement, config)
 
 
 def changed_since(work: ExecWork, state: State, config: ToolConfig) -> str:
-    """Why a command may not leave the sandbox as it was decided; empty if it may, or does not leave it.
+    """The reason why a command may not leave the sandbox as it was decided; empty if it may, or does not leave it.
 
     While a person thinks, a process of the session can put a program into a folder of PATH.
     """

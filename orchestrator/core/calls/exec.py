@@ -207,7 +207,7 @@ class Exec:
 
     @property
     def _free_key(self) -> str:
-        """What an approval of this command without its sandbox is remembered by."""
+        """The key of an approval to run this command without its sandbox."""
         return unconfined_key(self.key, self.planted)
 
     @property
