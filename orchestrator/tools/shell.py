@@ -337,7 +337,7 @@ def planted_now(work: ExecWork, state: State, config: ToolConfig) -> tuple[str, 
 
 
 def changed_since(work: ExecWork, state: State, config: ToolConfig) -> str:
-    """The reason why a command may not leave the sandbox as it was decided; empty if it may, or does not leave it.
+    """The reason why a command may not leave the sandbox as it was decided; else empty.
 
     While a person thinks, a process of the session can put a program into a folder of PATH.
     """
