@@ -28,6 +28,8 @@ class ProjectDocs:
     """Bytes that are read of all files of a repository, and of the person's own; 0 reads none."""
     fallbacks: tuple[str, ...] = ()
     """Names that are looked for in a folder without `AGENTS.md`, in this order."""
+    hidden: tuple[Path, ...] = ()
+    """Keys and stores that commands do not see, and that no link of a repository may lead to."""
 
     def of_person(self) -> str | None:
         """The instructions in the home folder."""
@@ -58,7 +60,7 @@ class ProjectDocs:
         """
         told = {folder for other in known for folder in from_root(other)}
         folders = [folder for folder in from_root(cwd, top) if folder not in told]
-        return _joined(_texts(folders, self.names, self.most_bytes, (self.home,)))
+        return _joined(_texts(folders, self.names, self.most_bytes, (self.home, *self.hidden)))
 
 
 def _texts(

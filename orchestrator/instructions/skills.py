@@ -58,9 +58,11 @@ class _Kept:
 class Skills:
     """The skills of one machine. Its methods block, and may run in any thread."""
 
-    def __init__(self, home: Path, user_home: Path, admin: Path = ADMIN_FOLDER) -> None:
+    def __init__(
+        self, home: Path, user_home: Path, admin: Path = ADMIN_FOLDER, hidden: Iterable[Path] = ()
+    ) -> None:
         own = (home / "skills", user_home / ".agents/skills")
-        self._hidden = (home,)
+        self._hidden = (home, *hidden)
         self._fixed = (
             *(Root(path, SkillScope.USER, path) for path in own),
             Root(admin, SkillScope.ADMIN, admin),

@@ -23,6 +23,7 @@ from orchestrator.settings import Settings
 from orchestrator.tables import AgentSettings
 from orchestrator.wiring.deployment import portable_pool, session_pool
 from orchestrator.wiring.first_folder import FirstFolder
+from orchestrator.wiring.hidden_paths import stored_elsewhere
 
 VERSION = version("dendro-orchestrator")
 SESSIONS = "sessions"
@@ -32,8 +33,9 @@ SESSIONS = "sessions"
 def guide(settings: Settings) -> Guide:
     """The instructions that lie in this machine's files."""
     defaults = settings.session_defaults
-    docs = ProjectDocs(settings.home, defaults.project_doc_max_bytes, defaults.project_doc_fallbacks)
-    return Guide(docs, Skills(settings.home, settings.host.user_home))
+    kept = stored_elsewhere(settings)
+    docs = ProjectDocs(settings.home, defaults.project_doc_max_bytes, defaults.project_doc_fallbacks, kept)
+    return Guide(docs, Skills(settings.home, settings.host.user_home, hidden=kept))
 
 
 def new_birth(

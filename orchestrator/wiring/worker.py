@@ -134,7 +134,7 @@ async def running_worker(
         ):
             toolbox = Toolbox(own, mcp, tools.rules, SetupRunner(tools, supervisor))
             folders = machine_folders(settings, tools.support)
-            hosts = host_folders(settings, tools.support, tools.read_only)
+            hosts = host_folders(settings, tools.support, (*tools.read_only, *tools.hidden))
             extend = _all(supervisor, folders, hosts)
             texts = PatientTexts(opened.blobs, asyncio.sleep, archived_text(settings))
             kept = archive(settings)

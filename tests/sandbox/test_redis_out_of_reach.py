@@ -20,6 +20,7 @@ from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.wiring.hidden_paths import hidden_paths
+from orchestrator.wiring.sessions import guide
 from tests.servers import RedisServer, debian_redis, required
 
 pytestmark = pytest.mark.sandbox
@@ -170,3 +171,25 @@ def test_copies_of_workspaces_are_hidden_wherever_their_root_is(tmp_path: Path) 
     assert (root / "copies").stat().st_mode & 0o077 == 0
     inside = hidden_paths(settings(tmp_path), "redis://h/0")
     assert not any("copies" in path.parts for path in inside)
+
+
+@pytest.mark.parametrize("kept", ["keys/pack.keys", "archive/other-session.jsonl", "copies/other/file.md"])
+def test_link_of_a_strangers_repository_gives_no_model_what_is_hidden(tmp_path: Path, kept: str) -> None:
+    """`AGENTS.md` is read before any command runs, by Dendro and outside of every sandbox."""
+    secret, repository = tmp_path / kept, tmp_path / "repository"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("swordfish-4711")
+    (repository / ".git").mkdir(parents=True)
+    (repository / "AGENTS.md").symlink_to(secret)
+    archive = (tmp_path / "archive").as_uri()
+    found = settings(
+        tmp_path,
+        f"workspace.key_file='{tmp_path}/keys/pack.keys'",
+        f"workspace.root='{tmp_path}/copies'",
+        f"upkeep.archive_url='{archive}'",
+    )
+    assert "swordfish" not in (guide(found).first(repository) or "")
+    (repository / "AGENTS.md").unlink()
+    (repository / "AGENTS.md").symlink_to("README.md")
+    (repository / "README.md").write_text("Read this.")
+    assert guide(found).first(repository) == "Read this."
