@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
 
@@ -16,6 +17,7 @@ from orchestrator.core.counts import counted
 
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
+    from orchestrator.core.settings import PortableFolder, TurnSettings
     from orchestrator.rollouts.import_plan import ImportPlan
     from orchestrator.settings import Settings
 
@@ -115,6 +117,9 @@ def import_(
     accept_old_header: Annotated[
         bool, typer.Option("--accept-old-header", help="A keyed file whose first line bears no code, too.")
     ] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Its policies, approvals and work under way count as they stand.")
+    ] = False,
 ) -> None:
     """Makes a session from a file, and prints its id.
 
@@ -123,6 +128,12 @@ def import_(
     history and last settings. Nothing runs until somebody speaks to it, and a
     file with one bad line makes no session at all.
 
+    Whoever wrote a file may have written anything into it. So its policies
+    count only as far as your own settings go, and in another folder than this
+    one its commands only read; what it says to be approved is not. --trust is
+    for a file that you have made yourself. A full export that your chain key
+    proves needs none.
+
     \b
     dendro import session.jsonl
     dendro run --resume "$(dendro import rollout.jsonl)" "go on"
@@ -130,14 +141,14 @@ def import_(
     import asyncio
 
     settings = Invocation.of(ctx).settings({"pool": pool})
-    session, plan, lacking = asyncio.run(_import(settings, file, accept_old_header))
+    session, plan, lacking = asyncio.run(_import(settings, file, accept_old_header, trust))
     for line in _import_summary(plan, lacking):
         print(line, file=sys.stderr)
     print(session)
 
 
 async def _import(
-    settings: Settings, file: Path, accept_old_header: bool
+    settings: Settings, file: Path, accept_old_header: bool, trust: bool
 ) -> tuple[SessionId, ImportPlan, int]:
     """The new session, its plan, and the packs of its folder that this deployment's archive has not."""
     import os
@@ -158,7 +169,8 @@ async def _import(
     now_ms = time.time_ns() // 1_000_000
     birth = new_birth(settings, Workspace(), now_ms, os.urandom)
     facts = replace(birth.facts, imported_from=_text_path(file))
-    newcomer = Newcomer(facts, birth.settings, VERSION, now_ms)
+    bound = None if trust else partial(_bounded, birth.settings)
+    newcomer = Newcomer(facts, birth.settings, VERSION, now_ms, bound)
     key, blobs = chain_key(settings), dict[str, bytes]()
     try:
         with file.open("rb") as lines:
@@ -174,6 +186,29 @@ async def _import(
         return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
 
 
+def _bounded(own: TurnSettings, told: TurnSettings, portable: PortableFolder | None) -> TurnSettings:
+    """The settings of a stranger's file, with policies that permit no more than the person's own do here."""
+    from orchestrator.core.frozen import replace
+    from orchestrator.gateways.permissions import Policies
+
+    cwd, here = Path(told.cwd).resolve(), [Path(own.cwd).resolve()]
+    if portable is not None:
+        # It is a copy of the worker's own, below the folder that is for such copies.
+        here.append(Path(portable.root))
+    if own.sandbox_policy["mode"] == "workspace-write" and not any(map(cwd.is_relative_to, here)):
+        own = replace(own, sandbox_policy={"mode": "read-only"})
+    bound = Policies.of(own)
+    try:
+        confined = Policies(bound.approval, told.sandbox_policy).within(bound)
+    except (KeyError, TypeError, ValueError):
+        confined = False  # what the file has there is no policy
+    if not confined:
+        told = replace(told, sandbox_policy=own.sandbox_policy)
+    if not Policies(told.approval_policy, bound.sandbox).within(bound):
+        told = replace(told, approval_policy=own.approval_policy)
+    return told
+
+
 def _text_path(file: Path) -> str | None:
     """The file's path, by which clients find its session; None for one that is no text."""
     path = str(file.absolute())
@@ -187,6 +222,14 @@ def _import_summary(plan: ImportPlan, lacking: int) -> list[str]:
     left_out = f" ({plan.left_out:,} are left out of it but for their digests)" if plan.left_out else ""
     lines = [f"{made}{left_out}; status {state.status}, model {state.settings.model}"]
     lines += plan.notes
+    if plan.bounded:
+        from orchestrator.gateways.permissions import Policies
+
+        lines.append(
+            "it permits more than your own settings do here, and that is not taken over; in force: "
+            f"{Policies.of(state.settings).in_words}. Set others when you resume it (-c sandbox_mode=…, "
+            "-c approval_policy=…), or import it again with --trust, if you have made the file yourself"
+        )
     if lacking:
         lines.append(
             f"this deployment's archive lacks {counted(lacking, 'pack')} of its portable folder: no command "

@@ -2,15 +2,17 @@
 
 A full export keeps every entry; only the names of the old session and its old claims
 change. Codex's rollout is folded first; behind its lines come the settings that
-the fold ended with, and the session is idle. Pure: a file's lines in, a plan out.
+the fold ended with, and the session is idle. Whoever wrote a file may have written anything into it: unless a
+person vouches for it, or its chain is keyed by our key, it permits nothing (`Newcomer.bound`). Pure: a file's
+lines in, a plan out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -24,7 +26,7 @@ from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.evolve import evolve
 from orchestrator.core.lines import MetaLine, read_meta
 from orchestrator.core.packs import Pack, read_pack
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.codec import rollout_item
@@ -37,6 +39,8 @@ from orchestrator.rollouts.verify_file import header_lacks_code, keyed_elsewhere
 NO_CLAIM = 0
 """The epoch that no claim has: work of an earlier life is in doubt, never taken for one's own."""
 
+Bound: TypeAlias = Callable[[TurnSettings, PortableFolder | None], TurnSettings]
+
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
@@ -47,6 +51,12 @@ class Newcomer:
     """Settings that Codex's rollout does not contain."""
     version: str
     now_ms: int
+    bound: Bound | None = None
+    """The settings that count where a stranger's file names others; None: a person vouches for the file."""
+
+    def permitted(self, told: TurnSettings, portable: PortableFolder | None = None) -> TurnSettings:
+        """The settings of a file, as far as they count."""
+        return told if self.bound is None else self.bound(told, portable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,8 @@ class ImportPlan:
     notes: tuple[str, ...] = ()
     packs: tuple[Pack, ...] = ()
     """Packs of its portable folder, by their names in the exporter's tree."""
+    bounded: bool = False
+    """Whether the file names policies that do not count."""
 
 
 def plan_import(
@@ -84,6 +96,8 @@ def _plan_full(
 ) -> ImportPlan:
     notes, elsewhere, export_mac = [], keyed_elsewhere(header, key), False
     walk = FileWalk(key.secret if key else b"", keyed=not elsewhere)
+    # A chain that our key has made is a log of our own workers.
+    vouched = newcomer.bound is None or key is not None
     entries: list[tuple[Entry, int]] = []
     packs: list[Pack] = []
     at_ms, last = newcomer.now_ms, 0
@@ -99,7 +113,8 @@ def _plan_full(
         packs += _packs_in(line.entry)
         if line.entry.type == e.DENDRO and f.states(line.entry.payload, f.Configured):
             export_mac |= line.entry.payload.get("export_mac") is True
-        entries.append((renamed(line.entry, newcomer.facts), at_ms))
+        entry = renamed(line.entry, newcomer.facts)
+        entries.append((entry if vouched else _without_approvals(entry), at_ms))
     if last != header.seq:
         raise RolloutError(f"it ends at entry {last}, its first line says {header.seq}")
     if walk.head != header.head:
@@ -113,7 +128,45 @@ def _plan_full(
         notes.append(f"its chain was not checked: the key {elsewhere!r} is not configured here")
     state = _folded(entries, start_line=2)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
-    return ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))
+    plan = ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))
+    return plan if vouched else _harmless(plan, newcomer)
+
+
+def _without_approvals(entry: Entry) -> Entry:
+    """The entry of a stranger's file; what it says to be approved for the session is not."""
+    if entry.type != e.DENDRO or not f.states(entry.payload, f.ApprovedForSession):
+        return entry
+    return replace(entry, payload={**entry.payload, "keys": [], "roots": []})
+
+
+def _harmless(plan: ImportPlan, newcomer: Newcomer) -> ImportPlan:
+    """The plan of a stranger's full export, which permits no more than the person's own settings.
+
+    Raises `RolloutError` for work under way: its calls and requests are only the file's word, and a request
+    that shows one command may belong to a call of another.
+    """
+    state = plan.state
+    if state.task is not None or state.queue:
+        raise RolloutError(
+            "work is under way in it, or waits, and nothing proves that a session of yours has begun it: "
+            "interrupt it where it runs, and export it then; or say --trust, if you have made the file "
+            "yourself"
+        )
+    owners = {name: getattr(newcomer.facts, name) for name in OWNERS_FACTS}
+    portable = None if plan.facts.portable is None else replace(plan.facts.portable, setup=None)
+    settings = newcomer.permitted(state.settings, portable)
+    facts = replace(plan.facts, **owners, portable=portable)
+    if (settings, facts) == (state.settings, plan.facts):
+        return plan
+    configured = e.fact(f.Configured(settings, facts, export_mac=True))
+    entries = (*plan.entries, (configured, newcomer.now_ms))
+    return replace(
+        plan,
+        entries=entries,
+        state=_folded(entries, start_line=2),
+        facts=facts,
+        bounded=settings != state.settings,
+    )
 
 
 def _packs_in(entry: Entry) -> list[Pack]:
@@ -133,6 +186,8 @@ def _packs_in(entry: Entry) -> list[Pack]:
 
 OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path", "imported_from")
 """Facts that are set when a session is created, and anew when it is imported."""
+OWNERS_FACTS = ("tree_rules", "web_search", "view_image", "unified_exec", "agents")
+"""Facts that are the person's own where a stranger's file says otherwise."""
 
 
 def renamed(entry: Entry, facts: SessionFacts) -> Entry:
@@ -233,8 +288,9 @@ def _plan_foreign(
     state = _folded([(first, newcomer.now_ms), *entries], start_line=1)
     whole = [(entry, newcomer.now_ms) for entry in (first, *_agents_told(text.told))] + entries
     whole += [(entry, newcomer.now_ms) for entry in _settled(state, newcomer)]
-    notes = tuple(shaped.notes())
-    return ImportPlan(tuple(whole), _folded(whole, start_line=1), newcomer.facts, lines, left_out, notes)
+    notes, folded = tuple(shaped.notes()), _folded(whole, start_line=1)
+    bounded = folded.settings != _last_settings(state, newcomer)
+    return ImportPlan(tuple(whole), folded, newcomer.facts, lines, left_out, notes, bounded=bounded)
 
 
 def _agents_told(told: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
@@ -292,9 +348,16 @@ def _session_meta(meta: MetaLine, newcomer: Newcomer) -> MetaLine:
 
 
 def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
-    """The settings that the conversation ended with, and the event that tells a client of them."""
+    """The settings that the conversation goes on with, and the event that tells a client of them."""
+    settings = newcomer.permitted(_last_settings(state, newcomer))
+    yield e.fact(f.Configured(settings, newcomer.facts, export_mac=True))
+    yield session_configured("", newcomer.facts, settings)
+
+
+def _last_settings(state: State, newcomer: Newcomer) -> TurnSettings:
+    """The settings that the conversation ended with."""
     fallback, told = newcomer.fallback, state.settings
-    settings = replace(
+    return replace(
         fallback,
         cwd=told.cwd or str(state.meta.cwd or fallback.cwd),
         model=told.model or fallback.model,
@@ -304,8 +367,6 @@ def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
         approval_policy=told.approval_policy if told.model else fallback.approval_policy,
         sandbox_policy=told.sandbox_policy if told.model else fallback.sandbox_policy,
     )
-    yield e.fact(f.Configured(settings, newcomer.facts, export_mac=True))
-    yield session_configured("", newcomer.facts, settings)
 
 
 def _folded(entries: Sequence[tuple[Entry, int]], start_line: int) -> State:

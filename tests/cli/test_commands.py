@@ -117,11 +117,15 @@ def test_the_peers_rollout_becomes_an_idle_session_that_goes_on(machine: Machine
         session = imported.stdout.strip()
         state = json.loads(user.run("replay", session, "--json").stdout)["state"]
         assert state["settings"]["approval_policy"] == "untrusted"
-        assert state["settings"]["sandbox_policy"] == {"mode": "danger-full-access"}
+        assert state["settings"]["sandbox_policy"] == {"mode": "read-only"}
+        assert "permits more than your own settings do here, and that is not taken over" in imported.stderr
         assert state["task"] is None
         ran = user.run("run", "--resume", session, "what did we do?")
         assert ran.returncode == 0, ran.stderr
         assert ran.stdout.strip() == "I remember"
+        own = user.run("import", "--trust", "peer.jsonl").stdout.strip()
+        state = json.loads(user.run("replay", own, "--json").stdout)["state"]
+        assert state["settings"]["sandbox_policy"] == {"mode": "danger-full-access"}
 
 
 def test_a_file_with_a_bad_line_is_named_by_its_number_and_makes_no_session(machine: Machine) -> None:

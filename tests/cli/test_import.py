@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.records import CommitRequest, Fenced
+from orchestrator.cli.export import _bounded
 from orchestrator.cli.invocation import opened
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -17,6 +18,7 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.calls import work_of
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import PortableFolder, TurnSettings
 from orchestrator.core.snapshot import encode
 from orchestrator.core.turn_calls import Phase
 from orchestrator.gateways.workspace import Workspace
@@ -253,3 +255,42 @@ def test_a_damaged_line_of_a_peer_is_named(line: bytes, said: str, settings: Set
     with pytest.raises(BadLine) as caught:
         plan_import(read_rollout([good, line]), newcomer(settings), {}, None)
     assert str(caught.value).startswith(said)
+
+
+WORKSPACE = {"mode": "workspace-write"}
+FREE = {"mode": "danger-full-access"}
+
+
+def turn(cwd: Path, approval: str, sandbox: Any) -> TurnSettings:
+    return TurnSettings(str(cwd), approval, sandbox, "gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("named", "counts"),
+    [
+        (("never", FREE), ("on-request", WORKSPACE)),
+        (("never", {"mode": "read-only"}), ("on-request", {"mode": "read-only"})),
+        (("untrusted", FREE), ("untrusted", WORKSPACE)),
+        (("untrusted", {**WORKSPACE, "network_access": True}), ("untrusted", WORKSPACE)),
+        (("untrusted", {**WORKSPACE, "writable_roots": ["/"]}), ("untrusted", WORKSPACE)),
+        *((("untrusted", odd), ("untrusted", WORKSPACE)) for odd in ({}, "x", None, [FREE], {"type": "x"})),
+        (("untrusted", {**WORKSPACE, "writable_roots": [5]}), ("untrusted", WORKSPACE)),
+    ],
+)
+def test_strangers_file_permits_no_more_than_the_persons_settings(
+    tmp_path: Path, named: tuple[str, Any], counts: tuple[str, Any]
+) -> None:
+    own = turn(tmp_path, "on-request", WORKSPACE)
+    assert _bounded(own, turn(tmp_path / "below", *named), None) == turn(tmp_path / "below", *counts)
+
+
+def test_commands_of_a_strangers_session_in_another_folder_only_read(tmp_path: Path) -> None:
+    own, told = turn(tmp_path / "project", "never", WORKSPACE), turn(tmp_path, "never", WORKSPACE)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "link").symlink_to(tmp_path)
+    for elsewhere in (told, turn(tmp_path / "project" / "link", "never", WORKSPACE)):
+        assert _bounded(own, elsewhere, None).sandbox_policy == {"mode": "read-only"}
+    copy = turn(tmp_path / "copies" / "s" / "f", "never", WORKSPACE)
+    assert _bounded(own, copy, PortableFolder(str(tmp_path / "copies"), "f")) == copy
+    free = turn(tmp_path / "project", "never", FREE)
+    assert _bounded(free, turn(tmp_path, "never", FREE), None).sandbox_policy == FREE

@@ -195,7 +195,7 @@ def test_client_that_resumes_is_told_of_each_agent_of_an_imported_file_too(stand
 
 def test_log_that_is_imported_whole_tells_of_the_children_that_it_had(standing: ParkedTree) -> None:
     standing.says("export", standing.root, "whole.jsonl", "--full")
-    imported = standing.says("import", "whole.jsonl").strip()
+    imported = standing.says("import", "--trust", "whole.jsonl").strip()
 
     async def told() -> list[int]:
         sources = SettingsSources(cwd=standing.machine.folder, environ=standing.machine.environ)
