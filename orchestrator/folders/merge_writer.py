@@ -1,8 +1,9 @@
 """The writing of a planned merge: all is staged first, then moved in, and moved back if a step fails.
 
-A process that is killed between two moves moves nothing back. So the staging folder keeps a list of the
-steps, and the old files, until the merge is settled: by these it is taken back. A file that somebody has
-changed since is left as it is.
+A process that is killed between two moves moves nothing back. So a list of the steps is kept in a folder of
+ours, and the old files in the staging folder, until the merge is settled: by these it is taken back. A file
+that somebody has changed since is left as it is. A staging folder beside the folder's own files can be
+written by commands: its files are believed no more than the folder's, and its names are ours alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from orchestrator.folders.build import FOLDER_FLAGS, new_file, remove
 from orchestrator.folders.known import Known
 from orchestrator.folders.merge import FileTooLarge, Plan, Side, Step, entered, read_side
 from orchestrator.folders.names import FILE, LINK
+from orchestrator.folders.records import FolderError
 
 MOST_LOOKED_AT = 1 << 28
 """Bytes of a file that is compared with what a merge wrote."""
@@ -37,7 +39,7 @@ def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
     staging.mkdir()
     written = False
     try:
-        _Writer(plan.steps, folder, theirs, staging).run()
+        _Writer(plan.steps, folder, theirs, staging, work).run()
         written = True
     finally:
         if not written:
@@ -46,6 +48,7 @@ def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
 
 def settle(work: Path) -> None:
     """Removes what a merge has left to be taken back by: it is known to be whole, or not to matter."""
+    (work / STEPS).unlink(missing_ok=True)
     remove(_staging(work))
     (work / ELSEWHERE).unlink(missing_ok=True)
 
@@ -62,13 +65,23 @@ def take_back(folder: Path, work: Path) -> None:
     """Takes back the last merge, which a process did not live to tell of: all of it, or what there is."""
     staging = _staging(work)
     try:
-        steps, made = marshal.loads((staging / STEPS).read_bytes())
+        steps, made = marshal.loads((work / STEPS).read_bytes())
     except FileNotFoundError:
         # Nothing was moved yet.
         settle(work)
         return
     with ExitStack() as stack:
-        back = _Back(_opened(stack, folder), _opened(stack, staging))
+        root = _opened(stack, folder)
+        try:
+            stage = _opened(stack, staging)
+        except OSError as error:
+            settle(work)
+            raise FolderError(
+                "failed",
+                f"a merge was broken off, and {staging.name}, where it kept what it replaced, is no "
+                "folder any more: a part of it may be in the folder",
+            ) from error
+        back = _Back(root, stage)
         for number, step in reversed(list(enumerate(steps))):
             back.step(number, *step)
         for path in sorted(made, key=len, reverse=True):
@@ -136,12 +149,15 @@ class _Back:
 
 
 class _Writer:
-    def __init__(self, steps: tuple[Step, ...], folder: Path, theirs: Known, staging: Path) -> None:
+    def __init__(
+        self, steps: tuple[Step, ...], folder: Path, theirs: Known, staging: Path, work: Path
+    ) -> None:
         self._steps = steps
         self._theirs = theirs
         self._stack = ExitStack()
         self._root = _opened(self._stack, folder)
         self._stage = _opened(self._stack, staging)
+        self._work = _opened(self._stack, work)
         self._back: list[Callable[[], None]] = []
         """The steps back, in the order in which their opposites were done."""
 
@@ -164,8 +180,11 @@ class _Writer:
         """Writes what is about to be done, and which folders it makes."""
         steps = [(step.path, step.before is not None, _plain(step.after)) for step in self._steps]
         made = {folder for step in self._steps if step.after for folder in self._lacking(step.path)}
-        new_file(self._stage, "steps.part", marshal.dumps((steps, list(made))), FILE)
-        os.rename("steps.part", STEPS, src_dir_fd=self._stage, dst_dir_fd=self._stage)
+        part = "steps.part"
+        with suppress(FileNotFoundError):
+            os.unlink(part, dir_fd=self._work)
+        new_file(self._work, part, marshal.dumps((steps, list(made))), FILE)
+        os.rename(part, STEPS, src_dir_fd=self._work, dst_dir_fd=self._work)
 
     def _lacking(self, path: bytes) -> Iterator[bytes]:
         """The folders around a path that are not there."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import marshal
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,9 @@ from orchestrator.folders.build import remove
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.delta import delta
 from orchestrator.folders.git_objects import Entry, Snapshot, object_id, tree_data
+from orchestrator.folders.known import Known
+from orchestrator.folders.merge import Side, Step
+from orchestrator.folders.merge_writer import _Writer, take_back
 from orchestrator.folders.names import FILE, FOLDER, LINK, refused_link, refused_name
 from orchestrator.folders.packs import REF_DELTA, PackWriter, entry_head
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place, Taken
@@ -362,3 +369,82 @@ def test_removal_of_a_folder_follows_no_link(tmp_path: Path) -> None:
     remove(doomed)
     assert not doomed.exists()
     assert (kept / "file").exists()
+
+
+OTHER_DISK = Path("/dev/shm")
+on_another_disk = pytest.mark.skipif(
+    not OTHER_DISK.is_dir() or OTHER_DISK.stat().st_dev == Path(__file__).stat().st_dev,
+    reason="there is no other file system to be had",
+)
+
+
+@pytest.fixture
+def work() -> Iterator[Path]:
+    """A place of ours on another disk than the folder's, so that a merge is staged in the folder."""
+    made = Path(tempfile.mkdtemp(prefix="dendro-merge-", dir=OTHER_DISK))
+    yield made
+    shutil.rmtree(made)
+
+
+@on_another_disk
+def test_merge_that_is_taken_back_believes_no_steps_that_a_command_has_written(
+    tmp_path: Path, work: Path
+) -> None:
+    """Where Dendro's folder is on another disk, what a merge has staged lies among the session's files."""
+    folder, staging = tmp_path / "folder", tmp_path / "folder/.dendro-merge-0123456789ab"
+    (folder / ".git/hooks").mkdir(parents=True)
+    staging.mkdir()
+    (work / "elsewhere").write_bytes(os.fsencode(staging))
+    forged = [(b".git/hooks/pre-commit", True, None)]
+    (staging / "steps").write_bytes(marshal.dumps((forged, [])))
+    (staging / "old-0").write_bytes(BLOB)
+    take_back(folder, work)
+    assert list((folder / ".git/hooks").iterdir()) == []
+    assert not staging.exists()
+
+
+def broken_off(folder: Path, work: Path) -> Path:
+    """A merge whose process was killed behind its first file; its staging folder."""
+    staging = folder / ".dendro-merge-0123456789ab"
+    staging.mkdir()
+    (work / "elsewhere").write_bytes(os.fsencode(staging))
+    old, new = (Side(FILE, object_id("blob", content)) for content in (b"old", b"new"))
+    steps = tuple(Step(name, old, new, b"new") for name in (b"a", b"b"))
+    writer = _Writer(steps, folder, Known(), staging, work)
+    for number, step in enumerate(steps):
+        writer._staged(f"new-{number}", step)
+    writer._note_steps()
+    writer._move(0, steps[0])
+    return staging
+
+
+@on_another_disk
+def test_merge_that_was_staged_in_the_folder_is_taken_back(tmp_path: Path, work: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("old")
+    staging = broken_off(folder, work)
+    assert (folder / "a").read_text() == "new"
+    take_back(folder, work)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "old", "b": "old"}
+    assert not staging.exists()
+    assert list(work.iterdir()) == []
+
+
+@on_another_disk
+def test_staging_folder_that_a_command_exchanged_is_followed_nowhere_and_that_is_said_once(
+    tmp_path: Path, work: Path
+) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    for made in (folder, other):
+        made.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("old")
+    staging = broken_off(folder, work)
+    staging.rename(folder / "away")
+    staging.symlink_to(other)
+    with pytest.raises(FolderError, match="a part of it may be in the folder"):
+        take_back(folder, work)
+    assert list(other.iterdir()) == []
+    take_back(folder, work)
