@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from sim.invariants_of_doors import DOOR_CASES, DOOR_RULES
 from sim.invariants_of_folders import FOLDER_RULES
+from sim.invariants_of_processes import PROCESS_RULES
 from sim.rule import Case, Rule
 
 RULES = {
@@ -391,6 +392,7 @@ RULES = {
         Case("a session was deleted", ("reply delete OK",)),
     ),
     **FOLDER_RULES,
+    **PROCESS_RULES,
     **DOOR_RULES,
     "rest": Rule(
         (

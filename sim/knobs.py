@@ -15,6 +15,7 @@ from orchestrator.broker import jobs
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.decide import cancel, mail_delivery, task_end
 from orchestrator.runtime import decisions
+from orchestrator.tools.exec import processes
 
 _SMALL = (
     (task_end, "MOST_ITEMS", 2),
@@ -23,6 +24,7 @@ _SMALL = (
     (mail_delivery, "MOST_BYTES", 900),
     (jobs, "MOST_WAITING", 2),
     (decisions, "MAX_STEP_ENTRIES", 24),
+    (processes, "UNSEEN_S", 5.0),
 )
 """Constants of the product, and what they are in seeds with small bounds."""
 

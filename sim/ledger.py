@@ -35,6 +35,11 @@ class Run:
     """The sandbox stopped it: it may be asked for, and run, without one."""
     lasting: int = 0
     """The number of the process that the command may become; 0: it ends with its call."""
+    wrote: str = ""
+    """All that it has written, if it may become a process."""
+    exit_code: int = 0
+    looked_s: float = 0.0
+    """When somebody looked at it last."""
     lost: bool = False
     """Decided on a branch of the log that Redis had lost by then."""
     state: str = "running"
@@ -61,6 +66,8 @@ class Ledger:
         self.supervisors: dict[str, SimSupervisor] = {}
         """The supervisor that was told the deadlines of each claim."""
         self._asked: Counter[str] = Counter()
+        self.typed: Callable[[Run, str], None] = lambda run, words: None
+        """Told of words that are typed to a process."""
         self.saw: Callable[[str], None] = lambda case: None
         """Told of cases that rules are interested in."""
 

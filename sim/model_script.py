@@ -7,6 +7,7 @@ can be told from the ledger, whatever worker ran it.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -91,6 +92,8 @@ class Odds:
     """Calls of a tool of the root's client, in the place of commands."""
     processes: float = 0.0
     """Calls of `exec_command` and `write_stdin`, in the place of commands."""
+    lives_s: tuple[float, ...] = (0.0, 0.1, 0.6, 3.0, 12.0, 40.0)
+    """How long a process lives if nobody ends it."""
     tools: float = 0.0
     """Calls of an MCP server's tool, in the place of commands."""
     elicits: float = 0.0
@@ -134,6 +137,8 @@ class ModelScript:
         """Requests whose response was complete: each has an id of its own."""
         self._calls = 0
         self._texts = 0
+        self._numbers: list[int] = []
+        """Processes that the one who asks was told of last."""
 
     def turn(self, prompt: Prompt) -> list[ModelEvent]:
         """The events of a whole response."""
@@ -145,6 +150,8 @@ class ModelScript:
         if not wants or self.rng.random() < 0.3:
             events += self._text(prompt)
         if wants:
+            if self.odds.processes:
+                self._numbers = _living(prompt.input)
             agents = any(tool["name"] in NAMES for tool in prompt.tools)
             events += [self._call(agents) for _ in range(self.rng.choice((1, 1, 2, 3)))]
         return events
@@ -196,12 +203,14 @@ class ModelScript:
         return self._item(name, arguments)
 
     def _of_processes(self) -> tuple[str, dict[str, Any]]:
-        """A command that may go on, or words to one that may be there: the model guesses its number."""
+        """A command that may go on, or words to one that may be there."""
         rng = self.rng
         if rng.random() < 0.5:
             asks = rng.random() < self.odds.asks
             return "exec_command", {"tty": rng.random() < 0.8, "yield_ms": rng.choice((0, 250)), "ask": asks}
-        return "write_stdin", {"number": rng.choice((1, 1, 2, 2, 3, 4)), "types": rng.random() < 0.6}
+        word = rng.choice(("x", "x", "q")) if rng.random() < 0.6 else ""
+        number = rng.choice((*self._numbers, *self._numbers, 1, 2, 3))
+        return "write_stdin", {"number": number, "types": word}
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
         self._calls += 1
@@ -253,6 +262,12 @@ def _is_a_root_at_its_beginning(items: Sequence[Item]) -> bool:
     return "assistant" not in roles and not any(
         item.get("type") in OUTPUT_KINDS or message_text(item).startswith(_TASK) for item in items
     )
+
+
+def _living(items: Sequence[Item]) -> list[int]:
+    """The last processes that outputs tell of."""
+    told = (re.findall(r"session ID (\d+)", str(item.get("output", ""))) for item in items)
+    return [int(number) for numbers in told for number in numbers][-2:]
 
 
 def _plans(items: Sequence[Item]) -> bool:

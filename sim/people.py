@@ -123,6 +123,8 @@ class Person(Answering):
         """Types of ops that this person hands in by a client of an older version."""
         self.delivers = False
         """Whether this person says where input goes, and which turn an op is for."""
+        self.fickle = False
+        """Whether this person's turns are under other policies than the turns before."""
         self.looks_back = 3
         """Turns among which this person chooses one to go back to."""
         self._policies: dict[str, tuple[str, str]] = {}
@@ -358,6 +360,9 @@ class Person(Answering):
 
     def _turn(self, session: str, back_to: str | None = None) -> Any:
         policy, mode = self._policies.get(session, ("never", FREE))
+        if self.fickle and self._whims.random() < 0.6:
+            policy = self._whims.choice(("never", "untrusted", "on-request"))
+            mode = self._whims.choice((FREE, "workspace-write", "read-only"))
         said = words(f"turn {self.name}.{self._numbered}").items
         cwd = "." if self._numbered % 2 else "/sim"
         given: dict[str, Any] = {"cwd": cwd, "model": "gpt-5", "summary": "auto", "items": said}

@@ -1,112 +1,158 @@
-"""The processes of a simulated worker: commands that go on behind their call, as the kernel has them.
+"""The processes of a simulated worker: the product's own, whose programs are runs of the ledger.
 
-Each is a run of the ledger, so it dies with the right to run it as every command does.
+The product keeps them, looks at them, types to them and tells of their ends (`tools/exec/processes.py`,
+`reports.py`, `exec_command.py`, `write_stdin.py`). Simulated is what its supervisor would run: a program that
+writes, hears what is typed to it, and ends, or is killed with the right to run it as every command is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from random import Random
+from pathlib import Path
+from typing import Any, cast
 
-from orchestrator.core.calls import StdinWork
+from orchestrator.core.calls import ExecWork, StdinWork
 from orchestrator.core.calls.process import Lasting
 from orchestrator.core.commands import CallFinished, ProcessEnd
-from orchestrator.core.decide.process import no_process
 from orchestrator.core.processes import Process
 from orchestrator.core.turn_calls import Call
-from orchestrator.protocol.events import ExecCommandEnd
-from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.scalars import Duration
+from orchestrator.sandbox.policy import Confinement
+from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink
+from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
+from orchestrator.tools.exec.reports import follow
+from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec_command import ExecCommand
 from orchestrator.tools.site import CallSite
+from orchestrator.tools.write_stdin import WriteStdinTool
 from sim.folders import Folders
 from sim.ledger import Run
+from sim.loop import current_lane
+from sim.model_script import ModelScript
 from sim.worker_runs import WorkerRuns
 
-LIVES_S = (0.0, 0.1, 0.6, 3.0, 12.0, 40.0)
-"""How long a process lives if nobody ends it."""
+LEAVES = "q"
+"""The word at which a program ends."""
+KILLED = 137
+SPEAKS_AGAIN_S = (0.05, 0.6, 4.0)
+LONG = 700
+"""Characters of a long line: a look leaves out its middle."""
+_NOBODY: Any = None
+MOST_DELTAS = 50
 
 
-@dataclass(slots=True, eq=False)
-class _Living:
-    run: Run
-    done: asyncio.Future[str]
+class _Program:
+    """The program of a process: the product takes it for the supervisor that runs the command."""
+
+    def __init__(
+        self, runs: WorkerRuns, model: ModelScript, folders: Folders, call: Call, site: CallSite, lost: bool
+    ) -> None:
+        self._runs = runs
+        self._rng, self._odds = model.rng, model.odds
+        self._main = current_lane()
+        assert isinstance(call.work, ExecWork)
+        assert call.work.lasting is not None
+        self.run_, self._done = runs.made(call.call_id, site, lost=lost, lasting=call.work.lasting.number)
+        folders.meets(self.run_, call, site)
+        self._output: OutputSink = lambda stream, data: None
+        self._read = 0
+
+    async def run(self, command: Command, output: OutputSink, grip: Grip) -> Finished:
+        """As the product's supervisor runs a command."""
+        run, loop = self.run_, asyncio.get_running_loop()
+        began, self._output = loop.time(), output
+        self._runs.begin(run)
+        lives = self._rng.choice(self._odds.lives_s) * self._rng.uniform(0.5, 1.0)
+        self._runs.end(run, "finished", after=lives)
+        self._speaks(self._rng.choice((0.0, 0.02, 0.3)))
+        run.exit_code = self._rng.choice((0, 0, 3))
+        grip.bind(lambda: self._runs.kill(run), self._types if command.tty else None)
+        how = await self._done
+        self._reads()
+        code = run.exit_code if how == "finished" else KILLED
+        said = run.wrote.encode()
+        return Finished(code, said, b"", said, round(loop.time() - began, 3), killed=how == "killed")
+
+    def _speaks(self, after: float) -> None:
+        self._runs.at(after, self._says)
+
+    def _says(self) -> None:
+        run = self.run_
+        self._writes(f"{run.call_id}:{len(run.wrote)}\n")
+        if self._rng.random() < 0.2:
+            self._writes("." * LONG + "\n")
+        if run.state == "running" and self._rng.random() < 0.7:
+            self._speaks(self._rng.choice(SPEAKS_AGAIN_S))
+
+    def _writes(self, text: str) -> None:
+        """Into its pipe, from which its worker reads when it runs."""
+        if self.run_.state == "running":
+            self.run_.wrote += text
+            self._runs.on(self._main, self._reads)
+
+    def _reads(self) -> None:
+        new, self._read = self.run_.wrote[self._read :], len(self.run_.wrote)
+        if new:
+            self._output("stdout", new.encode())
+
+    def _types(self, data: bytes) -> bool:
+        """False where what was typed before still waits."""
+        if self._rng.random() < 0.05:
+            return False
+        self._runs.typed(self.run_, data.decode())
+        self._runs.at(self._rng.choice((0.0, 0.01, 0.1)), self._hears, data.decode())
+        return True
+
+    def _hears(self, words: str) -> None:
+        self._writes(f"heard {words}\n")
+        if words.startswith(LEAVES):
+            self._runs.end(self.run_, "finished", after=0.0)
 
 
 class SimProcesses:
     """The processes of one worker, by claim and number."""
 
-    def __init__(self, runs: WorkerRuns, rng: Random, folders: Folders) -> None:
+    def __init__(self, runs: WorkerRuns, model: ModelScript, folders: Folders) -> None:
         self._runs = runs
-        self._rng = rng
+        self._model = model
         self._folders = folders
-        self._living: dict[tuple[str, int], _Living] = {}
+        self._living = LiveProcesses()
+        self._of: dict[tuple[str, int], Run] = {}
+        self._starts = ExecCommand(_NOBODY, _NOBODY, _NOBODY, self._living)
+        self._looks = WriteStdinTool(self._living)
 
     async def start(self, call: Call, lasting: Lasting, site: CallSite, *, lost: bool) -> CallFinished:
         """Begins a process, and waits for as long as its call does."""
-        run, done = self._runs.made(call.call_id, site, lost=lost, lasting=lasting.number)
-        self._folders.meets(run, call, site)
-        self._runs.begin(run)
-        lives = self._rng.choice(LIVES_S) * self._rng.uniform(0.5, 1.0)
-        self._runs.end(run, "finished", after=lives)
-        living = _Living(run, done)
+        assert isinstance(call.work, ExecWork)
+        program = _Program(self._runs, self._model, self._folders, call, site, lost)
+        shown = ShownOutput(call.call_id, site.lasting_deltas, MOST_DELTAS)
+        confinement = cast(Confinement, None)
+        command = Command(
+            site.claim, call.call_id, ("serve",), Path("/sim"), {}, confinement, None, tty=lasting.tty
+        )
+        process = LiveProcess(cast(Any, program), command, shown)
+        self._of[site.claim, lasting.number] = program.run_
         try:
-            await asyncio.wait([done], timeout=lasting.yield_ms / 1000)
-        except asyncio.CancelledError:
-            await self._runs.prove_dead(living.run)
-            raise
-        if done.done():
-            run.output = f"{done.result()} {call.call_id}"
-            return CallFinished(
-                call.call_id, run.output, (_end(call.call_id, lasting.number, done.result()),)
-            )
-        self._living[site.claim, lasting.number] = living
-        run.output = f"running {lasting.number}"
-        return CallFinished(call.call_id, run.output, keeps=True)
+            return await self._starts._first_look(call, call.work, lasting, process, site)
+        finally:
+            self._looked(program.run_)
 
     async def look(self, call: Call, work: StdinWork, site: CallSite) -> CallFinished:
-        living = self._living.get((site.claim, work.number))
-        if living is None:
-            return CallFinished(call.call_id, no_process(work.number, ()))
-        await asyncio.wait([living.done], timeout=work.yield_ms / 1000)
-        if not living.done.done():
-            return CallFinished(call.call_id, f"running {work.number}")
-        how = living.done.result()
-        end = _end(work.started_by, work.number, how)
-        return CallFinished(call.call_id, f"process {work.number} {how}", over=ProcessEnd(work.number, end))
+        try:
+            return await self._looks.run(call, site)
+        finally:
+            if (run := self._of.get((site.claim, work.number))) is not None:
+                self._looked(run)
+
+    def _looked(self, run: Run) -> None:
+        run.looked_s = asyncio.get_running_loop().time()
 
     async def follow(self, process: Process, claim: str) -> ProcessEnd:
-        living = self._living.get((claim, process.number))
-        if living is None:
-            return ProcessEnd(process.number, _end(process.call_id, process.number, "unknown"))
-        try:
-            await asyncio.wait([living.done])
-        except asyncio.CancelledError:
-            await self._runs.prove_dead(living.run)
-            raise
-        finally:
-            self._living.pop((claim, process.number), None)
-        how = living.done.result()
-        return ProcessEnd(process.number, _end(process.call_id, process.number, how), how)
+        return await follow(self._living, process, claim)
 
     def kill(self, number: int, claim: str) -> None:
-        living = self._living.get((claim, number))
+        living = self._living.get(claim, number)
         if living is not None:
-            self._runs.kill(living.run)
+            living.kill()
 
     async def abandon(self, claim: str) -> None:
-        for key in [key for key in self._living if key[0] == claim]:
-            await self._runs.prove_dead(self._living.pop(key).run)
-
-
-def _end(call_id: CallId, number: int, how: str) -> ExecCommandEnd:
-    return ExecCommandEnd(
-        call_id=call_id,
-        process_id=str(number),
-        stdout=how,
-        stderr="",
-        aggregated_output=how,
-        exit_code=0 if how == "finished" else -1,
-        duration=Duration(secs=0, nanos=0),
-        formatted_output=how,
-    )
+        await self._living.abandon(claim)

@@ -97,7 +97,7 @@ class SimTools:
         self._starting = starting
         self._folders = folders
         self._runs = WorkerRuns(model.loop, model.rng, ledger, supervisor, machine)
-        self.processes = SimProcesses(self._runs, model.rng, folders)
+        self.processes = SimProcesses(self._runs, model, folders)
         self._setups = SimSetups(self._runs, model.rng, supervisor, folders)
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
@@ -168,8 +168,8 @@ class SimTools:
                 )
             case "write_stdin":
                 # Of a number that the model was told, or of one that it was not.
-                chars = "x" if arguments["types"] else ""
-                return WriteStdin(arguments["number"], chars, 250, 100)
+                word = arguments["types"]
+                return WriteStdin(arguments["number"], word and f"{word} {call.call_id}", 250, 100)
             case name if name == TOOL:
                 # Some calls are the same ones again: they may have been approved for the session.
                 file = {"file": call.call_id if self._model.rng.random() < 0.7 else "again"}

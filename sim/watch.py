@@ -41,6 +41,7 @@ from sim.live_state import LiveState
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
+from sim.process_rules import ProcessRules
 from sim.queued import Given, waiting
 from sim.reach import Reach
 from sim.renewals import Renewals
@@ -54,6 +55,8 @@ from sim.tree_logs import TreeLogs
 
 QUARANTINED = {"id": "", "msg": {"type": "error", "message": "set aside", "codex_error_info": None}}
 """The event that followers of a quarantined session get, which no log has."""
+GOES_ON = "\nProcess running with session ID "
+"""In the output of a call whose command goes on."""
 SALT_BYTES = 16
 _REFERS = f'"{REFERENCE}"'.encode()
 
@@ -90,6 +93,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.folders: FolderRules | None = None
         self.jobs = Jobs(self, ledger)
         self.answers = Answers(self)
+        self.processes = ProcessRules(self, ledger)
         self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
         self.secrets = Secrets(self, double, keys)
@@ -256,7 +260,10 @@ class Watch(Rest, Branches, TreeLogs):
         seen = self.sessions[session]
         self._read_log(session, seen, data)
         seen.eq = int(data.get(b"eq", b"0"))
+        before = seen.cursor
         self._place(session, seen, data)
+        consumed = [one for one in seen.queue if before < one.n <= seen.cursor]
+        self.processes.stepped(session, seen, consumed)
         self._read_queue(session, seen, data)
         self.deadlines.look(session, seen)
 
@@ -311,6 +318,7 @@ class Watch(Rest, Branches, TreeLogs):
             self.conversations.read(session, seen.grammar, entry, stored.epoch)
         except Wrong as error:
             self.broken("grammar", f"session {session}, entry {stored.seq}: {error}")
+        self.processes.entry(session, seen, entry, stored.epoch)
         self.deadlines.entry(session, seen.state, entry)
         if entry.type == DENDRO:
             self.cancels.entry(session, seen, entry, stored.epoch)
@@ -408,7 +416,7 @@ class Watch(Rest, Branches, TreeLogs):
         claims_end = output.startswith(("finished", "Success")) or (runs and output.startswith("{'$blob"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
-        unfinished = [run for run in runs if not (run.lasting and output.startswith("running"))]
+        unfinished = [run for run in runs if not (run.lasting and GOES_ON in output)]
         if any(map(self._runs, unfinished)) and not self.reads_anew:
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")
 
@@ -464,6 +472,7 @@ class Watch(Rest, Branches, TreeLogs):
         before = self.sessions
         self.sessions, self.trees = {}, {}
         self.cancels.went_back()
+        self.processes.went_back()
         self.answers.went_back()
         self.members.clear()
         self.accounts.went_back()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from orchestrator.tools.site import CallSite
 from sim.ledger import Ledger, Run, SimSupervisor
-from sim.loop import SimLoop
+from sim.loop import Lane, SimLoop
 
 
 class WorkerRuns:
@@ -51,6 +53,18 @@ class WorkerRuns:
     def end(self, run: Run, how: str, after: float) -> None:
         """Ends the run after so many seconds, if nothing has ended it before."""
         self._loop.on(self._supervisor.lane, self._ledger.end, run, how, after=after)
+
+    def at(self, after: float, happens: Callable[..., None], *args: Any) -> None:
+        """Lets something happen where runs are, after so many seconds."""
+        self._loop.on(self._supervisor.lane, happens, *args, after=after)
+
+    def on(self, lane: Lane, heard: Callable[[], None]) -> None:
+        """Lets a thread of the worker hear of something."""
+        self._loop.on(lane, heard)
+
+    def typed(self, run: Run, words: str) -> None:
+        """Words were typed to a run's terminal."""
+        self._ledger.typed(run, words)
 
     def kill(self, run: Run) -> None:
         """Kills the run, and waits for nothing."""

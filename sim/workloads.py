@@ -27,6 +27,7 @@ from sim.workloads_births import births
 from sim.workloads_doors import doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
+from sim.workloads_processes import left_running
 from sim.workloads_queues import queues
 
 PROVIDER = "openai"
@@ -472,6 +473,7 @@ LATER = (
     ((texts,), 0.02),
     ((births,), 0.02),
     ((doors,), 0.05),
+    ((left_running,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}

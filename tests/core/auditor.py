@@ -49,6 +49,8 @@ class Audit:
     stopping: bool = False
     phases: dict[str, str] = field(default_factory=dict)
     tasks: set[str] = field(default_factory=set)
+    processes: dict[str, str] = field(default_factory=dict)
+    """The tasks of calls whose commands went on."""
     lookups: list[str] = field(default_factory=list)
     """Look-ups that were accepted and not answered."""
     inputs: set[str] = field(default_factory=set)
@@ -74,6 +76,8 @@ class Audit:
             assert entry.id, "a warning belongs to a task, or to the submission that it is about"
         elif kind == "exec_command_end" and entry.payload.get("process_id"):
             assert entry.id in self.tasks, f"the end of a process of {entry.id}, which was no task"
+        elif (turn := self.processes.get(entry.payload.get("call_id", ""))) and kind.endswith("output_delta"):
+            assert entry.id == turn, f"{kind} of {entry.id}, and its process is of {turn}"
         elif kind not in OF_A_SUBMISSION:
             assert entry.id == self.task, f"{kind} of {entry.id} while {self.task} holds the session"
 
@@ -86,6 +90,8 @@ class Audit:
             case "task_ended":
                 assert self.ends == 1, f"task {self.task} ended with {self.ends} final events"
                 self.task = None
+            case "process":
+                self.processes[fact["call_id"]] = fact["turn"]
             case "lookup":
                 self.lookups.append(fact["id"])
             case "looked_up":

@@ -45,6 +45,17 @@ def test_cancel_of_an_agent_whose_worker_was_lost_is_presumed() -> None:
     assert told == ["presumed"]
 
 
+def test_cancel_that_refuses_a_takeover_leaves_what_was_begun_in_doubt_and_the_end_presumed() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    child.epoch += 1
+    child.happens(c.CommitRefused(c.TookOver(), "marked", "cancel:1"))
+    tree.settle()
+    assert child.output_of("c1").startswith("in doubt")
+    assert child.state.tree.evidence == "presumed"
+
+
 def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
     tree, (child,) = a_family()
     grandchild = child.spawns("deeper")
@@ -167,6 +178,23 @@ def test_closing_a_root_ends_its_tree_first() -> None:
     assert tree.root.types[-1] == "shutdown_complete"
     assert statuses(tree) == {1: "canceled", 2: "canceled"}
     tree.check()
+
+
+def test_input_that_comes_while_an_idle_root_is_being_closed_waits_until_it_is_spoken_to_again() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    answers(tree.root)
+    tree.root.shutdown()
+    tree.root.say("one more thing", id="late")
+    tree.settle()
+    assert tree.root.state.task is None, "a task that waits for an agent would never hear of it"
+    child.stopped(c1=0.1)
+    tree.settle()
+    assert tree.root.state.closed
+    assert [waiting.id for waiting in tree.root.state.queue] == ["late"]
+    tree.root.say("are you there?", id="later")
+    assert tree.root.task.id == "late"
 
 
 def test_nobody_waits_for_a_cancelled_agent_that_a_message_did_not_start_again() -> None:

@@ -16,6 +16,7 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import pass_over
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.mail import cancel, mail_arrived
+from orchestrator.core.decide.takeover import took_over
 from orchestrator.core.decide.task_end import fail
 from orchestrator.core.timers import watchdog_timer
 from orchestrator.core.tree import pruned_flag
@@ -75,6 +76,9 @@ def _ended(draft: Draft, refused: c.Command, mark: str) -> None:
     elif isinstance(refused, c.MailArrived):
         # It starts nothing any more, but what it brought (a slot, a place in the inbox) is given back.
         mail_arrived(draft, refused)
+    elif isinstance(refused, c.TookOver):
+        # What the lost holder had begun is in doubt all the same, and nobody saw it end.
+        took_over(draft, refused)
 
 
 def _call_refused(draft: Draft, call_id: str, text: str) -> None:

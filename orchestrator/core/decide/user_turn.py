@@ -60,10 +60,15 @@ def user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
         draft.add(e.event(command.id, ev.WarningEvent(message=warning)))
     if _steers(draft, turn):
         _steer(draft, command, turn)
-    elif draft.state.task is None and not draft.state.queue and not earlier:
+    elif _is_free(draft) and not earlier:
         begin_task(draft, Queued(command.id, turn, command.client or None))
     else:
         _queue(draft, command, turn)
+
+
+def _is_free(draft: Draft) -> bool:
+    """Whether input begins a task at once: a session that is being closed is closed before it takes more."""
+    return draft.state.task is None and not draft.state.queue and not draft.state.closing
 
 
 def refused_turn(
