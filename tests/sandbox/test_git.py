@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from orchestrator.settings.repository import in_work_tree
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.branches import PushRefused, Repository, Work
 from orchestrator.workspaces.host_births import UnfitFolder, commit_of, host_folder
+from tests.test_private_files import OTHERWISE
 
 STARTS = {
     *(
@@ -402,7 +404,7 @@ READ = {
     "orchestrator/tools/images.py": 2,
     "orchestrator/tools/jobs/files.py": 1,
     "orchestrator/tools/patch/entries.py": 2,
-    "orchestrator/tools/patch/files.py": 1,
+    "orchestrator/tools/patch/files.py": 2,
     "orchestrator/tools/patch/folders.py": 3,
     "orchestrator/tools/patch/writable.py": 1,
     "orchestrator/tools/patch/writer.py": 5,
@@ -419,6 +421,70 @@ READ = {
     "workers/forked.py": 1,
 }
 """How often each file of the code reads a file or a link, by these words."""
+
+FOLLOWED = {
+    "orchestrator/broker/embedded.py": 3,
+    "orchestrator/broker/server_binary.py": 2,
+    "orchestrator/cli/checkout.py": 1,
+    "orchestrator/cli/exec.py": 3,
+    "orchestrator/cli/export.py": 2,
+    "orchestrator/cli/remove.py": 2,
+    "orchestrator/cli/run.py": 1,
+    "orchestrator/cli/sessions.py": 1,
+    "orchestrator/demo/machines.py": 1,
+    "orchestrator/demo/proof.py": 1,
+    "orchestrator/demo/stage.py": 1,
+    "orchestrator/doctor/machine.py": 2,
+    "orchestrator/folders/build.py": 1,
+    "orchestrator/folders/copy.py": 1,
+    "orchestrator/folders/keeper.py": 1,
+    "orchestrator/folders/merge.py": 1,
+    "orchestrator/folders/repository.py": 2,
+    "orchestrator/folders/scan.py": 1,
+    "orchestrator/gateways/wires/peers.py": 2,
+    "orchestrator/instructions/prompts.py": 1,
+    "orchestrator/instructions/repository.py": 1,
+    "orchestrator/instructions/skills.py": 3,
+    "orchestrator/private_files.py": 1,
+    "orchestrator/rollouts/deletion.py": 1,
+    "orchestrator/rollouts/verify.py": 1,
+    "orchestrator/sandbox/git.py": 1,
+    "orchestrator/sandbox/limits.py": 1,
+    "orchestrator/sandbox/place.py": 1,
+    "orchestrator/sandbox/policy.py": 4,
+    "orchestrator/sandbox/probe.py": 1,
+    "orchestrator/sandbox/trusted_files.py": 8,
+    "orchestrator/settings/private_home.py": 5,
+    "orchestrator/settings/repository.py": 1,
+    "orchestrator/settings/sources.py": 3,
+    "orchestrator/settings/trust.py": 1,
+    "orchestrator/terminal/chat.py": 1,
+    "orchestrator/tools/exec/descendants.py": 1,
+    "orchestrator/tools/exec/supervisor.py": 2,
+    "orchestrator/tools/jobs/commands.py": 1,
+    "orchestrator/tools/jobs/files.py": 3,
+    "orchestrator/tools/jobs/policy.py": 2,
+    "orchestrator/tools/jobs/search.py": 3,
+    "orchestrator/tools/patch/apply.py": 1,
+    "orchestrator/tools/patch/files.py": 1,
+    "orchestrator/tools/patch/writable.py": 4,
+    "orchestrator/tools/patch/writer.py": 1,
+    "orchestrator/tools/rules/library.py": 2,
+    "orchestrator/tools/shell.py": 6,
+    "orchestrator/wiring/asked_sessions.py": 2,
+    "orchestrator/wiring/hidden_paths.py": 4,
+    "orchestrator/wiring/new_threads.py": 2,
+    "orchestrator/wiring/repositories.py": 1,
+    "orchestrator/workspaces/branches.py": 1,
+    "orchestrator/workspaces/copies.py": 1,
+    "orchestrator/workspaces/host.py": 2,
+    "orchestrator/workspaces/host_births.py": 7,
+    "orchestrator/workspaces/keys.py": 1,
+    "orchestrator/workspaces/service.py": 1,
+    "orchestrator/workspaces/sweep.py": 4,
+    "workers/forked.py": 1,
+}
+"""How often each file of the code lists a folder, or looks where a path leads."""
 
 FORKS = {"fork", "forkpty", "spawn", "spawnv", "spawnve", "spawnvp", "spawnl", "spawnlp", "which"}
 READERS = {"read_text", "read_bytes", "read_regular", "readlink"}
@@ -466,6 +532,29 @@ def readings(text: str) -> int:
     return found
 
 
+LISTS = {"scandir", "listdir", "iterdir", "glob", "rglob", "walk", "fwalk", "realpath"}
+
+
+def followings(text: str) -> int:
+    """How often a source lists a folder, or looks where a path leads."""
+    calls = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and not node.args]
+    named = [node.func for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    led = sum(isinstance(it, ast.Attribute) and it.attr == "resolve" for it in calls)
+    return led + sum(isinstance(it, ast.Attribute) and it.attr in LISTS for it in named)
+
+
+def table() -> dict[str, set[str]]:
+    """The files that the table of SECURITY.md names, by what they do."""
+    page = (Path(__file__).parents[2] / "SECURITY.md").read_text()
+    _, _, rest = page.partition("### What Dendro itself starts, reads, follows and makes")
+    found: dict[str, set[str]] = {}
+    for row in rest.partition("\n### ")[0].splitlines():
+        if row.startswith("| `"):
+            files, does = row.split(" | ")[:2]
+            found.setdefault(does, set()).update(re.findall(r"`([^`]+\.py)`", files))
+    return found
+
+
 def counted(of: Callable[[str], int]) -> dict[str, int]:
     root = Path(str(orchestrator.__file__)).parents[1]
     files = [
@@ -475,13 +564,23 @@ def counted(of: Callable[[str], int]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("of", "known"), [(starts, STARTED), (readings, READ)], ids=["starts a program", "reads a file"]
+    ("of", "known", "verb"),
+    [(starts, STARTED, "starts"), (readings, READ, "reads"), (followings, FOLLOWED, "follows")],
+    ids=["starts a program", "reads a file", "follows a path"],
 )
-def test_security_names_each_place_that(of: Callable[[str], int], known: dict[str, int]) -> None:
-    """A new call wants a look at who may have written what it starts or reads, and a row on the page."""
+def test_security_names_each_place_that(of: Callable[[str], int], known: dict[str, int], verb: str) -> None:
+    """A new call wants a look at who may have written what it starts or reads, and a row of the table."""
     assert counted(of) == known
-    page = (Path(__file__).parents[2] / "SECURITY.md").read_text()
-    assert [place for place in known if f"`{place}`" not in page] == []
+    assert sorted(set(known) - table()[verb]) == []
+
+
+def test_security_names_each_place_that_makes_a_file_past_the_private_way() -> None:
+    assert sorted(set(OTHERWISE) - table()["makes"]) == []
+
+
+def test_security_names_no_place_that_is_gone() -> None:
+    root = Path(str(orchestrator.__file__)).parents[1]
+    assert [name for names in table().values() for name in sorted(names) if not (root / name).is_file()] == []
 
 
 @pytest.mark.parametrize(
@@ -498,3 +597,11 @@ def test_security_names_each_place_that(of: Callable[[str], int], known: dict[st
 )
 def test_ways_to_start_a_program_are_seen(line: str) -> None:
     assert starts(line) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["os.scandir(a)", "os.path.realpath(a)", "folder.resolve()", "folder.rglob('*')", "os.fwalk(a)"]
+)
+def test_ways_to_follow_a_path_are_seen(line: str) -> None:
+    assert followings(line) == 1
+    assert followings("resolve(message, texts)") == 0
