@@ -274,9 +274,10 @@ def message_summary(message: Mapping[str, Any]) -> str:
         case "mcp_tool_call_begin":
             return f"⚙ {_first_line(mcp_call_text(message))}"
         case "exec_approval_request":
-            where = "outside the sandbox: " if is_outside(message) else ""
-            return f"? {where}{_first_line(command_text(message['command']))}"
-        case "apply_patch_approval_request" | "patch_apply_begin":
+            return f"? {_outside(message)}{_first_line(command_text(message['command']))}"
+        case "apply_patch_approval_request":
+            return f"? {_outside(message)}{_changed_files(message)}"
+        case "patch_apply_begin":
             return _changed_files(message)
         case kind if kind in LISTED:
             return f"? {_first_line(subject_of(message))}"
@@ -289,6 +290,11 @@ def message_summary(message: Mapping[str, Any]) -> str:
         case _:
             return ""
     return _first_line(text) if isinstance(text, str) else "[a long text]"
+
+
+def _outside(request: Mapping[str, Any]) -> str:
+    """The first words of a request for something that would leave the sandbox."""
+    return "outside the sandbox: " if is_outside(request) else ""
 
 
 def _changed_files(message: Mapping[str, Any]) -> str:

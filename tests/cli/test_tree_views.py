@@ -32,7 +32,7 @@ from orchestrator.views.costs import used_of
 from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.status import status_of
-from orchestrator.views.tree import AgentPicture, Doing, TreePicture, doing_of, machine_of
+from orchestrator.views.tree import AgentPicture, Doing, TreePicture, doing_of, machine_of, message_summary
 from orchestrator.wiring.deployment import worker_name
 from tests.core.driver import a_command
 
@@ -227,6 +227,15 @@ def test_program_reads_the_same_tree() -> None:
 )
 def test_person_is_told_the_turns_of_an_agents_life(message: dict[str, Any], text: str) -> None:
     assert lifecycle_text(message) == text
+
+
+@pytest.mark.parametrize(("sandboxed", "where"), [(False, "outside the sandbox: "), (True, "")])
+def test_spectator_reads_first_that_a_request_leaves_the_sandbox(sandboxed: bool, where: str) -> None:
+    reach = {"reach": {"sandboxed": sandboxed, "text": "…"}}
+    command = {"type": "exec_approval_request", "command": ["make"], **reach}
+    patch = {"type": "apply_patch_approval_request", "changes": {"/etc/hosts": {}}, **reach}
+    assert message_summary(command) == f"? {where}make"
+    assert message_summary(patch) == f"? {where}± /etc/hosts"
 
 
 # ── the end of a log ──────────────────────────────────────────────────────────────────────────
