@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import PurePath
-from typing import Any
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import StoredEvent
@@ -13,16 +11,14 @@ from orchestrator.core.frozen import replace
 from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.tables.base import KIB
 from orchestrator.views.event import Event, Message
+from orchestrator.views.for_tenants import CHANGED
+from orchestrator.views.for_tenants import for_tenant as message_for_tenant
 from orchestrator.views.open_requests import TELLING
 
 BURST_BYTES = 64 * KIB
 """Bytes of payloads behind which another burst begins."""
 NOTED = TELLING | {"exec_command_end", "shutdown_complete"}
 """Events from which a connection of lines learns more than its client."""
-WITH_PATHS = frozenset(
-    {"session_configured", "conversation_path", "list_custom_prompts_response", "list_skills_response"}
-)
-"""Events that name files of the machine."""
 
 Numbers = Callable[[Event, int], int]
 """The `seq` of an event on a line, from that of the event before."""
@@ -71,39 +67,11 @@ class Burst:
         return self._noted
 
 
-def without_paths(message: dict[str, Any]) -> dict[str, Any]:
-    """An event as the tenant of a namespace gets it: without the paths of files that are the machine's."""
-    match message.get("type"):
-        case "session_configured":
-            said = message.get("initial_messages")
-            told = {} if said is None else {"initial_messages": [without_paths(one) for one in said]}
-            return {**message, **told, "rollout_path": ""}
-        case "conversation_path":
-            return {**message, "path": ""}
-        case "list_custom_prompts_response":
-            prompts = [{**one, "path": PurePath(one["path"]).name} for one in message["custom_prompts"]]
-            return {**message, "custom_prompts": prompts}
-        case "list_skills_response":
-            entries = [
-                {**one, "skills": [_skill(skill) for skill in one["skills"]]} for one in message["skills"]
-            ]
-            return {**message, "skills": entries}
-        case _:
-            return message
-
-
-def _skill(skill: dict[str, Any]) -> dict[str, Any]:
-    """A skill of the session's own folder as it is, of another one without the folder."""
-    if skill.get("scope") == "repo":
-        return skill
-    return {**skill, "path": "/".join(PurePath(skill["path"]).parts[-2:])}
-
-
 def for_tenant(burst: Burst) -> Burst:
     """A burst as the tenant of a namespace gets it."""
-    if not any(event.type in WITH_PATHS for event in burst.events):
+    if not any(event.type in CHANGED for event in burst.events):
         return burst
-    told = (replace(event, msg=without_paths(event.msg), shared=None) for event in burst.events)
+    told = (replace(event, msg=message_for_tenant(event.msg), shared=None) for event in burst.events)
     return Burst(tuple(told), refers=burst.refers)
 
 

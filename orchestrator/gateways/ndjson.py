@@ -26,6 +26,7 @@ from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
+from orchestrator.views.for_tenants import without_places
 from orchestrator.views.open_requests import OpenRequests
 from orchestrator.views.questions import call_id_of, is_elicitation, is_question
 
@@ -186,7 +187,8 @@ class NdjsonConnection:
         try:
             await self._client.submit(self._session, submission)
         except (BrokerError, NotPermitted) as error:
-            await self._error(submission.id, str(error))
+            why = without_places(str(error)) if self._client.namespace else str(error)
+            await self._error(submission.id, why)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,6 @@ from orchestrator.core.registry import projected
 from orchestrator.core.settings import HistoryHead
 from orchestrator.core.state import State
 from orchestrator.core.tree import ACTIVE, ROOT
-from orchestrator.gateways.bursts import without_paths
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import AgentMessage, UserMessage
@@ -35,6 +34,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.errors import SetAside
 from orchestrator.views.find import find
+from orchestrator.views.for_tenants import for_tenant
 from orchestrator.views.open_requests import ASKS
 from orchestrator.views.questions import CLIENT_TOOL, call_id_of
 from orchestrator.views.thread_settings import settings_of
@@ -76,7 +76,7 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
     event = session_configured(
         "", state.facts, state.settings, state.name, messages, history, state.forked_from
     )
-    configured = without_paths(dict(event.payload)) if head.labels.namespace else dict(event.payload)
+    configured = for_tenant(dict(event.payload)) if head.labels.namespace else dict(event.payload)
     told = await _agents_told(found, head, _agents_elsewhere(state, messages))
     return Greeting((configured, *told), cursor)
 
@@ -164,7 +164,7 @@ async def _events_until(found: LogSource, head: SessionHead, through: int) -> _P
         if entry.type == EVENT_MSG and entry.payload["type"] != "session_configured":
             texts = await found.large_texts(head.tree, references(entry.payload))
             told = resolve(dict(entry.payload), texts.get)
-            past.messages.append(without_paths(told) if head.labels.namespace else told)
+            past.messages.append(for_tenant(told) if head.labels.namespace else told)
         elif head.agent_id == ROOT and entry.type == DENDRO and states(entry.payload, Forked):
             past.messages += await _events_of_source(found, head, entry.payload)
         past.head = stored.chain.hex()

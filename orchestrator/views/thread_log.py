@@ -20,6 +20,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
+from orchestrator.views.for_tenants import for_tenant
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
 from orchestrator.views.rollbacks import Rollbacks
@@ -77,6 +78,8 @@ class ThreadLog:
     legs: tuple[Leg, ...]
     """The thread's own log, then those that it was forked from."""
     rollbacks: Rollbacks = field(default_factory=Rollbacks)
+    is_tenants: bool = False
+    """Whether it is of a namespace, whose tenant learns nothing of the machine."""
 
     @classmethod
     async def of(cls, found: LogSource, head: SessionHead, rollbacks: Rollbacks | None = None) -> ThreadLog:
@@ -88,7 +91,8 @@ class ThreadLog:
             at = None if source is None else source[0]
             if source is not None:
                 legs.append(Leg(source[0].session, source[0].tree, source[1]))
-        return cls(found, head.session, tuple(legs), rollbacks or Rollbacks())
+        tenants = bool(head.labels.namespace)
+        return cls(found, head.session, tuple(legs), rollbacks or Rollbacks(), tenants)
 
     async def back(self, leg: int = 0, last: int | None = None) -> AsyncIterator[Stretch]:
         """The turns up to an entry of a leg (or the log's end), newest first.
@@ -217,6 +221,8 @@ class ThreadLog:
 
     async def _events(self, leg: Leg, entries: Sequence[StoredEntry]) -> list[Event]:
         logged = [event for event in map(event_of, entries) if event is not None]
+        if self.is_tenants:
+            logged = [replace(event, msg=for_tenant(event.msg)) for event in logged]
         # Looked for in the bytes first: to walk through every message takes longer than to decode it.
         if _REFERENCE not in b"\n".join([stored.payload for stored in entries]):
             return logged

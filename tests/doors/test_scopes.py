@@ -298,6 +298,24 @@ async def test_tenant_on_lines_gets_no_path_of_the_machine(gateway: Gateway) -> 
         await writer.wait_closed()
 
 
+async def test_refusal_tells_a_tenant_no_path(gateway: Gateway) -> None:
+    for namespace, shown in (("acme", False), ("", True)):
+        async with gateway.caller(Scope.SUBMIT, namespace) as caller:
+            said = await caller.refused("thread/start", {"cwd": f"{gateway.folder}/none"})
+            assert "there is no folder" in said
+            assert (str(gateway.folder) in said) is shown
+        reader, writer = await asyncio.open_connection(gateway.lines.host, gateway.lines.port)
+        token = await gateway.token(Scope.SUBMIT, namespace)
+        op = {"type": "configure_session", "cwd": f"{gateway.folder}/none"}
+        writer.write(json.dumps({"id": "1", "op": op, "auth": token}).encode() + b"\n")
+        async with asyncio.timeout(WITHIN_S):
+            said = json.loads(await reader.readline())["msg"]["message"]
+        assert "there is no folder" in said
+        assert (str(gateway.folder) in said) is shown
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_tenant_learns_of_no_folder_whether_it_exists(gateway: Gateway) -> None:
     link = gateway.folder / "link"
     link.symlink_to(gateway.home)

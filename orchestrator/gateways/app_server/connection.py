@@ -27,6 +27,7 @@ from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode, Wire, Wi
 from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.for_tenants import without_places
 
 WAITING_MOST = 64
 """Requests of one connection that may wait at once."""
@@ -170,7 +171,8 @@ class Connection:
             self.door.notify("warning", {"threadId": thread, "message": why})
 
     def _refuse(self, request: Request, error: RpcError) -> None:
-        self._outbox.put(messages.error(request.id, error.code, error.message))
+        why = without_places(error.message) if self.door.principal.is_tenant else error.message
+        self._outbox.put(messages.error(request.id, error.code, why))
 
 
 def _refuse_experimental(name: str, method: Method, given: JsonObject) -> None:

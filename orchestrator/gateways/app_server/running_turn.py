@@ -7,6 +7,7 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.frozen import replace
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
+from orchestrator.views.for_tenants import for_tenant
 from orchestrator.views.turns.log import told_by
 
 LOOK_BACK = 512
@@ -37,5 +38,6 @@ async def events_of_log(found: LogSource, head: SessionHead, after: int) -> list
         event = told_by(stored)
         if event is not None:
             texts = await found.large_texts(head.tree, references(event.msg))
-            events.append(replace(event, msg=resolve(event.msg, texts.get)))
+            told = resolve(event.msg, texts.get)
+            events.append(replace(event, msg=for_tenant(told) if head.labels.namespace else told))
     return events

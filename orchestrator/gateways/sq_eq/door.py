@@ -32,6 +32,7 @@ from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.views.errors import SetAside, ViewError
+from orchestrator.views.for_tenants import without_places
 
 _REFUSALS = (ProtocolError, Unauthenticated, NotPermitted, BadSetting, ViewError, BrokerError)
 
@@ -60,7 +61,7 @@ class SqEqDoor:
 
     async def serve(self, stream: SocketStream) -> None:
         """Serves one connection until its client has left, or its session has shut down."""
-        id = NO_ID
+        id, is_tenant = NO_ID, False
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 line, rest = await _first_line(stream)
@@ -69,6 +70,7 @@ class SqEqDoor:
             first = parse_first_line(line)
             id = first.submission.id
             principal = await self._authentication.principal(first.auth, stream.socket)
+            is_tenant = principal.is_tenant
             await self._watch.serve(principal, self._session(stream, rest, first, principal))
         except TimeoutError:
             await _error(stream, id, f"no first line within {HANDSHAKE_S:g} s: the connection ends")
@@ -76,7 +78,7 @@ class SqEqDoor:
             await _error(stream, id, str(error))
         except _REFUSALS as error:
             at = error.submission_id if isinstance(error, MalformedSubmission) else id
-            await _error(stream, at, str(error))
+            await _error(stream, at, without_places(str(error)) if is_tenant else str(error))
         except WireClosed:
             pass
 
