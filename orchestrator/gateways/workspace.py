@@ -30,7 +30,7 @@ class Workspace:
     """`commit_hash`, `branch`, `repository_url`, as far as there are any (GitInfo)."""
     instructions: str | None = None
     fault: str = ""
-    """News for people of a repository that git does not take for one."""
+    """News of the repository for people: why git knows none here, or why commands may not write."""
 
 
 def look_at(cwd: Path, guide: Guide, ask: Callable[[Path], Repository] = repository) -> Workspace:
@@ -57,7 +57,7 @@ def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:
             _self_ignoring(file.parent)
         if not file.exists():
             _put(file, new_id)
-        found = read_regular(file, MARK_BYTES).decode("utf-8").strip()
+        found = read_regular(file, MARK_BYTES, below=file.parent).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
     return WorkspaceMark(str(cwd.absolute()), str(file), found) if found else None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.sandbox.git import GitFailed, git_fault, repository_above, run_git
+from orchestrator.sandbox.policy import git_link
 
 
 def git(cwd: Path, *words: str) -> str:
@@ -28,7 +29,7 @@ class Repository:
     branch: str = ""
     origin: str = ""
     fault: str = ""
-    """The reason why there is a `.git` here and git knows no repository; for people."""
+    """News of the repository for people: why git knows none here, or why commands may not write."""
 
 
 def repository(cwd: Path) -> Repository:
@@ -43,7 +44,7 @@ def repository(cwd: Path) -> Repository:
             # Without a commit git tells nothing at once; and a folder's name may have two lines.
             top, commit = git(cwd, "rev-parse", "--show-toplevel"), git(cwd, "rev-parse", "HEAD")
             branch = git(cwd, "symbolic-ref", "--quiet", "--short", "HEAD")
-        return Repository(top, commit, branch, origin.result(), "" if top else _fault(cwd))
+        return Repository(top, commit, branch, origin.result(), git_link(cwd) or ("" if top else _fault(cwd)))
 
 
 def _fault(cwd: Path) -> str:

@@ -118,7 +118,7 @@ def _is_folder(path: str) -> bool:
 def _mark_in(file: str) -> str:
     """The content of a mark's file, in words."""
     try:
-        said = read_regular(Path(file), MARK_BYTES).decode("utf-8", "replace").strip()
+        content = read_regular(Path(file), MARK_BYTES, below=Path(file).parent)
     except OSError as error:
         return f"it cannot be read ({error.strerror})"
-    return f"it says {said or 'nothing'}"
+    return f"it says {content.decode('utf-8', 'replace').strip() or 'nothing'}"

@@ -102,6 +102,7 @@ def resolve(
     `trusted` names the places of configurations that a person has trusted: no command may put one there.
     `unix_sockets` counts only where every path to hide is a folder that can be hidden: a
     server that starts again makes a new file, and what was put on the old one is gone.
+    A folder of which `.git` is a link is none that may be written: `git_link` says it to the person.
     """
     mode = _mode(policy)
     real_cwd = cwd.resolve()
@@ -112,7 +113,10 @@ def resolve(
     found = _existing([*_control_sockets(os.getuid()), *own])
     concealed = _outermost(found)
     # Dendro's own folder as a workspace: an agent would write what decides over agents.
-    guarded, roots = (tuple(path for path in paths if path not in found) for paths in (guarded, roots))
+    # No mount holds a link: a command would put a repository of its own in the place of `.git`.
+    linked = tuple(path for path in guarded if (path / ".git").is_symlink())
+    closed = {*found, *linked}
+    guarded, roots = (tuple(path for path in paths if path not in closed) for paths in (guarded, roots))
     if not all(path.is_dir() and _below(_real(path), concealed) for path in own):
         unix_sockets = False
     if mode == "read-only":
@@ -124,6 +128,7 @@ def resolve(
         *_config_files(roots),
         *trusted,
         *_reachable(read_only, roots, concealed),
+        *_reachable(linked, roots, concealed),
     ]
     kept = tuple(path for path in _existing(held) if path not in roots)
     absent = (path for path in (*(root / ".git" for root in guarded), *places) if _absent(path))
@@ -139,6 +144,18 @@ def resolve(
         network=_flag(policy, "network_access"),
         unix_sockets=unix_sockets,
         place=place,
+    )
+
+
+def git_link(folder: Path) -> str:
+    """The reason why no command may write a folder of which `.git` is a link; empty for others."""
+    place = folder / ".git"
+    if not place.is_symlink():
+        return ""
+    return (
+        f"{place} is a link, which a command could exchange for a repository of its own, whose programs your "
+        f"next git would run: so commands may not write in {folder}. Make it a file that says "
+        f"`gitdir: {_real(place)}`, which git takes the same way"
     )
 
 

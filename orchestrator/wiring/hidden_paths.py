@@ -58,18 +58,6 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-def stored_elsewhere(settings: Settings) -> tuple[Path, ...]:
-    """The folders and files of Dendro's that may lie anywhere: copies, keys of packs, the archive."""
-    place = urlsplit(settings.upkeep.archive_url)
-    archive = Path(unquote(place.path)) if place.scheme == "file" else None
-    known = (settings.workspace.root, settings.workspace.key_file, archive)
-    return tuple(
-        path
-        for path in known
-        if path is not None and not path.is_relative_to(settings.home) and not is_shared(settings, path)
-    )
-
-
 def _around(settings: Settings, file: Path) -> Path:
     """The folder of a secret file, so that a new file in its place is hidden, too.
 

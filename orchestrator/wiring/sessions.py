@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom, taken_facts, taken_settings
@@ -20,10 +21,10 @@ from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.settings import Settings
+from orchestrator.settings.private_home import is_shared
 from orchestrator.tables import AgentSettings
 from orchestrator.wiring.deployment import portable_pool, session_pool
 from orchestrator.wiring.first_folder import FirstFolder
-from orchestrator.wiring.hidden_paths import stored_elsewhere
 
 VERSION = version("dendro-orchestrator")
 SESSIONS = "sessions"
@@ -33,9 +34,21 @@ SESSIONS = "sessions"
 def guide(settings: Settings) -> Guide:
     """The instructions that lie in this machine's files."""
     defaults = settings.session_defaults
-    kept = stored_elsewhere(settings)
+    kept = _stored_elsewhere(settings)
     docs = ProjectDocs(settings.home, defaults.project_doc_max_bytes, defaults.project_doc_fallbacks, kept)
     return Guide(docs, Skills(settings.home, settings.host.user_home, hidden=kept))
+
+
+def _stored_elsewhere(settings: Settings) -> tuple[Path, ...]:
+    """The folders and files of Dendro's that may lie anywhere: copies, keys of packs, the archive."""
+    place = urlsplit(settings.upkeep.archive_url)
+    archive = Path(unquote(place.path)) if place.scheme == "file" else None
+    known = (settings.workspace.root, settings.workspace.key_file, archive)
+    return tuple(
+        path
+        for path in known
+        if path is not None and not path.is_relative_to(settings.home) and not is_shared(settings, path)
+    )
 
 
 def new_birth(

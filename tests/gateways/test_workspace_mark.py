@@ -6,6 +6,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.gateways.workspace import mark
 from orchestrator.runtime.workspace import check_workspace
@@ -83,3 +84,30 @@ def test_sessions_born_at_once_agree_on_one_mark(tmp_path: Path) -> None:
     assert None not in found
     assert len(set(found)) == 1
     assert [path.name for path in (repo / ".git").glob("dendro-workspace*")] == ["dendro-workspace"]
+
+
+def test_mark_that_is_a_link_tells_nothing_of_what_it_leads_to(tmp_path: Path) -> None:
+    """A stranger's repository: the first bytes of a key would stand in the session's log."""
+    (tmp_path / "pack.keys").write_text("swordfish-4711")
+    repo = repository(tmp_path / "repo")
+    (repo / ".git/dendro-workspace").symlink_to(tmp_path / "pack.keys")
+    assert mark(repo, "0123") is None
+    plain = tmp_path / "plain"
+    (plain / ".dendro").mkdir(parents=True)
+    (plain / ".dendro/workspace").symlink_to(tmp_path / "pack.keys")
+    assert mark(plain, "0123") is None
+
+
+async def test_mark_that_became_a_link_tells_nothing_of_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "pack.keys").write_text("swordfish-4711")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    made = mark(plain, "0123")
+    assert made is not None
+    Path(made.file).unlink()
+    Path(made.file).symlink_to(tmp_path / "pack.keys")
+    facts = SessionFacts(session_id=SessionId("s"), tree_id=TreeId("s"), workspace=made)
+    told = await check_workspace(facts, str(plain))
+    assert told is not None
+    assert "it cannot be read" in told
+    assert "swordfish" not in told

@@ -66,6 +66,8 @@ ATTACKS: Mapping[str, str] = {
     "edits the repository's configuration": "echo '[core]' >> repo/.git/config",
     "plants a hook": "mkdir -p repo/.git/hooks; echo x > repo/.git/hooks/post-checkout",
     "swaps the repository for its own": "mv repo/.git repo/.old && mkdir repo/.git",
+    "swaps a repository to which a link leads": "rm -f linked/.git; mv linked/.git linked/away; "
+    "mkdir linked/.git; echo x > linked/.git/config; mv linked moved",
     "makes a repository where there is none": "mkdir .git && touch .git/config; touch .git/HEAD; git init -q .",
     "edits the folder's configuration": "echo 'sandbox_mode = 1' >> repo/dendro.toml",
     "swaps the folder's configuration": "rm -f repo/dendro.toml; echo x > new; mv -f new repo/dendro.toml",
@@ -127,6 +129,7 @@ NEEDS_MOUNTS = frozenset(
         "edits the repository's configuration",
         "plants a hook",
         "swaps the repository for its own",
+        "swaps a repository to which a link leads",
         "makes a repository where there is none",
         "edits the folder's configuration",
         "swaps the folder's configuration",
@@ -185,6 +188,8 @@ class Scene:
             found.append("the target's mode or times were changed")
         if not git.is_dir() or (git / "config").read_text() != "" or _names(git) != ["config"]:
             found.append("the repository was changed")
+        if not (self.workspace / "linked/.git").is_symlink():
+            found.append("a repository was swapped")
         if (self.workspace / ".git").exists():
             found.append("a repository was made")
         hidden = set(_names(self.hidden))
@@ -214,11 +219,12 @@ def _was_reached(listener: socket.socket) -> bool:
 def scene(folder: Path) -> Iterator[Scene]:
     """Sets up a workspace with a repository, files outside of it, listeners and a victim with a secret."""
     workspace, outside, hidden = (folder / name for name in ("workspace", "outside", "workspace/way/hidden"))
-    roots = (workspace / "temporary", workspace / "dangling")
+    roots = (workspace / "temporary", workspace / "dangling", workspace / "linked")
     for path in (workspace, outside, hidden, workspace / "repo/.git", workspace / "nested/in/root", *roots):
         path.mkdir(parents=True)
     for file in (file for file, held in CONFIGURATIONS.items() if held is not None):
         (workspace / file).write_text("")
+    (workspace / "linked/.git").symlink_to("../repo/.git")
     (workspace / "temporary/dendro.toml").symlink_to("real.toml")
     (workspace / "dangling/dendro.toml").symlink_to("absent.toml")
     (hidden / "secret").write_text(SECRET)
@@ -281,7 +287,8 @@ async def run_in(
         "exclude_slash_tmp": True,
         "exclude_tmpdir_env_var": True,
         "writable_roots": [
-            str(there.workspace / root) for root in ("repo", "temporary", "dangling", "nested/in/root")
+            str(there.workspace / root)
+            for root in ("repo", "temporary", "dangling", "linked", "nested/in/root")
         ],
     }
     named = [there.workspace / "way/named.toml"]

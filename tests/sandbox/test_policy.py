@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sandbox.policy import InvalidPolicy, resolve
+from orchestrator.sandbox.policy import InvalidPolicy, git_link, resolve
 from orchestrator.wiring.hidden_paths import own_code
 
 
@@ -156,6 +156,26 @@ def test_link_that_a_command_put_in_the_place_of_a_root_opens_nothing(tmp_path: 
         assert resolve(policy, cwd, None).writable_roots == (cwd,)
     temporary = {"mode": "workspace-write", "exclude_slash_tmp": True}
     assert resolve(temporary, cwd, str(cwd / "build")).writable_roots == (cwd,)
+
+
+def test_folder_whose_repository_is_a_link_is_not_written_and_a_git_file_opens_it(
+    tmp_path: Path,
+) -> None:
+    """A mount holds no link: a command could put a repository of its own in its place."""
+    cwd, store = tmp_path / "cwd", tmp_path / "store"
+    cwd.mkdir()
+    store.mkdir()
+    (cwd / ".git").symlink_to(store)
+    found = resolve(workspace(), cwd, None)
+    assert found.writable_roots == ()
+    assert "is a link, which a command could exchange" in git_link(cwd)
+    below = resolve({"mode": "workspace-write", "exclude_slash_tmp": True}, cwd, str(tmp_path))
+    assert below.writable_roots == (tmp_path,)
+    assert cwd in below.read_only_subpaths
+    (cwd / ".git").unlink()
+    (cwd / ".git").write_text(f"gitdir: {store}\n")
+    assert resolve(workspace(), cwd, None).writable_roots == (cwd,)
+    assert git_link(cwd) == ""
 
 
 def test_link_that_only_a_person_can_have_made_leads_to_a_root(tmp_path: Path) -> None:
