@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from orchestrator.sandbox.place import TEMPORARY, Place
+from orchestrator.sandbox.submodules import MOST as MOST_SUBMODULES
+from orchestrator.sandbox.submodules import submodules
 from orchestrator.sandbox.trusted_files import own_link, read_regular
 
 Mode = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -123,15 +125,17 @@ def resolve(
         return Confinement(mode=mode, cwd=real_cwd, hidden=concealed, unix_sockets=unix_sockets, place=place)
     places = _reachable(trusted, roots, concealed)
     trusted = [path for path in places if not _absent(path)]
+    inner = _submodule_places(guarded) if place is None else []
     held = [
         *_git_paths(roots),
+        *_git_entries(inner),
         *_config_files(roots),
         *trusted,
         *_reachable(read_only, roots, concealed),
         *_reachable(linked, roots, concealed),
     ]
     kept = tuple(path for path in _existing(held) if path not in roots)
-    absent = (path for path in (*(root / ".git" for root in guarded), *places) if _absent(path))
+    absent = (path for path in (*(root / ".git" for root in guarded), *inner, *places) if _absent(path))
     missing = tuple(dict.fromkeys(map(_real, absent)))
     return Confinement(
         mode=mode,
@@ -310,9 +314,31 @@ def _config_files(roots: Iterable[Path]) -> list[Path]:
 
 def _git_paths(roots: Iterable[Path]) -> list[Path]:
     """Each root's `.git`; for a worktree's `.git` file also the directories that it leads to."""
+    return _git_entries(root / ".git" for root in roots)
+
+
+def _submodule_places(roots: Iterable[Path]) -> list[Path]:
+    """The `.git` of each submodule of the roots' repositories, and of theirs, whether or not it is there."""
     found: list[Path] = []
-    for root in roots:
-        git = root / ".git"
+    waiting = list(roots)
+    while waiting and len(found) < MOST_SUBMODULES:
+        top = waiting.pop()
+        git = top / ".git"
+        folder = next(iter(_linked_directories(git)), git) if git.is_file() else git
+        for name in submodules(folder / "index"):
+            path = top / name
+            # An index is a stranger's: a guard is made for what it names, so that is a folder in this one.
+            if path != top and _below(path, (top,)) and os.path.isdir(path) and _real(path) == path:  # noqa: PTH112
+                found.append(path / ".git")
+                waiting.append(path)
+    return found[:MOST_SUBMODULES]
+
+
+def _git_entries(places: Iterable[Path]) -> list[Path]:
+    found: list[Path] = []
+    for git in places:
+        if git.is_symlink():
+            found.append(git.parent)  # no mount holds a link
         if git.is_file():
             found += [git, *_linked_directories(git)]
         elif git.is_dir() and not _absent(git):
