@@ -17,7 +17,10 @@ from orchestrator.sandbox.policy import Confinement
 if TYPE_CHECKING:
     from orchestrator.tables import EnvironmentPolicy
 
-DEFAULT_EXCLUDES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*CREDENTIAL*", "DENDRO_*")
+DEFAULT_EXCLUDES = (
+    *("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*CREDENTIAL*", "DENDRO_*"),
+    *("*_PASS", "*_PWD", "*_PAT", "*_AUTH", "*_CREDS", "*_COOKIE", "*_DSN"),
+)
 CONTROL = (
     *("SSH_AUTH_SOCK", "SSH_AGENT_PID", "SSH_ASKPASS", "GPG_AGENT_INFO", "GIT_ASKPASS", "SUDO_ASKPASS"),
     *("DBUS_*", "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_*", "XAUTHORITY", "SWAYSOCK", "I3SOCK", "HYPRLAND_*"),
@@ -30,7 +33,8 @@ CONTROL = (
 CORE = frozenset(
     ("PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER")
 )
-_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_PASSWORD_IN_URL = re.compile(r"://(?:[^/\s:@]*:[^/\s@]+|[^/\s:@]{16,})@")
+"""A password, or a token in the place of a user's name, which is shorter."""
 
 
 def command_environment(

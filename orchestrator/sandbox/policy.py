@@ -30,12 +30,13 @@ CONTROL_SOCKETS = (
     "/run/libvirt",
     "/run/dbus",
     "/run/systemd/private",
+    "/run/initctl",
     "/run/user/{uid}",
     "/tmp/.X11-unix",
     "/tmp/tmux-{uid}",
     "/run/screen",
 )
-"""Sockets whose servers start programs for any client that connects. A read-only mount does not
+"""Sockets, and one pipe, whose servers start programs for any client. A read-only mount does not
 stop a connect, so a confined command that reaches one of them is not confined."""
 
 PROJECT_CONFIG = "dendro.toml"

@@ -29,6 +29,7 @@ from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.place import Place
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
+from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.commands.bash import read_plain, unwrap
@@ -203,18 +204,34 @@ def planted(argv: Sequence[str], confinement: Confinement, config: ToolConfig) -
 
     Whoever lets `git` leave the sandbox means the system's.
     """
-    script = unwrap(argv)
-    plain = read_plain(script) if script is not None else None
-    names = [argv[0], *(command[0].text for command in (plain.commands if plain is not None else ()))]
+    names = _named(argv)
     roots = [Path(os.path.realpath(root)) for root in confinement.writable_roots]
-    found = (
-        shutil.which(name, path=search_path(config)) for name in names if "/" not in name and "\0" not in name
-    )
+    found = (shutil.which(name, path=search_path(config)) for name in names)
     real = {path: Path(os.path.realpath(path)) for path in found if path is not None}
     return tuple(
         path
         for path, leads in real.items()
         if any(it.is_relative_to(root) for root in roots for it in (leads, Path(path).absolute()))
+    )
+
+
+def _named(argv: Sequence[str]) -> list[str]:
+    """The programs that a command, or each command of a plain script, names without a path."""
+    script = unwrap(argv)
+    plain = read_plain(script) if script is not None else None
+    names = [argv[0], *(command[0].text for command in (plain.commands if plain is not None else ()))]
+    return [name for name in names if "/" not in name and "\0" not in name]
+
+
+def _runs_programs_of_the_system(argv: Sequence[str], config: ToolConfig) -> bool:
+    """Whether PATH has each program where no session can have written it, an earlier one neither."""
+    if not _finds_programs_of_the_system(config):
+        return False
+    path = search_path(config)
+    return all(
+        found is None or found == find_program(name, path)
+        for name in _named(argv)
+        for found in (shutil.which(name, path=path),)
     )
 
 
@@ -245,7 +262,7 @@ def _is_safe(request: ShellRequest, cwd: str, state: State, config: ToolConfig) 
         return False
     if task_of(state).settings.full_access:
         # Nothing holds it: what the words say has to be all that runs.
-        return not obeys_its_folder(request.command) and _finds_programs_of_the_system(config)
+        return not obeys_its_folder(request.command) and _runs_programs_of_the_system(request.command, config)
     return _trusted(cwd, state, request.command)
 
 

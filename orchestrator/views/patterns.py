@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -30,11 +31,14 @@ _JOINTS: Final = re.compile(r"[;&|\n()`{}<>]+|\$\(")
 def names_call(pattern: str, agent_id: int, call_id: str) -> bool:
     """Whether a pattern is the id of this very call, which a person has read in the list.
 
-    A model chooses its calls' ids. One without a digit could be a word that people allow, such as `ls`.
+    A model chooses its calls' ids. One without a digit could be a word that people allow, such as `ls`, and
+    so could the name of a program of this machine, such as `python3`.
     """
     if pattern == f"{agent_id}:{call_id}":
         return True
-    return pattern == call_id and _CALL_ID.fullmatch(call_id) is not None
+    if pattern != call_id or _CALL_ID.fullmatch(call_id) is None:
+        return False
+    return shutil.which(call_id) is None
 
 
 def why_not_allowed(pattern: str, request: Request) -> str:

@@ -23,10 +23,26 @@ PARENT = {"PATH": "/bin", "HOME": "/h", "EDITOR": "vi", "OPENAI_API_KEY": "k", "
         ("AWS_CREDENTIALS_FILE", "x"),
         ("DENDRO_REDIS_URL", "redis://localhost"),
         ("DATABASE_URL", "postgres://me:hunter2@db/x"),
+        ("MYSQL_PWD", "x"),
+        ("SMTP_PASS", "x"),
+        ("GITHUB_PAT", "x"),
+        ("REDISCLI_AUTH", "x"),
+        ("NPM_CONFIG__AUTH", "x"),
+        ("SIGNING_PASSPHRASE", "x"),
+        ("SENTRY_DSN", "https://0123@sentry.example/1"),
+        ("PIP_INDEX_URL", "https://ghp_0123456789abcdef@pypi.example/simple"),
     ],
 )
 def test_a_variable_that_looks_secret_stays_with_the_worker(name: str, value: str) -> None:
     assert command_environment({name: value}, EnvironmentPolicy(), FREE) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PWD", "/x"), ("OLDPWD", "/x"), ("GIT_REMOTE", "ssh://git@host/x"), ("PATH", "/bin"), ("COMPASS", "n")],
+)
+def test_a_variable_that_only_sounds_like_a_secret_is_passed_on(name: str, value: str) -> None:
+    assert command_environment({name: value}, EnvironmentPolicy(), FREE) == {name: value}
 
 
 def test_secrets_pass_when_the_user_says_so() -> None:

@@ -84,3 +84,18 @@ async def test_person_is_not_asked_about_what_reads_and_no_more(tmp_path: Path) 
 @pytest.mark.parametrize("path", [".:/usr/bin", "/usr/bin:", "bin:/usr/bin", "/usr/bin::/bin"])
 async def test_person_is_asked_where_a_program_may_be_a_file_of_the_folder(path: str, tmp_path: Path) -> None:
     assert isinstance(await verdict(tmp_path, "ls", path=path), Ask)
+
+
+async def test_program_in_an_environment_of_a_project_is_asked_about_where_nothing_holds_it(
+    tmp_path: Path,
+) -> None:
+    """An earlier session, in its sandbox, may have written the `ls` of an activated environment."""
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    path = f"{bin}:/usr/bin:/bin"
+    assert isinstance(await verdict(tmp_path, "ls", path=path), Run)
+    (bin / "ls").write_text("#!/bin/sh\n")
+    (bin / "ls").chmod(0o755)
+    assert isinstance(await verdict(tmp_path, "ls", path=path), Ask)
+    assert isinstance(await verdict(tmp_path, "bash", "-lc", "pwd && ls", path=path), Ask)
+    assert isinstance(await verdict(tmp_path, "/bin/ls", path=path), Run)

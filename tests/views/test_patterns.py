@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,3 +147,17 @@ def test_pattern_over_paths_does_not_allow_a_move_or_a_link_to_elsewhere() -> No
     linked = changed("/w/docs/a", reach={"sandboxed": False, "text": "", "by_link": True})
     assert not is_meant(linked, "/w/docs/*")
     assert is_meant(linked, "1:c1")
+
+
+@pytest.mark.parametrize("name", ["python3", "sha256sum"])
+def test_word_that_people_allow_means_no_call_whose_model_has_named_it_so(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_text("#!/bin/sh\n")
+    (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    named = asked("rm", "-r", "work", call=name)
+    assert not is_meant(named, name)
+    assert is_meant(named, f"1:{name}")
+    assert is_meant(asked(name, call="c1"), name)
+    assert is_meant(asked("rm", "-r", "work", call="call_1"), "call_1")
