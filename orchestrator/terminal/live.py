@@ -19,9 +19,7 @@ from rich.console import Console
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import change_size, counted
-from orchestrator.core.plans import plan_text
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
-from orchestrator.protocol.plans import PlanProposal
 from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views.event import Event
@@ -371,6 +369,9 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
         _show_questions(live, request, who)
     elif is_plan(request):
         live.line(f"? {who or 'the agent '}proposes a plan", "bold yellow")
+        from orchestrator.core.plans import plan_text
+        from orchestrator.protocol.plans import PlanProposal
+
         live.line(_indented(plan_text(PlanProposal.model_validate(request["proposal"])), "  "))
     elif is_elicitation(request):
         agent = f" for {who.strip()}" if who else ""

@@ -10,24 +10,39 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core import facts as f
-from orchestrator.core.agent_views import SENT_CHARS, one_line
+import orjson
+
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO, Json
-from orchestrator.core.entries.stored import decode_entry
-from orchestrator.core.tree import Mail
+from orchestrator.core.line_types import DENDRO
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
+    from orchestrator.core.entries import Json
+    from orchestrator.core.tree import Mail
     from orchestrator.rollouts.source import LogSource
     from orchestrator.views.event import Event
 
 MAIL = "agent_mail"
 
 
-async def message_in(found: LogSource, head: SessionHead, fact: f.Fact | f.UnknownFact) -> Json | None:
+def may_hold_message(payload: Mapping[str, Any], *, of_agent: bool) -> bool:
+    """Whether a fact can hold a message, by its JSON: most hold none, and facts take long to import."""
+    match payload:
+        case {"kind": "mail" | "watchdog"} | {"kind": "call", "sent": _}:
+            return True
+        case {"kind": "agent", "changes": {"turns": _, "status": _}}:
+            return of_agent
+        case _:
+            return False
+
+
+async def message_in(found: LogSource, head: SessionHead, payload: Mapping[str, Any]) -> Json | None:
     """The message that a fact of the session's log holds; None if the fact holds none."""
-    match fact:
+    if not may_hold_message(payload, of_agent=head.parent is not None):
+        return None
+    from orchestrator.core import facts as f
+
+    match f.decode(payload):
         case f.MailReceived(mail):
             texts = await found.large_texts(head.tree, references((mail.sender, mail.content)))
             return _got(mail, texts.get)
@@ -49,6 +64,8 @@ def _sent(kind: str, told: Mapping[str, Any]) -> Json:
 
 
 def _got(mail: Mail, text_of: Callable[[str], str | None]) -> Json:
+    from orchestrator.core.agent_views import SENT_CHARS, one_line
+
     content, sender = resolve(mail.content, text_of), resolve(mail.sender, text_of)
     told: Json = {
         "type": MAIL,
@@ -106,10 +123,8 @@ async def with_messages(
         reached = at if event.cursor is None else event.cursor.seq
         if reached > at:
             for stored in await found.broker.read_rollout(head.session, at, reached - at):
-                entry = decode_entry(stored.payload)
-                told = (
-                    await message_in(found, head, f.decode(entry.payload)) if entry.type == DENDRO else None
-                )
+                line = orjson.loads(stored.payload)
+                told = await message_in(found, head, line["payload"]) if line["type"] == DENDRO else None
                 if told is not None:
                     yield Event(event.id, told)
             at = reached

@@ -14,12 +14,9 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.line_types import DENDRO, EVENT_MSG
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.source import LogSource
@@ -118,28 +115,36 @@ async def _own(found: LogSource, head: SessionHead, before: int, shows: Shows) -
         after = max(0, last - stretch)
         entries = [stored async for stored in found.log(head.session, last, after)]
         for stored in reversed(entries):
-            event = await _event_of(found, head, decode_entry(stored.payload), shows)
+            event = await _event_of(found, head, orjson.loads(stored.payload), shows)
             yield _Step(written_ms(stored.payload), stored.seq, event)
         last, stretch = after, min(2 * stretch, MOST)
 
 
-async def _event_of(found: LogSource, head: SessionHead, entry: Entry, shows: Shows) -> Event | None:
-    """The event that an entry of the session's own log shows, or None."""
-    if entry.type == EVENT_MSG and shows(entry.payload):
-        texts = await found.large_texts(head.tree, references(entry.payload))
-        return Event(entry.id, resolve(dict(entry.payload), texts.get))
-    if entry.type != DENDRO:
+async def _event_of(
+    found: LogSource, head: SessionHead, line: Mapping[str, Any], shows: Shows
+) -> Event | None:
+    """The event that a line of the session's own log shows, or None."""
+    type, payload = line["type"], line["payload"]
+    if type == EVENT_MSG and shows(payload):
+        texts = await found.large_texts(head.tree, references(payload))
+        return Event(line.get("id", ""), resolve(dict(payload), texts.get))
+    if type != DENDRO:
         return None
-    fact = f.decode(entry.payload)
-    if head.agent_id == ROOT and isinstance(fact, f.Answered) and fact.agent_id is None:
+    if head.agent_id == ROOT and payload.get("kind") == "answer" and payload.get("agent_id") is None:
         # A decision on what the root itself had asked; one that was sent on names its agent.
-        return _answered(head, fact)
-    message = await message_in(found, head, fact)
+        return _answered(head, payload)
+    message = await message_in(found, head, payload)
     return Event("", message) if message is not None and shows(message) else None
 
 
-def _answered(head: SessionHead, answer: f.Answered) -> Event:
+def _answered(head: SessionHead, payload: Mapping[str, Any]) -> Event:
     """A decision on a request of the root itself: the tree's log has an event of it only at times."""
+    # Both take long to import, and most pages show none.
+    from orchestrator.core import facts as f
+    from orchestrator.protocol.events import RequestResolved
+
+    answer = f.decode(payload)
+    assert isinstance(answer, f.Answered)
     resolved = RequestResolved(
         call_id=CallId(answer.call_id),
         turn_id=answer.turn,

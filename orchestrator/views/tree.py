@@ -18,15 +18,12 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Registry, Spend
-from orchestrator.core import facts as f
-from orchestrator.core.calls import AwaitWork, CallWork, HelperWork
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import counted
-from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.line_types import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
-from orchestrator.core.turn_calls import Phase
 from orchestrator.views.event_text import PLAN_ITEM, command_text, is_outside, mcp_call_text
 from orchestrator.views.questions import LISTED, subject_of
 from orchestrator.views.status import session_status, wants_worker
@@ -225,7 +222,7 @@ def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
 def _back_to(doing: Doing, type: str, payload: Mapping[str, Any], at_ms: int) -> Doing:
     """The facts from the end of the log back to this entry."""
     if type == DENDRO and not doing.since_ms:
-        return _came_to(doing, f.decode(payload), at_ms)
+        return _came_to(doing, payload, at_ms)
     if type != EVENT_MSG:
         return doing
     tokens = doing.tokens
@@ -234,28 +231,36 @@ def _back_to(doing: Doing, type: str, payload: Mapping[str, Any], at_ms: int) ->
     return replace(doing, last=doing.last or message_summary(payload), tokens=tokens)
 
 
-def _came_to(doing: Doing, fact: f.Fact | f.UnknownFact, at_ms: int) -> Doing:
+_MOVES = frozenset({"call", "task", "task_ended", "request_begun", "closed"})
+"""Kinds of facts behind which an agent does something else.
+
+They are read by their JSON: to import the facts would take a drawing of a tree twice its time.
+"""
+
+
+def _came_to(doing: Doing, fact: Mapping[str, Any], at_ms: int) -> Doing:
     match fact:
-        case f.CallMoved(phase=(Phase.WAITING | Phase.AWAITING_APPROVAL | Phase.ASKING) as phase):
-            return replace(_waiting(doing, fact.work, phase), since_ms=at_ms)
-        case f.CallMoved() | f.TaskBegun() | f.TaskEnded() | f.RequestBegun() | f.Closed():
+        case {"kind": "call", "phase": ("waiting" | "awaiting_approval" | "asking") as phase}:
+            return replace(_waiting(doing, fact.get("spec") or {}, phase), since_ms=at_ms)
+        case {"kind": kind} if kind in _MOVES:
             return replace(doing, since_ms=at_ms)
-        case f.AgentChanged({"paused": paused}):
+        case {"kind": "agent", "changes": {"paused": paused}}:
             return replace(doing, waits_for="room in the tree's budget" if paused else "", since_ms=at_ms)
         case _:
             return doing
 
 
-def _waiting(doing: Doing, work: CallWork | None, phase: Phase) -> Doing:
-    if phase is Phase.AWAITING_APPROVAL:
+def _waiting(doing: Doing, work: Mapping[str, Any], phase: str) -> Doing:
+    if phase == "awaiting_approval":
         return replace(doing, waits_for="an approval")
-    if phase is Phase.ASKING:
+    if phase == "asking":
         return replace(doing, waits_for="an answer")
-    match work:
-        case HelperWork():
-            return replace(doing, waits_for="its helper", awaited=(work.agent_id,))
-        case AwaitWork():
-            return replace(doing, waits_for="agents", awaited=work.agent_ids, until_ms=work.until_ms)
+    match work.get("kind"):
+        case "helper":
+            return replace(doing, waits_for="its helper", awaited=(work["agent_id"],))
+        case "await":
+            ids, until = tuple(work["agent_ids"]), work["until_ms"]
+            return replace(doing, waits_for="agents", awaited=ids, until_ms=until)
         case _:
             return doing
 

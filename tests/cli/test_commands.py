@@ -307,6 +307,30 @@ def test_a_list_imports_no_rule_event_or_store(machine: Machine, command: str) -
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "shown"), [(["tree", "ID", "--once"], "0 root"), (["logs", "ID"], "wait here")]
+)
+def test_a_tree_and_a_log_are_shown_without_importing_rules_facts_or_events(
+    machine: Machine, words: list[str], shown: str
+) -> None:
+    with machine.playing(json.dumps([{"items": [{"text": "wait here"}]}])) as user:
+        user.run("run", "begin")
+    (session,) = (one["session_id"] for one in json.loads(machine.run("sessions", "--json").stdout))
+    command = ["dendro", *(session if word == "ID" else word for word in words)]
+    script = (
+        f"import sys; sys.argv = {command}\n"
+        "from orchestrator.cli.main import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "heavy = ('orchestrator.core.state', 'orchestrator.core.facts', 'orchestrator.core.calls',\n"
+        "         'orchestrator.protocol.events', 'orchestrator.runtime', 'orchestrator.model')\n"
+        "print([n for n in heavy if n in sys.modules])"
+    )
+    process = [sys.executable, "-c", script]
+    done = subprocess.run(process, env=machine.environ, capture_output=True, text=True, timeout=60)
+    assert shown in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
 def test_a_quarantine_is_told_by_the_event_that_the_codec_writes() -> None:
     error = Error(message=QUARANTINED, codex_error_info=UNSET)
     assert encode_event(event("", error)) == QUARANTINE_EVENT

@@ -13,6 +13,9 @@ from functools import lru_cache
 
 from orchestrator.core.facts import Fact, encode
 from orchestrator.core.frozen import record
+from orchestrator.core.line_types import DENDRO as DENDRO
+from orchestrator.core.line_types import EVENT_MSG as EVENT_MSG
+from orchestrator.core.line_types import milliseconds as milliseconds
 from orchestrator.core.lines import CompactedLine, ContextLine, Line, MetaLine, encode_line
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.faults import CodexErrorInfo
@@ -24,8 +27,6 @@ SESSION_META = MetaLine.type
 RESPONSE_ITEM = "response_item"
 COMPACTED = CompactedLine.type
 TURN_CONTEXT = ContextLine.type
-EVENT_MSG = "event_msg"
-DENDRO = "dendro"
 
 
 @record
@@ -44,12 +45,6 @@ def timestamp(at_ms: int) -> str:
     # Every step says its time, and `strftime` takes three times as long.
     moment = datetime.fromtimestamp(at_ms // 1000, UTC).isoformat()
     return f"{moment[:19]}.{at_ms % 1000:03d}Z"
-
-
-@lru_cache(maxsize=64)
-def milliseconds(timestamp: str) -> int:
-    """The moment that a line's `timestamp` says."""
-    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
 def item(item: ItemModel | JsonMapping) -> Entry:
