@@ -392,8 +392,6 @@ def show_request(live: Live, request: Mapping[str, Any]) -> None:
         live.changes(request)
     for reason in reason_texts(request):
         live.line(f"  {one_line(reason)}", "yellow")
-    if request.get("grant_root"):
-        live.line(f"  asks to write below {one_line(str(request['grant_root']))} from now on", "yellow")
 
 
 def _show_reach(live: Live, request: Mapping[str, Any]) -> None:

@@ -103,7 +103,10 @@ class Asked:
             return subject_of(self.request)
         if self.request["type"] == "exec_approval_request":
             return f"{variables_text(self.request)}{command_text(self.request['command'])}"
-        return " ".join(self.request["changes"])
+        return " ".join(
+            f"{path} → {change['move_path']}" if change.get("move_path") else path
+            for path, change in self.request["changes"].items()
+        )
 
     @property
     def asks(self) -> bool:

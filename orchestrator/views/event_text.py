@@ -158,12 +158,19 @@ def reach_text(request: Mapping[str, Any]) -> str:
 
 
 def reason_texts(request: Mapping[str, Any]) -> list[str]:
-    """Why it is asked: Dendro's reason, then the model's own words, named as its words."""
+    """The folder that an answer for the session opens, why it is asked, and the model's own words."""
+    granted = _granted_texts(request)
     reach = request.get("reach")
     if reach is None:
-        return [f"reason given: {request['reason']}"] if request.get("reason") else []
+        return [*granted, *([f"reason given: {request['reason']}"] if request.get("reason") else [])]
     why = [f"asked because: {reach['why']}"] if reach.get("why") else []
-    return [*why, *([f"the agent says: “{reach['says']}”"] if reach.get("says") else [])]
+    return [*granted, *why, *([f"the agent says: “{reach['says']}”"] if reach.get("says") else [])]
+
+
+def _granted_texts(request: Mapping[str, Any]) -> list[str]:
+    if not request.get("grant_root"):
+        return []
+    return [f"allowed for the session, commands and patches may write all below {request['grant_root']}, too"]
 
 
 def told_text(request: Mapping[str, Any]) -> str:

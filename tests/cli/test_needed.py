@@ -12,6 +12,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ApprovedExecpolicyAmendment
 from orchestrator.terminal.faults import Fault
 from orchestrator.views.approvals import Asked, Needed
+from orchestrator.views.event_text import told_text
 
 REACH = {"sandboxed": False, "text": "OUTSIDE THE SANDBOX, in /w", "why": "a\nb", "says": "c\nd"}
 REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reach": REACH}
@@ -63,6 +64,27 @@ def test_person_reads_which_prefix_an_answer_may_allow() -> None:
     needed = Needed(open_request("c1", PREFIX), "7c1e95aa", "", "", "/w")
     *_, last = (line for line, _ in needed_lines(needed, 2_000))
     assert last == "       --amend 3:c1 allows whatever begins with npm 'te␛st'"
+
+
+PATCH = {
+    "type": "apply_patch_approval_request",
+    "changes": {
+        "/w/a": {"type": "update", "unified_diff": "", "move_path": "/etc/b"},
+        "/w/c": {"type": "delete"},
+    },
+    "reach": {"sandboxed": False, "text": "OUTSIDE THE SANDBOX, in /w: Dendro writes /etc/b"},
+    "grant_root": "/etc",
+}
+
+
+def test_person_reads_what_an_answer_for_the_session_lets_be_written_and_where_files_are_moved() -> None:
+    needed = Needed(open_request("c1", PATCH), "7c1e95aa", "", "", "/w")
+    assert [line.strip() for line, _ in needed_lines(needed, 2_000)][1:] == [
+        "3:c1  change /w/a → /etc/b /w/c",
+        "OUTSIDE THE SANDBOX, in /w: Dendro writes /etc/b",
+        "allowed for the session, commands and patches may write all below /etc, too",
+    ]
+    assert "may write all below /etc, too" in told_text(PATCH), "clients that show a reason alone say it, too"
 
 
 def test_person_allows_a_prefix_by_the_call_that_proposes_it() -> None:
