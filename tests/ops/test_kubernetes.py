@@ -89,9 +89,76 @@ def test_pods_get_only_variables_that_exist() -> None:
     assert set(re.findall(r"\bDENDRO_[A-Z_]+\b", text)) <= known | {"DENDRO_HOME"}
 
 
+def settings_of_pods() -> Iterator[tuple[str, str]]:
+    for line in (FOLDER / "settings.env").read_text().splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.partition("=")
+            yield name, value
+
+
+def test_workers_alone_are_where_pods_may_have_more_and_where_the_models_keys_are() -> None:
+    levels = {
+        one["metadata"]["name"]: one["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for _, one in documents()
+        if one["kind"] == "Namespace"
+    }
+    assert levels == {"dendro": "restricted", "dendro-workers": "privileged"}
+    of_workers = {
+        (one["kind"], one["metadata"]["name"]) for _, one in documents() if place(one) == "dendro-workers"
+    }
+    assert of_workers == {
+        ("Deployment", "dendro-worker"),
+        ("PodDisruptionBudget", "dendro-worker"),
+        ("NetworkPolicy", "dendro-figures"),
+        ("ScaledObject", "dendro-worker"),
+        ("TriggerAuthentication", "dendro-redis"),
+    }
+    assert {place(one) for _, one in documents() if one["kind"] not in ("Namespace", "Kustomization")} == set(
+        levels
+    ), "each object says where it is"
+    using = [part for part in OWN if "dendro-providers" in json.dumps(pod(part))]
+    assert using == ["worker"]
+
+
+def place(document: dict[str, Any]) -> str | None:
+    namespace: str | None = document.get("metadata", {}).get("namespace")
+    return namespace
+
+
+@pytest.mark.parametrize("part", ["upkeep", "gateway"])
+def test_pods_beside_workers_keep_to_the_restricted_profile(part: str) -> None:
+    spec = pod(part)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+    volumes = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert volumes <= {"emptyDir", "secret", "configMap", "persistentVolumeClaim", "projected", "csi"}
+
+
+def test_pods_of_both_namespaces_find_redis_and_the_same_settings() -> None:
+    generators = named("Kustomization", "kustomization.yaml")["configMapGenerator"]
+    assert [(one["name"], one["namespace"], one["envs"]) for one in generators] == [
+        ("dendro-settings", namespace, ["settings.env"]) for namespace in ("dendro", "dendro-workers")
+    ]
+    for part, host in (("gateway", "dendro-redis-sentinel"), ("worker", "dendro-redis-sentinel.dendro.svc")):
+        (url,) = [
+            one["value"] for one in pod(part)["containers"][0]["env"] if one["name"] == "DENDRO_REDIS_URL"
+        ]
+        assert f"@{host}:" in url
+    (redis,) = [
+        one
+        for _, one in documents()
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "dendro-redis"
+    ]
+    (ingress,) = redis["spec"]["ingress"]
+    assert {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "dendro-workers"}},
+        "podSelector": {"matchLabels": {"app": "dendro", "part": "worker"}},
+    } in ingress["from"]
+
+
 def test_settings_of_the_pods_load(tmp_path: Path) -> None:
-    (generated,) = named("Kustomization", "kustomization.yaml")["configMapGenerator"]
-    environ = dict(line.split("=", 1) for line in generated["literals"])
+    environ = dict(settings_of_pods())
     (url,) = [
         one["value"] for one in pod("worker")["containers"][0]["env"] if one["name"] == "DENDRO_REDIS_URL"
     ]
