@@ -7,7 +7,7 @@ import os
 import sys
 
 from sim.campaign import Report, campaign, run_batch
-from sim.reach import ENOUGH_SEEDS, missed, table
+from sim.reach import ENOUGH_SEEDS, LEAST, rare, table
 from sim.workloads import WORKLOADS
 
 SEEDS = 10_000
@@ -21,7 +21,7 @@ def main() -> int:
     report = campaign(
         range(given.first, given.first + given.seeds), given.processes, given.workload, _progress
     )
-    print(f"\r{report}\n\n{table(report.reach)}\n")
+    print(f"\r{report}\n\n{table(report.reach, report.outcomes)}\n")
     for outcome in sorted(report.failures, key=lambda outcome: outcome.seed)[:20]:
         print(f"seed {outcome.seed} ({outcome.workload}): {outcome.violation}")
     if report.failures:
@@ -29,9 +29,10 @@ def main() -> int:
         print(f"replay one with: python -m sim --seed {seed} --trace")
     # With one workload, or few seeds, chance may pass a case by.
     whole = given.workload is None and given.seeds >= ENOUGH_SEEDS
-    unseen = missed(report.reach) if whole else []
-    for name in unseen:
-        print(f"in {given.seeds:,} seeds the case of `{name}` did not occur once: the rule is not tested")
+    unseen = rare(report.reach, report.outcomes) if whole else {}
+    for name, times in unseen.items():
+        few = f"occurred {times} times in {given.seeds:,} seeds"
+        print(f"the case of `{name}` {few}, and is to occur {LEAST} times in 1,000: the rule is not tested")
     return 1 if report.failures or unseen else 0
 
 

@@ -133,7 +133,7 @@ class Answering(ABC):
         if rng.random() < 0.2:
             return None
         names = [name_of(each) for each in request["questions"]]
-        told = {name: rng.choice(("A", "B")) for name in (names if rng.random() < 0.85 else ["nobody"])}
+        told = {name: f"{rng.choice('AB')}-{name}" for name in (names if rng.random() < 0.85 else ["nobody"])}
         for each in request["questions"]:
             if is_secret(each) and name_of(each) in told:
                 told[name_of(each)] = f"{SECRET}{self.name}.{self._numbered}"

@@ -21,7 +21,18 @@ from orchestrator.model.events import ItemDone, ModelEvent
 from orchestrator.model.request import Prompt
 from sim.agent_messages import LogOf, letter_is_true, output_is_true
 from sim.grammar import Grammar
-from sim.grammar_terms import CALLS, OUTPUTS, Item, Wrong, check, text_of, unmarked
+from sim.grammar_terms import (
+    CALLS,
+    OUTPUTS,
+    Item,
+    Wrong,
+    check,
+    in_order,
+    opens,
+    tells_manners,
+    text_of,
+    unmarked,
+)
 
 TextOf = Callable[[str, Any], str | None]
 """A large text of a session's tree."""
@@ -60,6 +71,8 @@ class Conversations:
         self._plain: dict[int, tuple[Item, bool]] = {}
         """Items by their identity, and whether all their texts stand in them."""
         self._said: dict[str, Said] = {}
+        self._beside: dict[str, str] = {}
+        """The instructions of each session."""
 
     def read(self, session: str, grammar: Grammar, entry: Entry, epoch: int) -> None:
         """Takes an entry of a session's log; raises `Wrong` where none like it may stand."""
@@ -109,13 +122,10 @@ class Conversations:
                 return "a compaction is asked for with tools, or without being asked for"
         elif not prompt.tools:
             return "a turn is asked for without tools"
-        if not prompt.instructions:
-            return "there are no instructions"
-        if asked.plan is not None:
-            told = [item for item in items if text_of(item).startswith("<approved_plan>")]
-            if len(told) != 1 or str(asked.plan["title"]) not in text_of(told[0]):
-                return f"the approved plan is told as {told}"
-            items.remove(told[0])
+        if wrong := self._stays(prompt):
+            return wrong
+        if asked.plan is not None and (wrong := _shows_plan(asked.plan, items)):
+            return wrong
         try:
             wanted = self._opened(prompt.session_id, asked.items)
         except _Gone:
@@ -130,6 +140,15 @@ class Conversations:
             if not self._same_item(own, sent):
                 return f"item {at} is sent as {str(sent)[:150]}, and is {str(own)[:150]}"
         return ""
+
+    def _stays(self, prompt: Prompt) -> str:
+        """What stands beside the conversation is the same in all requests of a session."""
+        if not prompt.instructions:
+            return "there are no instructions"
+        known = self._beside.setdefault(prompt.session_id, prompt.instructions)
+        if known != prompt.instructions:
+            return f"the instructions are {prompt.instructions[:80]!r} now, and were {known[:80]!r}"
+        return "" if prompt.output_schema is None else "nobody has asked for an answer in a form"
 
     def _same_item(self, logged: Item, sent: Item) -> bool:
         """Whether an item of the log is what was sent; most are equal and hold no reference."""
@@ -186,6 +205,22 @@ class Conversations:
         logged = task["items"]
         if len(items) != len(logged) or not all(map(self._same_item, map(unmarked, logged), items)):
             raise Wrong(f"{fact['response_id']} said {items}, the log has {logged}")
+
+
+def _shows_plan(plan: Mapping[str, Any], items: list[Item]) -> str:
+    """Takes an approved plan out of a request; an error if it is not there as a whole, behind the context."""
+    told = [place for place, item in enumerate(items) if text_of(item).startswith("<approved_plan>")]
+    if len(told) != 1:
+        return f"the approved plan is told {len(told)} times"
+    text = text_of(items.pop(told[0]))
+    steps = [f"{n}. {step['step']}" for n, step in enumerate(plan["plan"]["plan"], 1)]
+    parts = [plan["title"], plan["summary"], plan["plan"].get("explanation") or "", *steps]
+    if not in_order(text, parts):
+        return f"the approved plan {plan} is told as {text!r}"
+    kept = [opens(item) or tells_manners(item) for item in items]
+    if not all(kept[: told[0]]) or (kept[told[0] : told[0] + 1] == [True]):
+        return f"the approved plan stands in place {told[0]}"
+    return ""
 
 
 def _newest(items: Sequence[Item], count: int) -> list[Item]:

@@ -14,6 +14,7 @@ from sim.double import Double
 from sim.held_messages import HeldMessage, LateAnswer
 from sim.loop import Lane
 from sim.machines import Machine, Operator, Site
+from sim.triggers import Trigger, starts_a_call
 
 REFUSALS: tuple[Callable[[], foreign.RedisError], ...] = (
     lambda: foreign.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
@@ -31,6 +32,7 @@ class Degradations:
     lane: Lane
     _double: Double
     _rng: Random
+    _trigger: Trigger | None
 
     def _draw_machine(self) -> Machine | None:
         raise NotImplementedError
@@ -91,6 +93,21 @@ class Degradations:
             self.site.ledger.freeze(machine.supervisor)
             thaw = self.site.ledger.thaw
             self.site.loop.on(self.lane, thaw, machine.supervisor, after=self._rng.uniform(1.0, 12.0))
+
+    async def _frozen_host(self) -> None:
+        """A worker and its supervisor stand still for longer than a lease when a call has just begun."""
+        if machine := self._draw_machine():
+            self._trigger = Trigger(machine, self._freezes, 1, starts_a_call)
+
+    def _freezes(self, machine: Machine) -> None:
+        self.site.loop.on(self.lane, self._stands_still, machine, after=self._rng.choice((0.0, 0.3, 1.0)))
+
+    def _stands_still(self, machine: Machine) -> None:
+        if machine.alive:
+            lasts_s = self._rng.uniform(6.5, 12.0)
+            machine.pause(lasts_s)
+            self.site.ledger.freeze(machine.supervisor)
+            self.site.loop.on(self.lane, self.site.ledger.thaw, machine.supervisor, after=lasts_s)
 
     async def takes(self, session: str) -> None:
         """Takes a session from its holder."""

@@ -104,3 +104,12 @@ async def used(fixture: Fixture, person: Person, session: str, acts: int) -> Non
         second = fixture.person()
         used.append(second.does(second.works(session, 2), "works"))
     await asyncio.wait(used)
+
+
+async def kept_busy(fixture: Fixture, person: Person, session: str, most: int) -> None:
+    """Uses a session, at most so often, for as long as there are faults: they meet one that is at work."""
+    for _ in range(most):
+        if fixture.nemesis.calm.is_set():
+            return
+        await asyncio.wait([person.does(person.works(session, 1), "works")])
+        await asyncio.sleep(fixture.rng.uniform(0.5, 4.0))

@@ -39,10 +39,11 @@ from sim.grammar_terms import (
     tells_manners,
     text_of,
 )
+from sim.grammar_told import ToldGrammar
 from sim.grammar_tree import TreeGrammar
 
 
-class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
+class Grammar(BesideGrammar, ToldGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
     """A session's log, held against the order of its tasks and requests."""
 
     def __init__(self) -> None:
@@ -59,6 +60,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
         if self._due:
             what, fits = self._due.pop(0)
             check(fits(entry), f"{what} is to follow, and {named(entry)} does")
+        self.is_told(entry, epoch)
         if entry.type == DENDRO:
             rule = self._rules.get(entry.payload["kind"])
             if rule is not None:
@@ -147,6 +149,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
             "answers": {},
             "elicited": {},
             "response": "",
+            "given": False,
             "window": window,
             "rescue": 0,
             "rescued": False,
@@ -267,6 +270,7 @@ class Grammar(BesideGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
         self.folder_is_told()
         self.ready_ones_are_unread()
         self._knows_its_settings(task)
+        self.knows_where_it_is()
         check(fact["n"] == self.requests + 1, f"request {fact['n']} follows {self.requests}")
         check(fact["epoch"] == epoch, f"a request of epoch {fact['epoch']} begins in {epoch}")
         wanted = "compact" if task["kind"] == "compact" or task["rescue"] else "turn"

@@ -127,6 +127,7 @@ class CallGrammar(Reading):
         check(phase in _FOLLOWS[before], f"{fact['call_id']} goes from {before} to {phase}")
         call["phase"] = phase
         call["kind"] = fact.get("spec", {}).get("kind") or call["kind"]
+        call["spec"] = fact.get("spec") or call.get("spec", {})
         if phase == "running":
             self._began(fact, call["kind"], epoch)
         elif phase == "done":
@@ -165,6 +166,7 @@ class CallGrammar(Reading):
 
     def _began(self, fact: Mapping[str, Any], kind: str, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"{fact['call_id']} is begun by epoch {fact['epoch']} in {epoch}")
+        self._task["calls"][fact["call_id"]]["epoch"] = epoch
         if self._shown_end.get("call_id") == fact["call_id"]:
             self._shown_end = {}
         begin, spec = self._last, fact.get("spec", {})

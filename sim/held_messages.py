@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from asyncio import Future
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from random import Random
 from typing import Any, ClassVar
@@ -169,6 +169,31 @@ class SlowCommit(HeldMessage):
 
     def frees(self, sent: Sent, reply: Any) -> float | None:
         return 0.0 if sent.name == "fire" else None
+
+
+@dataclass
+class LostText(HeldMessage):
+    """A commit that names a large text is on its way while Redis forgets that it was given the text."""
+
+    forgets: Callable[[float], float] = field(default=lambda loses_s: 0.0)
+    """Takes Redis down with what it was told in the last seconds; for how long, is answered."""
+    put_s: float = -inf
+
+    def saw(self, sent: Sent, reply: Any) -> bool:
+        if sent.name == "put_blob" and self.held is None:
+            self.victim, self.put_s = sent.machine, self.site.loop.time()
+        return False
+
+    def holds(self, sent: Sent) -> bool:
+        soon = self.site.loop.time() < self.put_s + 0.1
+        return sent.name == "commit" and sent.machine == self.victim and soon
+
+    def caught(self) -> None:
+        down_s = self.forgets(self.site.loop.time() - self.put_s + 0.0001)
+        self.site.loop.on(self.site.network.lane, self.lets_go, after=down_s + 0.001)
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return None
 
 
 class LateWord(HeldMessage):

@@ -29,6 +29,7 @@ from sim.defects_of_jobs import DEFECTS as DEFECTS_OF_JOBS
 from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
 from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
+from sim.defects_of_requests import DEFECTS as DEFECTS_OF_REQUESTS
 from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
 from sim.defects_of_undecidable import DEFECTS as DEFECTS_OF_UNDECIDABLE
@@ -57,6 +58,7 @@ MUTANTS = (
     *DEFECTS_OF_BIRTHS,
     *DEFECTS_OF_JOBS,
     *DEFECTS_OF_DOORS,
+    *DEFECTS_OF_REQUESTS,
 )
 
 

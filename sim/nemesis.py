@@ -16,7 +16,15 @@ from sim.archive_moves import UpkeepRules
 from sim.degradations import Degradations
 from sim.double import Double
 from sim.failover import Failover
-from sim.held_messages import HeldMessage, LateClaim, LateCommit, LateCopy, LateStopped, SlowCommit
+from sim.held_messages import (
+    HeldMessage,
+    LateClaim,
+    LateCommit,
+    LateCopy,
+    LateStopped,
+    LostText,
+    SlowCommit,
+)
 from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
 from sim.network import Sent, session_of
@@ -369,6 +377,8 @@ class Nemesis(Degradations, Rewinds):
         self._clear_ambush()
         if victim := self._victim():
             self._held = kind(self.site, self._rng, victim.name, self._cut_off)
+            if isinstance(self._held, LostText):
+                self._held.forgets = self.loses
 
     def _waylaid(self, sent: Sent, future: asyncio.Future[Any]) -> bool:
         return self._held is not None and self._held.takes(sent, future)

@@ -1,7 +1,7 @@
 """Coverage of a simulation: ops, answers of scripts, kinds of fact and fault, and the case of each rule.
 
 A rule that holds says little where nothing could have broken it. So each rule names the case in which it
-might not hold, and a campaign counts how often that occurred (`campaign.missed`).
+might not hold, and a campaign counts how often that occurred (`rare`).
 Names have a kind and a word: `op interrupt`, `reply commit FENCED seq`, `fact stopping`, `case alone`.
 """
 
@@ -15,7 +15,10 @@ from typing import Any
 from sim.invariants import CASES, RULES
 
 ENOUGH_SEEDS = 5_000
-"""Of all workloads: in so many seeds every case occurs, unless the simulator has lost its way to it."""
+"""Of all workloads: in so many seeds every case is counted often enough, unless the simulator has lost its
+way to it."""
+LEAST = 3
+"""Times in 1,000 seeds that each case is to occur."""
 _WITH_REASONS = {(b"FENCED", 2), (b"REFUSED", 1)}
 """Answers with a word that says why, and where it stands."""
 KINDS = ("op", "reply", "fact", "fault")
@@ -62,23 +65,24 @@ def _says(reply: Sequence[Any], at: int) -> bool:
     )
 
 
-def missed(counts: Mapping[str, int]) -> list[str]:
-    """The rules whose case did not occur, and other cases that were to."""
+def rare(counts: Mapping[str, int], seeds: int) -> dict[str, int]:
+    """Times of those cases that occurred less often than they are to, in so many seeds of all workloads."""
+    least = LEAST * seeds / 1_000
+    return {name: times for name, _, times in _counted(counts) if times < max(least, 1)}
+
+
+def _counted(counts: Mapping[str, int]) -> list[tuple[str, str, int]]:
+    """Each case: its name, its words, and how often it occurred."""
     found = Reach(Counter(counts))
-    return [name for name, case in _cases() if not found.of(case.sources or (f"case {name}",))]
+    cases = [*((name, rule.case) for name, rule in RULES.items()), *CASES.items()]
+    return [(name, case.text, found.of(case.sources or (f"case {name}",))) for name, case in cases]
 
 
-def _cases() -> list[tuple[str, Any]]:
-    return [*((name, rule.case) for name, rule in RULES.items()), *CASES.items()]
-
-
-def table(counts: Mapping[str, int]) -> str:
+def table(counts: Mapping[str, int], seeds: int) -> str:
     """Each rule with its case, and everything else that was counted."""
-    found = Reach(Counter(counts))
-    lines = ["times      rule or case"]
-    for name, case in _cases():
-        times = found.of(case.sources or (f"case {name}",))
-        lines.append(f"{times:>9,}  {name}: {case.text}")
+    lines = ["times      in 1,000 seeds   rule or case"]
+    for name, text, times in _counted(counts):
+        lines.append(f"{times:>9,}  {times * 1_000 / max(seeds, 1):>14,.1f}   {name}: {text}")
     for kind in KINDS:
         words = sorted(name for name in counts if name.startswith(f"{kind} "))
         told = (f"{word.partition(' ')[2]} {counts[word]:,}" for word in words)

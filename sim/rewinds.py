@@ -10,6 +10,7 @@ from random import Random
 
 from sim.double import Double
 from sim.failover import Failover
+from sim.held_messages import HeldMessage, LostText
 from sim.loop import Lane
 from sim.machines import Process, Site
 from sim.network import Sent
@@ -27,6 +28,9 @@ class Rewinds:
     _trigger: Trigger | None
 
     def _victim(self) -> Process | None:
+        raise NotImplementedError
+
+    def lie_in_wait(self, kind: type[HeldMessage]) -> None:
         raise NotImplementedError
 
     async def _down(self) -> None:
@@ -80,7 +84,16 @@ class Rewinds:
 
     async def _rewind_text(self) -> None:
         """Redis forgets a large text while the step that names it is on its way."""
-        self._trigger = Trigger(None, self._forget, 1, stores, anybody=True)
+        if self._rng.random() < 0.3:
+            self._trigger = Trigger(None, self._forget, 1, stores, anybody=True)
+        else:
+            self.lie_in_wait(LostText)
+
+    def loses(self, loses_s: float) -> float:
+        """Takes Redis down with what it was told last, and brings it back; how long that takes."""
+        down_s = self._goes_down(loses_s)
+        self.site.loop.on(self.lane, self._comes_up, after=down_s)
+        return down_s
 
     def forgets_birth(self) -> None:
         """A large text of the next session that is born with some is gone before the session is made."""
@@ -100,4 +113,4 @@ class Rewinds:
 
     def _forget(self, victim: Process | None = None) -> None:
         loses_s = self._rng.choice((0.005, 0.005, 0.1, 1.0)) * self._rng.uniform(0.5, 1.0)
-        self.site.loop.on(self.lane, self._comes_up, after=self._goes_down(loses_s))
+        self.loses(loses_s)

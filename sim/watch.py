@@ -416,6 +416,9 @@ class Watch(Rest, Branches, TreeLogs):
         claims_end = output.startswith(("finished", "Success")) or (runs and output.startswith("{'$blob"))
         if claims_end and not any(run.state == "finished" for run in runs):
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} and never ended")
+        gave = {run.output for run in runs if run.output}
+        if output.startswith("finished") and gave and output not in gave:
+            self.broken("told_truly", f"{session}: {call_id} gave {gave}, and its output is {output[:80]!r}")
         unfinished = [run for run in runs if not (run.lasting and GOES_ON in output)]
         if any(map(self._runs, unfinished)) and not self.reads_anew:
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")

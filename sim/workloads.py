@@ -7,7 +7,7 @@ they have to say; what comes of it is watched by others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -15,6 +15,7 @@ from typing import Any
 
 from orchestrator.core.client_tools import ClientTools, client_tool, client_tools
 from orchestrator.core.settings import TreeRules
+from orchestrator.protocol import ops
 from orchestrator.tables import ProviderSettings
 from sim.abandoned import abandoned
 from sim.askers import jobs
@@ -29,6 +30,7 @@ from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_processes import left_running
 from sim.workloads_queues import queues
+from sim.workloads_rare import refusals, reruns, zombies
 
 PROVIDER = "openai"
 
@@ -302,7 +304,17 @@ async def turns(fixture: Fixture) -> None:
     person.looks_back = 8
     fixture.site.model.odds.large = 0.3
     steer = rng.choice(("replace", "steer"))
-    await used(fixture, person, await new_session(fixture, person, "never", on_user_input=steer), 8)
+    session = await new_session(fixture, person, "never", on_user_input=steer)
+    if rng.random() < 0.4:
+        await used(fixture, person, session, 8)
+        return
+    for act in (person.says, _compacts(person), person.goes_back) * 3:
+        await asyncio.wait([person.does(act(session), "acts")])
+        await asyncio.sleep(rng.uniform(1.0, 8.0))
+
+
+def _compacts(person: Person) -> Callable[[str], Coroutine[Any, Any, Any]]:
+    return lambda session: person.submits(session, ops.Compact())
 
 
 async def waits(fixture: Fixture) -> None:
@@ -422,14 +434,14 @@ async def latecomers(fixture: Fixture) -> None:
         late.append(fixture.person())
         used.append(late[-1].does(late[-1].attaches(session), "attaches"))
     await asyncio.wait(used)
-    slow = fixture.site.network.answers_s
+    network = fixture.site.network
     for other in late:
         # What is committed while it reads the log is to reach it, too.
-        slow[other.name] = (0.02, 0.3)
+        network.answers_s[other.name] = (0.02, 0.3)
         other.does(other.comes_back(session), "comes back")
     await asyncio.wait([person.does(person.works(session, rng.choice((2, 4))), "works")])
     for other in late:
-        slow.pop(other.name)
+        network.answers_s.pop(other.name, None)
 
 
 async def _alone(fixture: Fixture, person: Person) -> None:
@@ -474,8 +486,17 @@ LATER = (
     ((births,), 0.02),
     ((doors,), 0.05),
     ((left_running,), 0.02),
+    ((reruns,), 0.02),
+    ((zombies,), 0.03),
+    ((refusals,), 0.02),
+    ((births,), 0.02),
+    ((folders,), 0.03),
+    ((texts,), 0.01),
+    ((ends,), 0.01),
+    ((turns,), 0.01),
 )
-"""Each line takes this share of the seeds over: all others keep their story."""
+"""Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
+shares of both."""
 FEW_EVENTS = {"eq_keep": 40, "eq_ttl_s": 90.0}
 WORKLOADS = {
     play.__name__: Workload(play.__name__, play)
@@ -485,6 +506,10 @@ WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=1.0)}
 WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
 WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts_s=20.0)}
+WORKLOADS |= {"texts": Workload("texts", texts, faults=5, lasts_s=20.0)}
+WORKLOADS |= {"reruns": Workload("reruns", reruns)}
+WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=5, lasts_s=40.0)}
+WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors)

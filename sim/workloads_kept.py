@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from sim.archive_moves import UpkeepRules
-from sim.fixture import Fixture, new_session, perhaps_agents, used, visits
+from sim.fixture import Fixture, kept_busy, new_session, perhaps_agents, used, visits
 from sim.folders import PORTABLE, SCRIPTED
 from sim.held_messages import LateWord
 from sim.people import FREE, Person
@@ -156,7 +156,9 @@ async def _speaks_up(fixture: Fixture, person: Person, session: str) -> None:
 
 async def texts(fixture: Fixture) -> None:
     """A session with long outputs, whose Redis forgets a text whose commit is on its way."""
-    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    person, odds = fixture.person(), fixture.site.model.odds
     fixture.nemesis.weights |= {"rewind_text": 60}
-    odds.calls, odds.asks, odds.large = 0.9, 0.0, 1.0
-    await used(fixture, person, await new_session(fixture, person, "never"), rng.choice((2, 4)))
+    odds.calls, odds.asks, odds.large, odds.patches, odds.plans = 0.9, 0.0, 1.0, 0.0, 0.0
+    person.habits = {"say": 1}
+    session = await new_session(fixture, person, "never", on_user_input="steer")
+    await kept_busy(fixture, person, session, 8)

@@ -1,0 +1,58 @@
+"""Workloads for what others seldom come by: two answers to one call, workers that stand still, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from sim.fixture import Fixture, kept_busy, new_session, used
+
+
+async def reruns(fixture: Fixture) -> None:
+    """A session whose commands are asked about, stopped by their sandbox, and asked about again; three people
+    answer, late and by the call."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.patches, odds.plans, odds.dangerous, odds.denied = (
+        0.95,
+        1.0,
+        0.0,
+        0.0,
+        0.9,
+        0.9,
+    )
+    person.habits = {"say": 1}
+    facts: dict[str, Any] = {"on_user_input": "steer", "mode": "workspace-write"}
+    session = await new_session(fixture, person, rng.choice(("untrusted", "on-failure")), **facts)
+    for other in (fixture.person(), fixture.person()):
+        other.does(other.follows(session, partial(other.answers, session)), "follows")
+    await used(fixture, person, session, rng.choice((2, 4)))
+
+
+async def zombies(fixture: Fixture) -> None:
+    """A session with commands and patches whose workers and their supervisors stand still, in the middle of a
+    start, of a stop, of anything, and wake up behind their deadlines."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.plans, odds.patches = 0.95, 0.0, 0.0, 0.2
+    fixture.nemesis.weights |= {
+        "pause_at": 60,
+        "frozen_supervisor": 30,
+        "frozen_host": 30,
+        "slow_supervisor": 20,
+        "end_at": 20,
+    }
+    person.habits |= {"interrupt": 8, "say": 14}
+    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer"))}
+    await kept_busy(fixture, person, await new_session(fixture, person, "never", **facts), 12)
+
+
+async def refusals(fixture: Fixture) -> None:
+    """Sessions whose Redis is out of memory, read-only or loading again and again while people speak."""
+    fixture.nemesis.weights |= {"refuses": 60, "forgets_scripts": 10}
+    plays = []
+    for _ in range(2):
+        person = fixture.person()
+        steer = fixture.rng.choice(("replace", "steer"))
+        session = await new_session(fixture, person, "never", on_user_input=steer)
+        plays.append(person.does(person.works(session, 8), "works"))
+    await asyncio.wait(plays)
