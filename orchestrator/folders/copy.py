@@ -64,7 +64,7 @@ MOST_READ_TOGETHER = 16 * 1024 * 1024
 
 
 PackSource = Path | int
-"""A pack's file: its path, or a descriptor, which is closed."""
+"""A pack's file: its path, or a descriptor, which stays open: whoever opened it closes it."""
 
 
 class Copy:
@@ -411,7 +411,7 @@ class Copy:
 
     def _received_file(self, source: PackSource) -> Path:
         """Copies a pack to this place, under the name that its content gives it."""
-        with open(source, "rb") as file:  # noqa: PTH123  (a path, or a descriptor)
+        with open(source, "rb", closefd=not isinstance(source, int)) as file:
             path = self._packs / f"{hashlib.file_digest(file, 'sha256').hexdigest()}.pack"
             if not path.exists():
                 file.seek(0)

@@ -58,6 +58,16 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _Record = TypeVar("_Record", Unchanged, Taken, Made, Planned, Merged, Conflicted, Difference)
 
 
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
+"""The checks of records, by their names: one takes longer to make than to use."""
+
+
+def _adapter(kind: type[_Record]) -> TypeAdapter[Any]:
+    if kind.__name__ not in _ADAPTERS:
+        _ADAPTERS[kind.__name__] = TypeAdapter(kind)
+    return _ADAPTERS[kind.__name__]
+
+
 class Keeper:
     """A copy's keeper. One piece of work at a time: others wait. Everything raises `FolderError`.
 
@@ -319,9 +329,10 @@ class Keeper:
         if answer.get("is") != kind.__name__:
             self._misled()
         try:
-            return TypeAdapter(kind).validate_python(answer.get("value"))
+            found: _Record = _adapter(kind).validate_python(answer.get("value"))
         except ValidationError:
             self._misled()
+        return found
 
     def _error(self, answer: dict[str, Any]) -> FolderError:
         named = [kind for kind in get_args(ErrorKind) if kind == answer.get("kind")]

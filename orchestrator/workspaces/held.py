@@ -36,6 +36,8 @@ class Held:
     """The last snapshot that the store has and the runner was told of: the parent of the next one."""
     standing: FolderSnapshot | None = None
     """The snapshot that the folder was found to be at last."""
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by who waits for a snapshot, until `stored` is the one that he was told of."""
     working: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a snapshot under way: a call's end that was not waited for goes on behind it."""
 

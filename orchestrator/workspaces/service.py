@@ -346,21 +346,32 @@ class MachineFolders:
         held = self._held.get(claim.claim_id)
         if held is None:
             return None
-        # Cancelled, it goes on: half a snapshot is of no use, and the next one has the same parent.
-        saving = asyncio.ensure_future(self._saved(held, state, tuple(call_ids), at_ms))
-        self._saving.add(saving)
-        saving.add_done_callback(self._saving.discard)
-        done, _ = await asyncio.wait((saving,), timeout=within_s)
-        if not done:
-            why = f"it was not recorded within {within_s:g} s"
-            return self._unsaved(why, tuple(call_ids), at_ms)
-        result = saving.result()
-        if isinstance(result, FolderChanged):
-            held.stored = FolderSnapshot(result.snapshot)
-            held.standing = held.stored
-        elif isinstance(result, FolderUnsaved) and result.snapshot is not None:
-            held.standing = FolderSnapshot(result.snapshot)
-        return result
+        loop = asyncio.get_running_loop()
+        until = None if within_s is None else loop.time() + within_s
+        late = self._unsaved(f"it was not recorded within {within_s or 0:g} s", tuple(call_ids), at_ms)
+        try:
+            async with asyncio.timeout_at(until):
+                await held.asking.acquire()
+        except TimeoutError:
+            return late
+        try:
+            # Cancelled, it goes on: half a snapshot is of no use, and the next one has the same parent.
+            saving = asyncio.ensure_future(self._saved(held, state, tuple(call_ids), at_ms))
+            self._saving.add(saving)
+            saving.add_done_callback(self._saving.discard)
+            left_s = None if until is None else max(0.0, until - loop.time())
+            done, _ = await asyncio.wait((saving,), timeout=left_s)
+            if not done:
+                return late
+            result = saving.result()
+            if isinstance(result, FolderChanged):
+                held.stored = FolderSnapshot(result.snapshot)
+                held.standing = held.stored
+            elif isinstance(result, FolderUnsaved) and result.snapshot is not None:
+                held.standing = FolderSnapshot(result.snapshot)
+            return result
+        finally:
+            held.asking.release()
 
     async def _saved(
         self, held: Held, state: State, calls: tuple[CallId, ...], at_ms: int

@@ -41,6 +41,20 @@ def test_copy_makes_elsewhere_what_a_snapshot_saw(bench: Bench) -> None:
     assert content_of(bench.folder)[b"src/run.sh"][0] == "program"
 
 
+def test_pack_that_is_given_as_a_descriptor_stays_open(bench: Bench, tmp_path: Path) -> None:
+    """The one who opened it closes it: closed twice, its number may be another file's by then."""
+    bench.write({"a": b"1"})
+    taken = bench.born()
+    descriptor = os.open(taken.pack, os.O_RDONLY)
+    try:
+        Copy(Place(tmp_path / "other" / "folder", tmp_path / "other" / "objects"), Bounds()).make(
+            [descriptor], taken.snapshot
+        )
+        assert os.fstat(descriptor).st_size == taken.bytes
+    finally:
+        os.close(descriptor)
+
+
 def test_name_that_is_not_utf_8_is_kept_and_quoted(bench: Bench) -> None:
     bench.write({b"caf\xe9.txt": b"x", 'with "quotes"\n': b"y", "Änderung": b"z"})
     taken = bench.born()

@@ -23,9 +23,10 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import FolderSetup
 from orchestrator.folders.records import FolderError
+from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.workspaces.copies import Copy
-from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.packs import PackName, Packs
 from tests.folders.workshop import git
 from tests.workspaces.machines import ROOT, NewMachine, Session, tree_of
 
@@ -201,6 +202,35 @@ async def test_snapshot_that_nobody_waited_for_is_covered_by_the_next_one(machin
     assert found.files.added == 2
     await session.made(second)
     assert tree_of(second.folder) == {"a": "1", "b": "2"}
+
+
+async def test_calls_that_end_at_once_are_recorded_one_behind_the_other(machine: NewMachine) -> None:
+    session, here = Session(), machine("m1")
+    claim = await session.made(here)
+    put = here.folders._packs.put
+
+    async def put_while_another_call_writes(name: PackName, file: Path) -> None:
+        (here.folder / "later.txt").write_text(name.sha256)
+        await put(name, file)
+
+    here.folders._packs.put = put_while_another_call_writes  # type: ignore[method-assign]
+    (here.folder / "first.txt").write_text("first")
+    asked = (here.folders.changed(session.state, claim, [CallId(call)], at) for at, call in enumerate("ab"))
+    first, second = await asyncio.gather(*asked)
+    assert isinstance(first, FolderChanged)
+    assert isinstance(second, FolderChanged)
+    assert second.parent == first.snapshot
+    await here.folders.release(session.id, claim)
+
+
+async def test_interrupted_call_does_not_wait_for_a_snapshot_of_another_one(machine: NewMachine) -> None:
+    session, here = Session(), machine("m1")
+    claim = await session.made(here)
+    held = here.folders._held[claim.claim_id]
+    async with held.asking:
+        found = await here.folders.changed(session.state, claim, [CallId("a")], 1, 0.01)
+    assert isinstance(found, FolderUnsaved)
+    await here.folders.release(session.id, claim)
 
 
 async def test_interrupted_call_does_not_wait_for_its_snapshot(machine: NewMachine) -> None:
