@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import zipfile
@@ -89,8 +90,8 @@ def test_pods_get_only_variables_that_exist() -> None:
     assert set(re.findall(r"\bDENDRO_[A-Z_]+\b", text)) <= known | {"DENDRO_HOME"}
 
 
-def settings_of_pods() -> Iterator[tuple[str, str]]:
-    for line in (FOLDER / "settings.env").read_text().splitlines():
+def settings_of_pods(folder: Path = FOLDER) -> Iterator[tuple[str, str]]:
+    for line in (folder / "settings.env").read_text().splitlines():
         if not line.startswith("#"):
             name, _, value = line.partition("=")
             yield name, value
@@ -230,6 +231,81 @@ def test_operator_makes_the_image_that_pods_run_and_the_first_token() -> None:
     with pytest.raises(SystemExit) as ended:
         app([*words.split(), "--help"], prog_name="dendro")
     assert ended.value.code == 0
+
+
+# --- The overlay for a trial
+
+TRIAL = REPOSITORY / "ops/kubernetes-trial"
+
+
+def of_trial() -> list[dict[str, Any]]:
+    """The objects of the overlay, as kustomize makes them but for what is generated."""
+    overlay = yaml.safe_load((TRIAL / "kustomization.yaml").read_text())
+    used = named("Kustomization", "kustomization.yaml")["resources"]
+    objects = [copy.deepcopy(one) for file, one in documents() if file in used]
+    for patch in overlay["patches"]:
+        wanted = patch["target"]
+        (target,) = [
+            one
+            for one in objects
+            if (one["kind"], one["metadata"]["name"]) == (wanted["kind"], wanted["name"])
+        ]
+        change = yaml.safe_load(patch["patch"])
+        if isinstance(change, dict):
+            assert change.pop("$patch") == "delete"
+            assert change["apiVersion"] == target["apiVersion"]
+            assert change["metadata"]["namespace"] == target["metadata"]["namespace"]
+            objects.remove(target)
+        for step in change if isinstance(change, list) else ():
+            _apply(target, step)
+    return [*objects, *yaml.safe_load_all((TRIAL / "redis.yaml").read_text())]
+
+
+def _apply(target: Any, step: dict[str, Any]) -> None:
+    *way, last = step["path"].removeprefix("/").split("/")
+    for part in way:
+        target = target[int(part) if isinstance(target, list) else part]
+    assert (last in target) == (step["op"] == "replace"), step
+    target[last] = step["value"]
+
+
+def test_every_object_of_the_trial_fits_its_schema_and_none_needs_the_operator(
+    schemas: zipfile.ZipFile,
+) -> None:
+    for document in of_trial():
+        assert document["apiVersion"] not in OTHERS
+        assert _complaints(schemas, document) == [], document["metadata"]["name"]
+
+
+def test_pods_of_the_trial_find_its_redis_with_settings_that_need_no_replica(tmp_path: Path) -> None:
+    objects = of_trial()
+    (service,) = [
+        one for one in objects if (one["kind"], one["metadata"]["name"]) == ("Service", "dendro-redis")
+    ]
+    (server,) = [
+        one for one in objects if (one["kind"], one["metadata"]["name"]) == ("Deployment", "dendro-redis")
+    ]
+    assert service["spec"]["selector"].items() <= server["spec"]["template"]["metadata"]["labels"].items()
+    of_dendro = [one for one in objects if one["kind"] == "Deployment" and one is not server]
+    assert {one["metadata"]["name"] for one in of_dendro} == {"dendro-worker", "dendro-gateway"}
+    environ = dict(settings_of_pods()) | dict(settings_of_pods(TRIAL))
+    for deployment in of_dendro:
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        (url,) = [one["value"] for one in container["env"] if one["name"] == "DENDRO_REDIS_URL"]
+        assert url.endswith(("@dendro-redis:6379/0", "@dendro-redis.dendro.svc:6379/0"))
+        assert [
+            one["secretRef"]["name"]
+            for one in container["envFrom"]
+            if one.get("secretRef", {}).get("optional")
+        ] == ["dendro-store"]
+        at = {"DENDRO_REDIS_URL": url.replace("$(REDIS_PASSWORD)", "f00")}
+        settings = load_settings(SettingsSources(tmp_path, environ | at))
+        assert settings.effects == "none"
+    overlay = yaml.safe_load((TRIAL / "kustomization.yaml").read_text())
+    assert [(one["namespace"], one["behavior"]) for one in overlay["configMapGenerator"]] == [
+        ("dendro", "merge"),
+        ("dendro-workers", "merge"),
+    ]
 
 
 # --- Autoscalers
