@@ -7,15 +7,13 @@ a folder, and the client. A client that died may come back and send the same req
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 from unittest.mock import patch
-
-import orjson
 
 from orchestrator.broker.errors import BirthGivenUp, OutOfMemory, Unavailable
 from orchestrator.core import facts as f
@@ -26,6 +24,8 @@ from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
+from orchestrator.folders.copy import Copy
+from orchestrator.folders.records import Bounds, Place
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.wiring import portable
@@ -33,6 +33,8 @@ from orchestrator.wiring.first_folder import FirstFolder
 from orchestrator.workspaces.packs import Packs
 from sim.double import EPOCH_S
 from sim.fixture import Fixture
+from sim.folder_content import marked, on_disk
+from sim.folders import MARKS
 from sim.machines import POOL
 from sim.people import FREE, Person
 
@@ -165,16 +167,18 @@ class Founder(Person):
         folders, session = self._site.folders, birth.facts.session_id
         await asyncio.sleep(self._rng.choice((0.0, 0.1, 2.0)) * self._rng.random())
         await self._sleeps()
-        content = (f"first of {session}",)
-        data = orjson.dumps({"marks": content})
-        sha256 = hashlib.sha256(data).hexdigest()
-        snapshot = SnapshotId(hashlib.sha1(data, usedforsecurity=False).hexdigest())
-        folders.contents[snapshot] = content
-        pack = Pack(str(portable._pack_name(birth, sha256)), sha256, len(data), whole=True)
         if folders.store.away:
             raise ArchiveUnavailable("the store is away")
-        folders.store.put(pack.name, data)
-        return f.WorkspaceBegun(snapshot, (pack,))
+        with tempfile.TemporaryDirectory(dir=folders.root) as beside:
+            place = Place(Path(beside, "folder"), Path(beside, "objects"))
+            place.folder.mkdir()
+            marked(place.folder, f"{MARKS}first:{session}")
+            taken = Copy(place, Bounds()).born(None, "", birth.at_ms)
+            folders.contents[taken.snapshot] = on_disk(place.folder)
+            name = portable._pack_name(birth, taken.sha256)
+            await self.pack_store().put(name, taken.pack)
+        pack = Pack(str(name), taken.sha256, taken.bytes, whole=True)
+        return f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,))
 
 
 async def _packed(client: Any, birth: Birth, top: Path) -> f.WorkspaceBegun:

@@ -7,29 +7,32 @@ from orchestrator.broker.broker import Broker
 from orchestrator.core import evolve, outstanding
 from orchestrator.core.decide import child_folder, workspace
 from orchestrator.core.evolve import workspace as workspace_facts
+from orchestrator.folders import keeper_process
 from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.runner import Runner
 from orchestrator.runtime.side_work import SideWork
-from sim.folders import Folders, SimFolders
+from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.service import MachineFolders
+from sim.keepers import SimKeeper
 from sim.mutant import Mutant, lua, text
 
 DEFECTS = (
     Mutant(
         "a keeper outlives its claim",
         "a holder that stood still puts its copy in the place of the next holder's",
-        text(SimFolders, "_permits", "return self._loop.time() <", "return True or 0.0 <"),
+        text(SimKeeper, "extend", "self.owner.simulated(deadline_boottime)", "1e9"),
         "folders",
     ),
     Mutant(
         "keepers wait for nobody",
         "a claim makes its copy in the place of one that the keeper of another claim has in hand",
-        text(SimFolders, "_locks", "if not other.lives():", "if True:"),
+        text(keeper_process, "_lock", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_UN"),
         "births",
     ),
     Mutant(
         "late holders call copies clean",
         "a holder that stood still notes what its copy was, while the next one writes to it",
-        text(SimFolders, "recorded", "held is None or not self._permits(claim)", "held is None"),
+        text(MachineFolders, "recorded", "held is None or self._is_over(claim)", "held is None"),
         "births",
     ),
     Mutant(
@@ -128,7 +131,7 @@ DEFECTS = (
     Mutant(
         "packs come after their entries",
         "an entry names a pack that the store has not got yet",
-        text(Folders, "put", "self.store.put(name, data)", "pass"),
+        text(Packs, "_put", "self._objects.put_file(str(name), file)", "pass"),
         "folders",
     ),
     Mutant(

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import orjson
+
+from orchestrator.core.packs import Pack
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Workspace
-from sim.folders import SETUP, Copy, Folders
+from sim.folder_content import Lacking, has, lacking, on_disk
+from sim.folders import MARKS, SETUP, Copy, Folders
 from sim.ledger import Ledger, Run
 from sim.observer import Observer
 from sim.placement import PLACED, Placement
@@ -21,6 +25,15 @@ IN_DOUBT = "in doubt"
 def has_script(state: State) -> bool:
     """Whether the session's folder is to be set up before it is used."""
     return state.facts.portable is not None and state.facts.portable.setup is not None
+
+
+def _process_of(seen: Seen, call_id: str) -> int:
+    """The process that a call looks at; 0 for another call."""
+    for entry in reversed(seen.entries):
+        item = entry.payload
+        if item.get("call_id") == call_id and item.get("name") == "write_stdin":
+            return int(orjson.loads(item["arguments"])["number"])
+    return 0
 
 
 class FolderObserver(Observer, Protocol):
@@ -37,6 +50,7 @@ class FolderRules:
         self.placement, self.unborn = placement, Unborn(watch, folders)
         folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
         folders.cleaned, folders.prepares = self._cleaned, self._prepares
+        folders.broken, folders.saw = watch.broken, watch.reach.saw
         self._done: dict[str, list[str]] = {}
         """Marks of calls that ended in the folder that their session works in as it is."""
 
@@ -65,10 +79,10 @@ class FolderRules:
             watch.broken("set_up", f"{session}: {call_id} begins in a folder that is not set up")
         if others or seen.state.processes.living or (known.unsaved and known.unsaved.snapshot is None):
             return
-        if tuple(copy.content) != self._folders.contents[known.standing]:
-            recorded = self._folders.contents[known.standing]
-            watch.broken("folder", f"{session}: {call_id} meets {copy.content}, the log has {recorded}")
-        if known.epoch > 1 and copy.content:
+        content = copy.content
+        if content != (recorded := self._folders.contents[known.standing]):
+            watch.broken("folder", f"{session}: {call_id} meets {content}, the log has {recorded}")
+        if known.epoch > 1 and content:
             watch.reach.saw("folder")
 
     def _prepares(self, session: str, claim: str, copy: Copy) -> bool:
@@ -106,10 +120,10 @@ class FolderRules:
             return False
         return supervisor.trusted_until_s(claim) > self._watch.now_s
 
-    def _cleaned(self, session: str, copy: Copy) -> None:
-        recorded = self._folders.contents[copy.clean]
-        if tuple(copy.content) != recorded:
-            self._watch.broken("folder", f"{session}: {copy.content} passes for {recorded}")
+    def _cleaned(self, session: str, copy: Copy, snapshot: str) -> None:
+        recorded = self._folders.contents[snapshot]
+        if (content := copy.content) != recorded:
+            self._watch.broken("folder", f"{session}: {content} passes for {recorded}")
 
     def _wrote(self, session: str, claim: str, copy: Copy) -> None:
         if copy.holder != claim:
@@ -130,15 +144,30 @@ class FolderRules:
             self.placement.told(session, fact.get("by", ""))
         if fact["kind"] in ("workspace", "workspace_settled"):
             self.placement.saved(session)
+        if fact["kind"] == "workspace_offered":
+            self._is_offered(session, known, str(fact["agent_id"]))
         if fact["kind"] not in ("workspace", "workspace_base"):
             return
+        self._are_packed(session, known.packs, str(known.snapshot))
+
+    def _are_packed(self, session: str, packs: Sequence[Pack], snapshot: str) -> None:
+        """The store has packs that make a snapshot as it was taken."""
         try:
-            content = self._folders.read(known.packs)
-        except ValueError as error:
-            self._watch.broken("packed", f"{session}: {fact['snapshot']} is recorded, and {error}")
+            content = self._folders.read(packs, snapshot)
+        except Lacking as error:
+            self._watch.broken("packed", f"{session}: {snapshot} is named, and {error}")
             return
-        if content != self._folders.contents[known.snapshot]:
-            self._watch.broken("packed", f"{session}: the packs of {fact['snapshot']} make {content}")
+        if content != (taken := self._folders.contents[snapshot]):
+            self._watch.broken("packed", f"{session}: the packs of {snapshot} make {content}, not {taken}")
+
+    def _is_offered(self, session: str, known: Workspace, agent: str) -> None:
+        """An offer can be merged by the packs that it names: the folder, and what the agent began with."""
+        offer = known.offered[agent]
+        self._are_packed(session, offer.packs, offer.snapshot)
+        if offer.base is not None:
+            self._are_packed(session, offer.packs, offer.base)
+        if any(pack.whole for pack in offer.packs[1:]):
+            self._watch.reach.saw("offered_anew")
 
     def _is_prepared(self, session: str, known: Workspace) -> None:
         """A set-up is over: what it wrote is recorded, or is not stored."""
@@ -149,19 +178,18 @@ class FolderRules:
         if last.began_s <= self._watch.forgot_s:
             return
         content = self._folders.contents[known.snapshot]
-        if lacking := [mark for mark in last.marks or () if mark not in content]:
-            self._watch.broken("set_up", f"{session}: the set-up is over, and the log lacks {lacking}")
+        if lacks := lacking(last.marks or (), content):
+            self._watch.broken("set_up", f"{session}: the set-up is over, and the log lacks {lacks}")
 
     def _is_merged(self, session: str, known: Workspace, fact: Mapping[str, Any]) -> None:
         """All that the child had by then is recorded in its parent's folder, or is not stored."""
         if known.unsaved is not None and fact["call_id"] in known.unsaved.call_ids:
             return
-        theirs = set(self._folders.contents[fact["snapshot"]]) - set(
-            self._folders.contents[fact["base"] or None]
-        )
-        own = self._folders.shared.get(session, self._folders.contents[known.snapshot])
-        if lacking := theirs - set(own):
-            self._watch.broken("recorded", f"{session}: {fact['call_id']} merged without {sorted(lacking)}")
+        base, theirs = (self._folders.contents[fact[name] or None] for name in ("base", "snapshot"))
+        shared = self._folders.shared.get(session)
+        own = on_disk(shared) if shared is not None else self._folders.contents[known.snapshot]
+        if lacks := {path for path in theirs if path.startswith(MARKS)} - {*base, *own}:
+            self._watch.broken("recorded", f"{session}: {fact['call_id']} merged without {sorted(lacks)}")
 
     def _is_given(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """An agent begins with all that its maker's calls have written to the folder by then."""
@@ -169,8 +197,8 @@ class FolderRules:
         if copied is None or copied.request != seen.state.requests:
             self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins with an old copy")
         content, done = self._folders.contents[fact["snapshot"]], self._done.get(session, [])
-        if lacking := [mark for mark in done if mark not in content]:
-            self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins without {lacking}")
+        if lacks := lacking(done, content):
+            self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins without {lacks}")
         if done:
             self._watch.reach.saw("copied")
 
@@ -187,6 +215,8 @@ class FolderRules:
             self._ends_in_shared(session, seen, call_id)
         if state.facts.portable is None or watch.reads_anew:
             return
+        if "Process exited with code" in output and (number := _process_of(seen, call_id)):
+            self._is_read_to_its_end(session, seen, call_id, number)
         runs = self._ledger.by_call.get((session, call_id), ())
         last = runs[-1] if runs else None
         if last is None or last.marks is None or last.lost or last.began_s <= watch.forgot_s:
@@ -203,10 +233,25 @@ class FolderRules:
         elif last.claim == seen.claim or output.startswith(IN_DOUBT):
             self._is_recorded(session, state.workspace, last, output)
 
+    def _is_read_to_its_end(self, session: str, seen: Seen, call_id: str, number: int) -> None:
+        """A look at a process tells of its end: all that it wrote is recorded."""
+        known = seen.state.workspace
+        runs = [run for run in self._ledger.of_session(session) if run.lasting == number and not run.lost]
+        last = runs[-1] if runs else None
+        if last is None or last.claim != seen.claim or last.marks is None:
+            return
+        unsaved = known.unsaved.call_ids if known.unsaved is not None else ()
+        if last.began_s <= self._watch.forgot_s or call_id in unsaved or last.call_id in unsaved:
+            return
+        if lacks := lacking(last.marks, self._folders.contents[known.snapshot]):
+            told = f"{call_id} has read {last.call_id} to its end"
+            self._watch.broken("recorded", f"{session}: {told}, and the log's folder lacks {lacks}")
+        self._watch.reach.saw("read_to_its_end")
+
     def _is_gone(self, session: str, state: State, run: Run, output: str) -> None:
         self._watch.reach.saw("rolled_back")
         content = self._folders.contents[state.workspace.standing]
-        if found := [mark for mark in run.marks or () if mark in content]:
+        if found := [mark for mark in run.marks or () if has(content, mark)]:
             self._watch.broken(
                 "rolled_back", f"{session}: {run.call_id} is {output[:40]!r}, and left {found}"
             )
@@ -218,8 +263,8 @@ class FolderRules:
         if run.lasting:
             marks = marks[:1]
         content = self._folders.contents[known.snapshot]
-        if lacking := [mark for mark in marks if mark not in content]:
+        if lacks := lacking(marks, content):
             told = f"{run.call_id} has the output {output[:30]!r}"
-            self._watch.broken("recorded", f"{session}: {told}, and the log's folder lacks {lacking}")
+            self._watch.broken("recorded", f"{session}: {told}, and the log's folder lacks {lacks}")
         if run.state == "killed":
             self._watch.reach.saw("recorded")

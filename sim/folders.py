@@ -1,42 +1,45 @@
-"""Portable folders of a simulation: copies on hosts, packs in the store, and the runtime's port over both.
+"""Portable folders of a simulation: real files on hosts, packs in the store, and what both are to be.
 
-What a folder holds is a list of marks: one where a call begins to write, one where it has written all. A host
-has several workers; what it keeps of a folder outlives them. Nothing here judges.
+Copies lie below a folder in memory, one for each host; a host has several workers, and what it keeps outlives
+them. What makes, records, merges and stores them is the product's own (`sim/machine_folders.py`). Here is
+where they are, what simulated commands write there, and a plain model of what each is to hold.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 from random import Random
+from typing import Any
 
-import orjson
-
-from orchestrator.broker.records import Claim
-from orchestrator.core.calls import MergeWork
-from orchestrator.core.folder_commands import (
-    FolderChanged,
-    FolderFailed,
-    FolderMade,
-    FolderMerged,
-    FolderNotMerged,
-    FolderUnsaved,
-)
 from orchestrator.core.folder_use import may_write
 from orchestrator.core.frozen import replace
-from orchestrator.core.ids import SessionId
-from orchestrator.core.packs import FileCounts, Pack
+from orchestrator.core.packs import Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
-from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
-from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.protocol.ids import CallId
 from orchestrator.tools.site import CallSite
-from orchestrator.workspaces.deadlines import BUSY_S, RETRY_S
+from sim.disk import Fault
+from sim.folder_content import (
+    NOTHING,
+    Content,
+    Lacking,
+    PackReader,
+    changed,
+    marked,
+    merged,
+    on_disk,
+    same_files,
+)
+from sim.keepers import STEPS, Owner, SimKeeper
 from sim.ledger import Run
-from sim.loop import SimLoop
+from sim.loop import Lane, SimLoop, current_lane
 from sim.objects import SimObjects
 
 PORTABLE = PortableFolder("/sim", "folder", untold=True)
@@ -49,54 +52,57 @@ UNTRUSTED = "the folder's own set-up is not run"
 """The warning about each first content without a set-up."""
 SETUP = CallId("set-up")
 """The name of set-ups among calls."""
-MOST_ADDED = 3
-"""Packs behind one that stands alone; the product adds more of them."""
-STORE_PATIENCE_S = 20.0
-Content = tuple[str, ...]
+MARKS = "marks/"
+"""Files that calls write to show that they did are below it."""
+_FAULTS = {"take": (0.07, 0.06), "make": (0.05, 0.06), "write_merge": (0.03, 0.15)}
+_SELDOM = (0.01, 0.02)
+"""How likely the disk is full, and the keeper killed, in a piece of work."""
+WRITES = 0.5
+"""How likely a command changes something, besides, that others change as well."""
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
+_WORLDS = count()
 
 
 @dataclass(slots=True, eq=False)
 class Copy:
     """A folder on a host."""
 
-    content: list[str]
+    path: Path
     holder: str
     """The claim that made it, or found it clean."""
-    clean: str = ""
-    """The snapshot that it is known to be at; empty: nobody knows."""
-    left_by: int = 0
-    """The epoch of the claim by which it is known."""
     prepared: bool = False
     """Whether a set-up has run in it to its end, and none has begun since."""
 
+    @property
+    def content(self) -> Content:
+        return on_disk(self.path)
+
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
-    """The process that alone touches a copy, under a claim, while it lives."""
+class Merge:
+    """A merge that was written into a folder, and what was there before it."""
 
-    claim: str
-    lives: Callable[[], bool]
+    work: tuple[str, str]
+    """The snapshots whose difference it brought."""
+    before: Content
+    after: Content
 
 
 @dataclass(slots=True)
 class Folders:
-    """All folders, as hosts and the store have them."""
+    """All folders, as hosts and the store have them. Implements `keepers.Keeping`."""
 
     store: SimObjects
+    loop: SimLoop
+    rng: Random
     copies: dict[tuple[str, str], Copy] = field(default_factory=dict)
     """By host and session."""
-    keepers: dict[tuple[str, str], Keeper] = field(default_factory=dict)
-    """The last one that had the lock of each copy."""
     let_go: set[str] = field(default_factory=set)
     """Claims whose worker has given their copy back."""
-    unsaved: dict[tuple[str, str], SnapshotId] = field(default_factory=dict)
-    """The snapshot that a host took and the store did not."""
-    contents: dict[str | None, Content] = field(default_factory=lambda: {None: ()})
+    contents: dict[str | None, Content] = field(default_factory=lambda: {None: NOTHING})
     """The content of every snapshot that was ever taken."""
-    shared: dict[str, list[str]] = field(default_factory=dict)
+    shared: dict[str, Path] = field(default_factory=dict)
     """The folders that sessions work in as they are, by session; those of which agents have copies."""
-    unsettled: dict[str, tuple[MergeWork, list[str]]] = field(default_factory=dict)
-    """The merge into such a folder that the log may not have, with its marks."""
     hosts: int = 2
     hosts_of: dict[str, str] = field(default_factory=dict)
     """By worker."""
@@ -104,8 +110,20 @@ class Folders:
     """Hosts with too little room for another folder, and since when."""
     lost: set[str] = field(default_factory=set)
     """Hosts that never come back."""
+    deadly: float = 1.0
+    """How much likelier than usual that is."""
     faulty: bool = True
     """Whether machines may fail to make a folder, and disks be full."""
+    owners: dict[Lane, Owner] = field(default_factory=dict)
+    """The process of each thread."""
+    keepers: dict[str, list[SimKeeper]] = field(default_factory=dict)
+    """The living ones, by worker."""
+    merges: dict[str, Merge] = field(default_factory=dict)
+    """The last merge into the folder of each session in which its keeper did not die."""
+    broken_off: dict[str, Content] = field(default_factory=dict)
+    """The session's own folder before a merge in which a keeper died, until somebody writes there."""
+    opened: Callable[[bytes, str], bytes] = lambda data, name: data
+    """Opens a pack that the store has sealed."""
     stops: Callable[[str], None] = lambda worker: None
     """Lets a worker stand still for longer than it may trust its claim."""
     met: Callable[[str, str, str, Copy | None], None] = lambda session, call_id, claim, copy: None
@@ -114,11 +132,37 @@ class Folders:
     """Told of a set-up that begins, and of the folder that it meets; says whether Redis has lost that."""
     made: Callable[[str, str, Copy | None], None] = lambda session, claim, before: None
     """Told of a claim that puts its copy in the place of another one."""
-    cleaned: Callable[[str, Copy], None] = lambda session, copy: None
+    cleaned: Callable[[str, Copy, str], None] = lambda session, copy, snapshot: None
     """Told of a copy that is taken for clean."""
     wrote: Callable[[str, str, Copy], None] = lambda session, claim, copy: None
     """Told of a mark that a run under a claim makes."""
+    broken: Callable[[str, str], None] = lambda rule, seen: None
+    """Told of a rule that a piece of work has broken."""
+    saw: Callable[[str], None] = lambda case: None
     runs: int = 0
+    most_packs: int = 3
+    """Packs behind one that stands alone; the product adds more of them."""
+    place: Path = field(default_factory=lambda: Path(_MEMORY, f"dendro-sim-{os.getpid()}-{next(_WORLDS)}"))
+    """Where all of them are to lie."""
+    _is_there: bool = False
+    _reader: PackReader | None = None
+
+    # ── places ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def root(self) -> Path:
+        """The folder of all of them, which is there as soon as somebody asks."""
+        if not self._is_there:
+            self.place.mkdir(0o700)
+            self._is_there = True
+        return self.place
+
+    def close(self) -> None:
+        """Removes everything."""
+        for keeper in [keeper for keepers in self.keepers.values() for keeper in keepers]:
+            keeper.close()
+        if self._is_there:
+            shutil.rmtree(self.place)
 
     def host_of(self, worker: str) -> str:
         """The host that a worker, or one inside of an upkeep process (`u1/reaper`), runs on.
@@ -132,6 +176,153 @@ class Folders:
             self.hosts_of[worker] = there[number % len(there)]
         return self.hosts_of[worker]
 
+    def shares(self, session: str) -> None:
+        """Gives a session a folder of a machine's to work in as it is."""
+        self.shared[session] = self.root / "shared" / session
+        self.shared[session].mkdir(parents=True)
+
+    def shared_by(self, session: str) -> Path:
+        """The folder that a session works in as it is; of an agent that nobody gave one, an empty one."""
+        if session not in self.shared:
+            self.shares(session)
+        return self.shared[session]
+
+    # ── keepers ───────────────────────────────────────────────────────────────────────────────
+
+    def owner(self) -> Owner:
+        return self.owners[current_lane()]
+
+    def began(self, keeper: SimKeeper) -> None:
+        self.keepers.setdefault(keeper.owner.name, []).append(keeper)
+
+    def ended(self, keeper: SimKeeper) -> None:
+        self.keepers[keeper.owner.name].remove(keeper)
+
+    def killed(self, worker: str) -> None:
+        """A worker is dead, and with it its keepers."""
+        for keeper in list(self.keepers.get(worker, ())):
+            keeper.die()
+
+    def takes_s(self, work: str) -> float:
+        longest = {"take": (0.0, 0.0, 0.05, 0.5, 3.0), "write_merge": (0.0, 0.05, 1.0)}.get(
+            work, (0.0, 0.0, 0.05)
+        )
+        return self.rng.choice(longest) * self.rng.random()
+
+    def fault(self, keeper: SimKeeper, work: str) -> Fault | None:
+        if not self.faulty:
+            return None
+        full, killed = _FAULTS.get(work, _SELDOM)
+        chance, full, killed = self.rng.random(), full * self.deadly, killed * self.deadly
+        if chance >= full + killed:
+            return None
+        return Fault(int(self.rng.random() ** 2 * STEPS), kills=chance >= full)
+
+    def half(self) -> Fault | None:
+        return Fault(int(self.rng.random() * STEPS), kills=True) if self.rng.random() < 0.5 else None
+
+    def broke_off(self, keeper: SimKeeper, words: dict[str, Any], before: Content) -> None:
+        self.saw("keeper_killed")
+        if words["do"] == "write_merge" and keeper.session in self.shared:
+            self.broken_off.setdefault(keeper.session, before)
+
+    def did(self, keeper: SimKeeper, words: dict[str, Any], before: Content, told: dict[str, Any]) -> None:
+        """Holds a piece of work against the model of what it is to do."""
+        after, session, does = on_disk(keeper.place.folder), keeper.session, words["do"]
+        refused = told["is"] == "error"
+        if refused and told["kind"] == "failed" and "defect" in told["text"]:
+            self.broken("no_crash", f"{session}: {told['text']}")
+        if does == "make" and not refused:
+            self._is_made(keeper, words["snapshot"], after)
+        elif does == "write_merge" and not refused:
+            self._is_merged(session, words, before, after, told)
+        elif does == "take_back_merge" and not refused:
+            self._is_taken_back(session, after)
+        elif after != before and does != "make":
+            self.broken(
+                "folder", f"{session}: {does} changes the folder from {_short(before)} to {_short(after)}"
+            )
+        if does in ("plan_merge", "write_merge") and refused and told["kind"] in ("missing", "damaged"):
+            self.broken("three_ways", f"{session}: {told['text']}")
+        if does in ("take", "born") and not refused:
+            self._is_taken(session, words, before, told)
+        elif does == "adopt" and told.get("value") is True:
+            self._has(keeper)
+        elif does == "plan_merge" and not refused:
+            self._is_planned(session, words, before, told)
+
+    def _is_taken(self, session: str, words: dict[str, Any], content: Content, told: dict[str, Any]) -> None:
+        snapshot = told["value"]["snapshot"]
+        if told["is"] == "Unchanged":
+            known = self.contents.get(snapshot)
+            if known != content:
+                self.broken(
+                    "packed",
+                    f"{session}: unchanged are {_short(content)}, and {snapshot} has {_short(known)}",
+                )
+            return
+        if self.contents.setdefault(snapshot, content) != content:
+            self.broken("packed", f"{session}: {snapshot} is of two contents")
+
+    def _is_made(self, keeper: SimKeeper, snapshot: str, after: Content) -> None:
+        if after != self.contents.get(snapshot):
+            known = _short(self.contents.get(snapshot))
+            self.broken("folder", f"{keeper.session}: {snapshot} is made as {_short(after)}, and was {known}")
+        place = self._place_of(keeper)
+        before = self.copies.get(place)
+        self.made(keeper.session, keeper.claim, before)
+        self.copies[place] = Copy(keeper.place.folder, keeper.claim)
+
+    def _has(self, keeper: SimKeeper) -> None:
+        copy = self.copies[self._place_of(keeper)]
+        self.made(keeper.session, keeper.claim, copy)
+        copy.holder = keeper.claim
+
+    def _place_of(self, keeper: SimKeeper) -> tuple[str, str]:
+        return self.host_of(keeper.owner.name), keeper.session
+
+    def _way(self, words: dict[str, Any], before: Content) -> Content | None:
+        return merged(self.contents[words["base"]], before, self.contents[words["theirs"]])
+
+    def _is_planned(self, session: str, words: dict[str, Any], before: Content, told: dict[str, Any]) -> None:
+        wanted = self._way(words, before)
+        if wanted is None:
+            self.saw("conflicts")
+        if (wanted is None) != (told["is"] == "Conflicted"):
+            base, theirs = (_short(self.contents[words[side]]) for side in ("base", "theirs"))
+            sides = f"{base}, {_short(before)}, {theirs}"
+            self.broken("three_ways", f"{session}: a merge of {sides} is {told['is']}: {str(told)[:300]}")
+
+    def _is_merged(
+        self, session: str, words: dict[str, Any], before: Content, after: Content, told: dict[str, Any]
+    ) -> None:
+        if told["is"] == "Conflicted":
+            if after != before:
+                self.broken("three_ways", f"{session}: a merge with conflicts has written {_short(after)}")
+            return
+        wanted = self._way(words, before)
+        if wanted is None or not same_files(after, wanted):
+            self.broken(
+                "merged", f"{session}: {_short(before)} is merged to {_short(after)}, not {_short(wanted)}"
+            )
+        if words["base"] in self.contents and before != self.contents[words["base"]]:
+            self.saw("merged_by_three_ways")
+        self.merges[session] = Merge((words["base"], words["theirs"]), before, after)
+
+    def _is_taken_back(self, session: str, after: Content) -> None:
+        before = self.broken_off.pop(session, None)
+        last = self.merges.pop(session, None)
+        wanted = before if before is not None else last.before if last is not None else None
+        if session not in self.shared or wanted is None:
+            return
+        if not same_files(after, wanted):
+            self.broken(
+                "taken_back", f"{session}: what was {_short(wanted)} is taken back as {_short(after)}"
+            )
+        self.saw("taken_back")
+
+    # ── what commands write ───────────────────────────────────────────────────────────────────
+
     def meets(self, run: Run, call: Call, site: CallSite) -> None:
         """Gives a run the folder that it meets, to mark its writes there if it may write."""
         state, session = site.state, str(site.session)
@@ -139,7 +330,7 @@ class Folders:
             return
         if state.facts.portable is None:
             if session in self.shared and may_write(call.work, state.task.settings):
-                self._meets_shared(run, call, self.shared[session])
+                self._meets_shared(run, call, session)
             return
         copy = self.copies.get((self.host_of(run.machine), session))
         self.met(session, call.call_id, site.claim, copy)
@@ -158,255 +349,69 @@ class Folders:
 
     def _writes(self, run: Run, copy: Copy) -> None:
         self.runs += 1
-        name, marks = f"{run.call_id}/{self.runs}", list[str]()
+        name, marks, place = (
+            f"{run.call_id}.{self.runs}",
+            list[str](),
+            (self.host_of(run.machine), run.session),
+        )
 
         def mark(what: str) -> None:
-            marks.append(f"{name}:{what}")
-            copy.content.append(marks[-1])
+            marks.append(f"{MARKS}{name}:{what}")
+            if self.copies.get(place) is copy:
+                # Else another folder is in its place: it writes to one that nobody sees any more.
+                self._puts(copy.path, marks[-1])
             if run.call_id == SETUP:
                 copy.prepared = what == "done"
             self.wrote(run.session, run.claim, copy)
 
         run.marks, run.mark = marks, mark
 
-    def _meets_shared(self, run: Run, call: Call, folder: list[str]) -> None:
+    def _puts(self, folder: Path, mark: str) -> None:
+        marked(folder, mark)
+        if self.rng.random() < WRITES:
+            changed(folder, self.rng, mark.rpartition("/")[2])
+
+    def _meets_shared(self, run: Run, call: Call, session: str) -> None:
         """Has a command mark the folder that its session works in; the end of a process is not told."""
         if run.files or run.lasting:
             return
         self.runs += 1
-        name, marks = f"{call.call_id}/{self.runs}", list[str]()
+        name, marks, folder = f"{call.call_id}.{self.runs}", list[str](), self.shared[session]
 
         def mark(what: str) -> None:
-            marks.append(f"{name}:{what}")
-            folder.append(marks[-1])
+            marks.append(f"{MARKS}{name}:{what}")
+            self._puts(folder, marks[-1])
+            # What somebody has changed since stays as it is when a merge is taken back.
+            self.broken_off.pop(session, None)
+            self.merges.pop(session, None)
 
         run.marks, run.mark = marks, mark
 
-    def taken(self, content: Content, parent: SnapshotId | None, at_ms: int) -> SnapshotId:
-        """The snapshot of a content."""
-        named = orjson.dumps([content, parent, at_ms])
-        snapshot = SnapshotId(hashlib.sha1(named, usedforsecurity=False).hexdigest())
-        self.contents[snapshot] = content
-        return snapshot
+    # ── the store ─────────────────────────────────────────────────────────────────────────────
 
-    def put(self, state: State, claim: Claim, marks: Content, *, whole: bool) -> Pack:
-        """Stores a pack; raises `ArchiveUnavailable`."""
-        data = orjson.dumps({"marks": marks})
-        sha256 = hashlib.sha256(data).hexdigest()
-        facts = state.facts
-        name = f"{facts.tree_id}/workspaces/{facts.session_id}/{claim.epoch}-{claim.claim_id}-{sha256}.pack"
-        if self.store.away:
-            raise ArchiveUnavailable("the store is away")
-        self.store.put(name, data)
-        return Pack(name, sha256, len(data), whole)
+    def read(self, packs: Sequence[Pack], snapshot: str) -> Content:
+        """The content that packs make of a snapshot, as the store has them; raises `Lacking`."""
+        if self._reader is None:
+            self._reader = PackReader(self._stored)
+        if lost := [pack.name for pack in packs if not self.store.exists(pack.name)]:
+            raise Lacking(f"the store has no {lost[0]}")
+        return self._reader.content([pack.name for pack in packs], snapshot)
 
-    def read(self, packs: Sequence[Pack]) -> Content:
-        """The content that packs make, as the store has them."""
-        content: Content = ()
-        for pack in packs:
-            data = self.store.get(pack.name)
-            if data is None or hashlib.sha256(data).hexdigest() != pack.sha256:
-                raise ValueError(f"the store has no {pack.name}")
-            made = orjson.loads(data)
-            content = tuple(made["marks"]) if pack.whole else (*content, *made["marks"])
-        return content
+    def _stored(self, name: str) -> bytes:
+        data = self.opened(self.store.get(name) or b"", name)
+        if hashlib.sha256(data).hexdigest() != name.rpartition("-")[2].removesuffix(".pack"):
+            raise Lacking(f"{name} has other bytes than its name says")
+        return data
 
 
-@dataclass(slots=True)
-class _Held:
-    copy: Copy
-    stored: SnapshotId | None
-    standing: SnapshotId | None
-    packs: tuple[Pack, ...]
-    one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-class SimFolders:
-    """The port of one worker."""
-
-    def __init__(
-        self,
-        loop: SimLoop,
-        rng: Random,
-        folders: Folders,
-        worker: str,
-        trusted_until_s: Callable[[str], float],
-    ) -> None:
-        self._loop, self._rng, self._folders = loop, rng, folders
-        self._worker = worker
-        self._trusted_until_s = trusted_until_s
-        self._held: dict[str, _Held] = {}
-
-    @property
-    def machine(self) -> str:
-        return self._folders.host_of(self._worker)
-
-    def _permits(self, claim: Claim) -> bool:
-        """Whether the keeper of this claim lives: nothing else touches the copy."""
-        return self._loop.time() < self._trusted_until_s(claim.claim_id)
-
-    async def unfit(self) -> str:
-        return "too little room" if self.machine in self._folders.full else ""
-
-    async def has(self, state: State) -> SnapshotId | None:
-        return self._has(state)
-
-    def _has(self, state: State) -> SnapshotId | None:
-        return self._folders.unsaved.get((self.machine, str(state.facts.session_id)))
-
-    async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
-        await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0, 4.0)) * self._rng.random())
-        if self._folders.faulty and self._rng.random() < 0.15:
-            self._folders.stops(self._worker)
-            await asyncio.sleep(0.1)
-        place, known = (self.machine, str(claim.session)), state.workspace
-        if self.machine in self._folders.full or (self._folders.faulty and self._rng.random() < 0.05):
-            return FolderFailed(self.machine, "no space left", elsewhere=True)
-        if not await self._locks(place, claim):
-            return FolderFailed(self.machine, "another process works on the copy", elsewhere=True)
-        if known.snapshot is None:
-            return await self._first(state, claim)
-        copy, anew = self._folders.copies.get(place), False
-        standing = known.standing
-        if standing != known.snapshot and self._has(state) != standing:
-            standing = known.snapshot
-        if copy is None or (copy.clean, copy.left_by) != (standing, known.epoch):
-            try:
-                content = await self._content(state)
-            except ArchiveUnavailable as error:
-                return FolderFailed(self.machine, str(error), elsewhere=True)
-            # It counts as clean when the log has it, and not before.
-            copy, anew = Copy(list(content), claim.claim_id), True
-        if not self._permits(claim):
-            return FolderFailed(self.machine, "the claim is over", elsewhere=True)
-        copy.holder = claim.claim_id
-        self._folders.made(claim.session, claim.claim_id, self._folders.copies.get(place))
-        self._folders.copies[place] = copy
-        self._held[claim.claim_id] = _Held(copy, known.snapshot, standing, known.packs)
-        return FolderMade(self.machine, standing, anew)
-
-    async def _locks(self, place: tuple[str, str], claim: Claim) -> bool:
-        """Whether the claim's keeper has the copy; waits for another one's end, as the product does."""
-        until_s = self._loop.time() + BUSY_S
-        while (other := self._folders.keepers.get(place)) is not None and other.claim != claim.claim_id:
-            if not other.lives():
-                break
-            if self._loop.time() > until_s:
-                return False
-            await asyncio.sleep(RETRY_S)
-        self._folders.keepers[place] = Keeper(claim.claim_id, lambda: self._permits(claim))
-        return True
-
-    async def _first(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
-        snapshot = self._folders.taken((), None, 0)
-        try:
-            pack = self._folders.put(state, claim, (), whole=True)
-        except ArchiveUnavailable as error:
-            return FolderFailed(self.machine, str(error), elsewhere=True)
-        if not self._permits(claim):
-            return FolderFailed(self.machine, "the claim is over", elsewhere=True)
-        copy = Copy([], claim.claim_id)
-        self._folders.copies[self.machine, str(claim.session)] = copy
-        self._held[claim.claim_id] = _Held(copy, snapshot, snapshot, (pack,))
-        assert state.facts.portable is not None
-        warning = UNTRUSTED if state.facts.portable.setup is None else ""
-        return FolderMade(self.machine, snapshot, anew=True, fetched=pack, warning=warning)
-
-    async def _content(self, state: State) -> Content:
-        """The content of the standing snapshot: of this host alone, or of the store's packs."""
-        known = state.workspace
-        if known.standing != known.snapshot and self._has(state) == known.standing:
-            return self._folders.contents[known.standing]
-        until_s = self._loop.time() + STORE_PATIENCE_S
-        while self._folders.store.away:
-            if self._loop.time() > until_s:
-                raise ArchiveUnavailable("the store is away")
-            await asyncio.sleep(1.0)
-        return self._folders.read(known.packs)
-
-    async def writing(self, state: State, claim: Claim) -> None:
-        held = self._held.get(claim.claim_id)
-        if held is not None:
-            async with held.one_by_one:
-                held.copy.clean = ""
-
-    async def changed(
-        self,
-        state: State,
-        claim: Claim,
-        call_ids: Sequence[CallId],
-        at_ms: int,
-        within_s: float | None = None,
-    ) -> FolderChanged | FolderUnsaved | None:
-        held = self._held.get(claim.claim_id)
-        if held is None:
-            return None
-        async with held.one_by_one:
-            return await self._recorded(held, state, claim, tuple(call_ids), at_ms, within_s)
-
-    async def _recorded(
-        self,
-        held: _Held,
-        state: State,
-        claim: Claim,
-        call_ids: tuple[CallId, ...],
-        at_ms: int,
-        within_s: float | None,
-    ) -> FolderChanged | FolderUnsaved | None:
-        folders, content = self._folders, tuple(held.copy.content)
-        before = folders.contents[held.stored]
-        if content == before:
-            return None
-        if folders.faulty and self._rng.random() < 0.1:
-            return FolderUnsaved(self.machine, "no space left", call_ids, at_ms, blocked=True)
-        snapshot = self._folders.taken(content, held.stored, at_ms)
-        needs_s = self._rng.choice((0.0, 0.05, 0.5, 3.0)) * self._rng.random()
-        await asyncio.sleep(needs_s if within_s is None else min(needs_s, within_s))
-        late = within_s is not None and needs_s > within_s
-        added = len(held.packs) - 1
-        whole = added >= MOST_ADDED or content[: len(before)] != before
-        try:
-            if late or not self._permits(claim):
-                raise ArchiveUnavailable("it is late")
-            marks = content if whole else content[len(before) :]
-            pack = self._folders.put(state, claim, marks, whole=whole)
-        except ArchiveUnavailable as error:
-            held.standing = snapshot
-            if self._permits(claim):
-                folders.unsaved[self.machine, str(claim.session)] = snapshot
-            return FolderUnsaved(self.machine, str(error), call_ids, at_ms, snapshot)
-        parent, held.stored, held.standing = held.stored, snapshot, snapshot
-        held.packs = (pack,) if whole else (*held.packs, pack)
-        counts = FileCounts(0, 1, 0)
-        return FolderChanged(snapshot, parent, pack, counts, content[-1:], call_ids, at_ms)
-
-    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
-        await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0)) * self._rng.random())
-        held = self._held.get(claim.claim_id)
-        if held is None or not self._permits(claim):
-            return FolderNotMerged("the claim is over")
-        base, theirs = self._folders.contents[work.base], self._folders.contents[work.snapshot]
-        news = [mark for mark in theirs if mark not in base and mark not in held.copy.content]
-        held.copy.content += news
-        return FolderMerged(FileCounts(0, len(news), 0), ())
-
-    def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
-        held = self._held.get(claim.claim_id)
-        if held is None or not self._permits(claim):
-            # Its keeper has ended, and another one may have the copy.
-            return
-        if resting and held.standing == state.workspace.standing:
-            copy = self._folders.copies[self.machine, str(claim.session)]
-            copy.clean, copy.left_by = str(held.standing), claim.epoch
-            self._folders.cleaned(claim.session, copy)
-
-    async def instructions(self, state: State, folder: str) -> str | None:
-        assert state.workspace.snapshot is not None, "a folder that nobody has made holds no instructions"
-        return RULES
-
-    async def release(self, session: SessionId, claim: Claim) -> None:
-        self._held.pop(claim.claim_id, None)
-        self._folders.let_go.add(claim.claim_id)
-        place = self.machine, str(session)
-        if (keeper := self._folders.keepers.get(place)) is not None and keeper.claim == claim.claim_id:
-            del self._folders.keepers[place]
+def _short(content: Content | None) -> str:
+    """A content as it is shown where a rule is broken."""
+    if content is None:
+        return "nothing"
+    return str(
+        {
+            path: it[1][:60] if it[0] != "link" else it
+            for path, it in content.items()
+            if not path.startswith(MARKS)
+        }
+    )

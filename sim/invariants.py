@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.invariants_of_doors import DOOR_CASES, DOOR_RULES
-from sim.invariants_of_folders import FOLDER_RULES
+from sim.invariants_of_folders import FOLDER_CASES, FOLDER_RULES
 from sim.invariants_of_processes import PROCESS_RULES
 from sim.rule import Case, Rule
 
@@ -457,6 +457,7 @@ CASES = {
     ),
     "approval_expired": Case("a request for approval was ended by its timer"),
     "client_tools": Case("somebody answered a call of a tool of its client", ("op dynamic_tool_response",)),
+    **FOLDER_CASES,
     **DOOR_CASES,
 }
 """Cases that belong to no single rule, and that a campaign is to reach as well."""

@@ -24,7 +24,10 @@ FOLDER_RULES = {
         Case("a portable folder was made, or found clean, under a claim", ("fact workspace_made",)),
     ),
     "packed": Rule(
-        "An entry that names a snapshot comes after its packs are in the store, and they make that snapshot.",
+        (
+            "An entry that names a snapshot, or what an agent offers and began with, comes after its packs"
+            " are in the store, and they make that snapshot, file by file."
+        ),
         Case("a snapshot was recorded", ("fact workspace",)),
     ),
     "unborn": Rule(
@@ -38,9 +41,24 @@ FOLDER_RULES = {
     "recorded": Rule(
         (
             "When a call has its output, what it wrote to a portable folder is in the log's snapshot, or the"
-            " log says that it is not stored."
+            " log says that it is not stored; so is what a process wrote, when a look at it tells of its end."
         ),
         Case("a call had its output that was killed while it wrote"),
+    ),
+    "three_ways": Rule(
+        (
+            "A merge leaves in a folder what three ways make of it, all or nothing: of a text that both"
+            " sides have changed each place; and it conflicts only where both have changed the same, or what"
+            " cannot be merged. What it needs of packs the store has."
+        ),
+        Case("a merge was written into a folder that had changed, too", ("case merged_by_three_ways",)),
+    ),
+    "taken_back": Rule(
+        (
+            "A merge that did not come to its end is taken back, or its folder is made anew: where nobody"
+            " has written since, the folder is as before."
+        ),
+        Case("a merge was taken back in the middle of which its keeper was killed"),
     ),
     "rolled_back": Rule(
         "A call of a lost holder that says that the folder is as before it has left nothing there.",
@@ -78,4 +96,11 @@ FOLDER_RULES = {
         "What a person gives up of a folder is gone, and the log says who did it, and of nobody else.",
         Case("unsaved changes were given up"),
     ),
+}
+
+FOLDER_CASES = {
+    "keeper_killed": Case("a keeper was killed between two writes of what it did to a folder"),
+    "conflicts": Case("a merge conflicted"),
+    "offered_anew": Case("an agent offered a folder whose packs were made anew since it began"),
+    "read_to_its_end": Case("a process in a portable folder was looked at, and had ended"),
 }

@@ -93,6 +93,9 @@ class Ledger:
     def killed(self, session: str) -> list[Run]:
         return [run for run in self.runs if run.state == "killed" and run.session == session]
 
+    def of_session(self, session: str) -> list[Run]:
+        return [run for run in self.runs if run.session == session]
+
     def since_task(self, session: str) -> list[Run]:
         """The runs that the session has begun since this was asked last, at its last task's end."""
         at, self._asked[session] = self._asked[session], len(self.runs)

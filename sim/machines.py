@@ -37,12 +37,13 @@ from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.bench import SimBench
 from sim.files import SimFiles
-from sim.folders import PORTABLE, Folders, SimFolders
-from sim.host_folders import SimHostFolders
+from sim.folders import PORTABLE, Folders
+from sim.keepers import Owner
 from sim.knobs import Knobs
 from sim.ledger import Ledger, SimSupervisor
 from sim.lookups import SimLibrary
 from sim.loop import Lane, SimLoop
+from sim.machine_folders import SimFolders, SimHostFolders
 from sim.model_script import ModelScript, SimModels
 from sim.network import Line, Network
 from sim.objects import SimObjects
@@ -125,7 +126,7 @@ class SimRenewal(Leases):
 
     def __init__(self, machine: Machine, report: Report) -> None:
         confirm = None if machine.site.knobs.confirmed is None else self._has_replicas
-        super().__init__(machine.settings, machine.supervisor.extend, machine.clock, confirm)
+        super().__init__(machine.settings, machine.extend, machine.clock, confirm)
         self._machine = machine
         self._report = report
         self._stopped = False
@@ -256,6 +257,11 @@ class Machine(Process):
             site.model, site.ledger, self.supervisor, name, site.watch.rights.starting, site.folders
         )
         drawn = Random(f"{name}:folders:{rng.getstate()[1][:4]}")
+        for lane in self.lanes:
+            site.folders.owners[lane] = Owner(name, self.clock.simulated)
+        trust_s = self.settings.trust_s
+        self._folders = SimFolders(site.folders, drawn, name, self.clock, trust_s)
+        self._host_folders = SimHostFolders(site.folders, drawn, self.clock, trust_s)
         ports = Ports(
             broker=broker,
             texts=Texts(Blobs(connection, broker.keys), archived=archive_of(site).text),
@@ -268,8 +274,8 @@ class Machine(Process):
             archive=archive_of(site),
             restore=partial(restore_session, storage_of(site, broker, connection, self.clock)),
             files=site.files.opened_on(name),
-            folders=SimFolders(site.loop, drawn, site.folders, name, self.supervisor.trusted_until_s),
-            host_folders=SimHostFolders(site.loop, drawn, site.folders, self.supervisor.trusted_until_s),
+            folders=self._folders,
+            host_folders=self._host_folders,
             monotonic=self.clock,
             boottime=self.clock,
             sleep=self.sleep,
@@ -305,6 +311,12 @@ class Machine(Process):
     def runners(self) -> list[Runner]:
         return list(self.worker._runners.values())
 
+    def extend(self, claim: str, deadline_boottime: float) -> None:
+        """Tells a claim's deadline to all that may act for it."""
+        self.supervisor.extend(claim, deadline_boottime)
+        self._folders.extend(claim, deadline_boottime)
+        self._host_folders.extend(claim, deadline_boottime)
+
     async def _confirmed(self, claim: Claim, seq: int) -> bool:
         """Whether replicas have the log up to there in time (`effects = "wait"`)."""
         confirmed = await self._broker.confirmed(claim, seq, 1, 1.0)
@@ -337,6 +349,7 @@ class Machine(Process):
             self.site.loop.kill(lane)
         self.supervisor.kill_now()
         self.supervisor.deadlines.clear()
+        self.site.folders.killed(self.name)
         self.site.files.crashed(self.name)
 
     def wedge(self, seconds: float) -> None:

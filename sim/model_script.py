@@ -44,6 +44,8 @@ ASKS: Final[tuple[str, ...]] = ("ask_user_question", "request_user_input")
 CLIENT_TOOL = "brought__lookup"
 """A tool that the root's client brings along."""
 _TASK = "task "
+_RUNS = re.compile(r"session ID (\d+)")
+_MADE = re.compile(r"agent_id\W{1,4}(\d+)")
 """The beginning of every task that an agent gives another one."""
 MOST_QUOTED = 300
 """Characters of an output that a provider's error repeats."""
@@ -106,6 +108,10 @@ class Odds:
     """Agents that are to work in a copy of the folder."""
     opening: tuple[str, ...] = ()
     """The tools for agents that a root calls at once when it is first asked for something."""
+    rounds: float = 0.0
+    """How likely it does so again when a person asks for something later."""
+    reads: float = 0.0
+    """How likely the model waits for the end of a process that it was just told of."""
 
 
 Saying = Callable[
@@ -139,11 +145,16 @@ class ModelScript:
         self._texts = 0
         self._numbers: list[int] = []
         """Processes that the one who asks was told of last."""
+        self._children: list[int] = []
+        """The agents that the asker has made last, as it was told."""
 
     def turn(self, prompt: Prompt) -> list[ModelEvent]:
         """The events of a whole response."""
-        if self.odds.opening and _is_a_root_at_its_beginning(prompt.input):
+        if self.odds.opening and self._opens(prompt.input):
+            self._children = _children(prompt.input)
             return [self._of_agents(name) for name in self.odds.opening]
+        if self.odds.reads and (number := _running(prompt.input)) and self.rng.random() < self.odds.reads:
+            return [self._item("write_stdin", {"number": number, "types": "", "yield_ms": 4_000})]
         done = _outputs_since_input(prompt.input)
         wants = prompt.tools and done < MOST_TURNS and self.rng.random() < self.odds.calls
         events: list[ModelEvent] = []
@@ -155,6 +166,13 @@ class ModelScript:
             agents = any(tool["name"] in NAMES for tool in prompt.tools)
             events += [self._call(agents) for _ in range(self.rng.choice((1, 1, 2, 3)))]
         return events
+
+    def _opens(self, items: Sequence[Item]) -> bool:
+        """Whether it is a root's first request, or the first one for a person's word."""
+        if _is_a_root_at_its_beginning(items):
+            return True
+        asked = bool(self.odds.rounds) and items[-1].get("role") == "user" and _is_of_a_root(items)
+        return asked and self.rng.random() < self.odds.rounds
 
     def _text(self, prompt: Prompt) -> list[ModelEvent]:
         self._texts += 1
@@ -234,12 +252,17 @@ class ModelScript:
                 return {"prompt": rng.choice((prompt, "")), **self._apart()}
             case "subagent_send_message":
                 return {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3, **self._labelled()}
+            case "subagent_await" if self.odds.rounds:
+                return {"timeout_s": 60}
             case "subagent_await":
                 named = {"agent_ids": [someone["agent_id"]]} if rng.random() < 0.3 else {}
                 return {"timeout_s": rng.choice((0, 5, 30)), **named}
             case "subagent_watchdog":
                 someone = {"agent_id": rng.choice((0, 0, 1))}
                 return {**someone, "interval_s": rng.choice((2, 5, 60)), "cancel": rng.random() < 0.3}
+            case "subagent_merge" if self.odds.rounds:
+                first = max(self._children, default=0)
+                return {"agent_id": rng.choice((*self._children, first + 1, first + 1, first + 2))}
             case "subagent_merge" if self.odds.own:
                 return {"agent_id": rng.choice((1, 1, 2))}
             case "subagent_cancel" | "subagent_merge":
@@ -268,6 +291,23 @@ def _living(items: Sequence[Item]) -> list[int]:
     """The last processes that outputs tell of."""
     told = (re.findall(r"session ID (\d+)", str(item.get("output", ""))) for item in items)
     return [int(number) for numbers in told for number in numbers][-2:]
+
+
+def _is_of_a_root(items: Sequence[Item]) -> bool:
+    return not any(message_text(item).startswith(_TASK) for item in items)
+
+
+def _children(items: Sequence[Item]) -> list[int]:
+    """The agents that the model was told that it has made."""
+    outputs = [str(item.get("output")) for item in items if item.get("type") in OUTPUT_KINDS]
+    return [int(found[1]) for output in outputs if (found := _MADE.search(output))]
+
+
+def _running(items: Sequence[Item]) -> int:
+    """The number of a process that one of the last outputs tells of; 0 if none does."""
+    outputs = (str(item.get("output")) for item in items[-4:] if item.get("type") in OUTPUT_KINDS)
+    numbers = [int(found[1]) for output in outputs if (found := _RUNS.search(output))]
+    return numbers[-1] if numbers else 0
 
 
 def _plans(items: Sequence[Item]) -> bool:

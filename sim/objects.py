@@ -7,7 +7,7 @@ was removed one by one. It may be away for a while. Knows names and bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -57,6 +57,14 @@ class SimObjects:
 
     def put_file(self, name: str, file: Path) -> None:
         self.put(name, file.read_bytes())
+
+    def put_parts(self, name: str, parts: Iterable[bytes]) -> None:
+        self.put(name, b"".join(parts))
+
+    def begin(self, name: str, most: int) -> bytes | None:
+        """The first bytes of an object."""
+        content = self._content.get(name)
+        return None if content is None else content[:most]
 
     def get_file(self, name: str, target: Any, most: int) -> int | None:
         """Writes an object to a file; its size, or None if there is none."""

@@ -117,7 +117,7 @@ _REFUSALS: tuple[tuple[re.Pattern[str], Holds], ...] = tuple(
         (r"that agent's queue is full|that agent is archived|no such agent", _always),
         (r"the helper failed: |the helper was stopped", _always),
         (r"not made: the last changes of the folder", lambda given, log, told: log.unsaved is not None),
-        (r"not made: the (store is away|claim is over)", _copies),
+        (r"not made: (the folder .* cannot be copied|the store of folders|this machine )", _copies),
         (r"not run: |killed after ", _copies),
     )
 )

@@ -168,8 +168,8 @@ class SimTools:
                 )
             case "write_stdin":
                 # Of a number that the model was told, or of one that it was not.
-                word = arguments["types"]
-                return WriteStdin(arguments["number"], word and f"{word} {call.call_id}", 250, 100)
+                word, waits_ms = arguments["types"], arguments.get("yield_ms", 250)
+                return WriteStdin(arguments["number"], word and f"{word} {call.call_id}", waits_ms, 100)
             case name if name == TOOL:
                 # Some calls are the same ones again: they may have been approved for the session.
                 file = {"file": call.call_id if self._model.rng.random() < 0.7 else "again"}

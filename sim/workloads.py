@@ -25,6 +25,7 @@ from sim.model_script import CLIENT_TOOL
 from sim.people import FREE, Person
 from sim.undecidable import undecidable
 from sim.workloads_births import births
+from sim.workloads_contents import contents
 from sim.workloads_doors import doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
@@ -494,6 +495,7 @@ LATER = (
     ((texts,), 0.01),
     ((ends,), 0.01),
     ((turns,), 0.01),
+    ((contents,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -510,6 +512,7 @@ WORKLOADS |= {"texts": Workload("texts", texts, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"reruns": Workload("reruns", reruns)}
 WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=5, lasts_s=40.0)}
 WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)}
+WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors)

@@ -121,7 +121,7 @@ async def folders(fixture: Fixture) -> None:
     odds.agents = (0.45 if copies else 0.6) if "agents" in facts else 0.0
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     if copies:
-        fixture.site.folders.shared[session] = []
+        fixture.site.folders.shares(session)
     room = Random(f"room:{rng.getstate()[1][:4]}")
     if room.random() < 0.4:
         fixture.site.loop.start(fixture.nemesis.lane, crowds(fixture.nemesis, room), "crowds")

@@ -35,6 +35,7 @@ from sim.invariants import Broken, Violation
 from sim.knobs import Knobs
 from sim.ledger import Ledger
 from sim.loop import Lane, SimLoop, current_lane
+from sim.machine_folders import keeping
 from sim.machines import Machine, Site
 from sim.model_script import ModelScript
 from sim.nemesis import Nemesis, Plan
@@ -122,7 +123,9 @@ class World:
         self.exported = Exported(watch, files)
         self.read_back = ReadBack(watch, double, objects, self.knobs.secret)
         self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
-        folders = Folders(objects, hosts=Random(f"dendro:{seed}:hosts").choice((1, 2, 2, 2)))
+        drawn = Random(f"dendro:{seed}:hosts")
+        folders = Folders(objects, self.loop, drawn, hosts=drawn.choice((1, 2, 2, 2)))
+        folders.most_packs = drawn.choice((1, 2, 3))
         watch.folders = FolderRules(watch, ledger, folders, Placement(watch, double, watch.keys, folders))
         self.site = Site(
             self.loop,
@@ -206,7 +209,7 @@ class World:
     def run(self, *, traced: bool = False) -> Outcome:
         """Runs the seed to its end, or to the first broken rule; `traced` tells the trace as well."""
         watch, self.trace.kept = self.site.watch, traced
-        with _errors_told(self), self.knobs.set(), packing(), numbered(self.seed):
+        with _errors_told(self), self.knobs.set(), packing(), numbered(self.seed), keeping(self.site.folders):
             try:
                 self.loop.start(Lane("director"), self._direct(), "director")
                 self.loop.run(MOST_STEPS)
@@ -235,6 +238,7 @@ class World:
         try:
             self.loop.close()
         finally:
+            self.site.folders.close()
             for one in LOGS:
                 one.disabled = False
         return outcome
