@@ -300,7 +300,7 @@ def test_pods_of_the_trial_find_its_redis_with_settings_that_need_no_replica(tmp
         ] == ["dendro-store"]
         at = {"DENDRO_REDIS_URL": url.replace("$(REDIS_PASSWORD)", "f00")}
         settings = load_settings(SettingsSources(tmp_path, environ | at))
-        assert settings.effects == "none"
+        assert settings.redis.effects == "none"
     overlay = yaml.safe_load((TRIAL / "kustomization.yaml").read_text())
     assert [(one["namespace"], one["behavior"]) for one in overlay["configMapGenerator"]] == [
         ("dendro", "merge"),

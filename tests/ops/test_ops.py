@@ -423,6 +423,8 @@ def test_files_name_only_places_that_every_machine_has() -> None:
         "healthz",
         "opt/dendro",
         "readyz",
+        "spec/replicas",  # of an object of Kubernetes
+        "spec/template/spec/containers",
         "src",
         "tmp",
         "usr",
