@@ -110,14 +110,14 @@ DEFECTS = (
             "_resumed",
             "subscription.asks = asks_of(door, params.approvals_reviewer)\n",
             "subscription.asks = asks_of(door, params.approvals_reviewer)\n"
-            "    _ask_again(door, head.session)\n    door.asks.left(head.session)\n",
+            "    door.ask_again(head.session)\n    door.asks.left(head.session)\n",
         ),
         "doors",
     ),
     Mutant(
         "agents are not heard",
         "who hears a root is not told of the agents that it makes, and not asked by them",
-        swapped(LiveThreads, "_born", lambda real: lambda self, parent, child: None),
+        swapped(LiveThreads, "_born", lambda real: lambda self, parent, child, newborn: None),
         "doors",
     ),
 )

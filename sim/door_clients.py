@@ -57,7 +57,12 @@ class DoorClient(ABC):
     @property
     def is_done(self) -> bool:
         """Whether it does nothing of its own any more, and hears what it wants to hear."""
-        return self.acts <= 0 and self.here
+        return self._is_over or (self.acts <= 0 and self.here)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether its token was revoked: nobody serves it any more."""
+        return self.principal.name in self._doors.revoked_s
 
     def leaves(self) -> None:
         """Closes its connection; it comes back later."""
@@ -71,7 +76,7 @@ class DoorClient(ABC):
         self.slow = False
 
     async def _lives(self) -> None:
-        while True:
+        while not self._is_over or self._rng.random() < 0.7:
             living = self.gateways()
             if not living:
                 await asyncio.sleep(ASKED_AGAIN_S)
@@ -82,9 +87,8 @@ class DoorClient(ABC):
 
     async def _connected(self, gateway: SimGateway) -> None:
         self._note("comes to", gateway.name)
-        window, outgoing = (SMALL_WINDOW, SMALL_OUTGOING) if self.slow else (WINDOW, OUTGOING_LIMIT)
-        wire = self._wire = gateway.connect(self.principal, self._lane, window, outgoing)
-        self._ears = Ears(self._doors, f"{self.name} at {gateway.name}", self.principal)
+        wire = self._wire = self._opens(gateway)
+        self._ears = self._hears(gateway)
         over = asyncio.ensure_future(self._reads(wire, self._ears))
         try:
             await self._greets()
@@ -100,6 +104,13 @@ class DoorClient(ABC):
             over.cancel()
             self._ended()
             wire.leave()
+
+    def _opens(self, gateway: SimGateway) -> SimWire:
+        window, outgoing = (SMALL_WINDOW, SMALL_OUTGOING) if self.slow else (WINDOW, OUTGOING_LIMIT)
+        return gateway.connect(self.principal, self._lane, window, outgoing)
+
+    def _hears(self, gateway: SimGateway) -> Ears:
+        return Ears(self._doors, f"{self.name} at {gateway.name}", self.principal)
 
     def _ended(self) -> None:
         self.here = False

@@ -17,6 +17,7 @@ from orchestrator.broker.replies import stored_event
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope
+from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.views.questions import call_id_of
 from sim.double import Double
 from sim.network import sessions_of
@@ -25,6 +26,26 @@ if TYPE_CHECKING:
     from sim.seen import Seen
     from sim.watch import Watch
 
+UNLOCKS = frozenset(
+    {
+        "exec_approval",
+        "patch_approval",
+        "resolve_ask_user_question",
+        "resolve_elicitation",
+        "resolve_plan_approval",
+        "run_user_shell_command",
+        "user_input_answer",
+    }
+)
+"""Operations by which a person decides what a session may do."""
+LOOKS = frozenset(
+    {"get_history_entry_request", "get_path", "list_custom_prompts", "list_mcp_tools", "list_models"}
+)
+"""Operations that change nothing."""
+NOTICED_S = 5.0
+"""A gateway that runs knows after so long that a token was revoked."""
+UNDERWAY_S = 15.0
+"""So long a command may be on its way to Redis."""
 ASKING = frozenset({"exec_approval_request", "apply_patch_approval_request"})
 ENDS = frozenset({"task_complete", "turn_aborted"})
 QUIET_S = 8.0
@@ -80,10 +101,19 @@ class Doors:
         self._watch, self._double = watch, double
         self.namespaces: dict[str, str] = {}
         """The namespace of each root that a gateway made."""
+        self.answered_alone: set[tuple[str, str]] = set()
+        """Calls that clients of lines have answered: where one gave the task, nobody is told of that."""
         self.ears: list[Ears] = []
         self._names: defaultdict[tuple[str, Told], set[Name]] = defaultdict(set)
         self._before: defaultdict[tuple[str, Name], set[Name]] = defaultdict(set)
         """The events that stood before an event in the queue, on any branch."""
+        self._untold: set[tuple[str, Name]] = set()
+        """Events that clients of lines are served without."""
+        self._loosened: set[str] = set()
+        """Sessions that were told by somebody that nobody need be asked."""
+        self.principals: dict[str, Principal] = {}
+        self.revoked_s: dict[str, float] = {}
+        """When the tokens of principals were revoked, by name."""
         self._read: dict[str, tuple[int, Name]] = {}
         self._rewinds = 0
         self.written_s: dict[str, float] = {}
@@ -109,6 +139,8 @@ class Doors:
             event = stored_event(entry_id, fields)
             name = (event.n, event.seq, event.hash8)
             payload = orjson.loads(event.payload)
+            if payload["msg"]["type"] in NOT_ON_A_LINE:
+                self._untold.add((session, name))
             self._names[session, told_of(payload.get("id", ""), payload["msg"])].add(name)
             if last[0] == event.n - 1:
                 self._before[session, name].add(last)
@@ -121,6 +153,71 @@ class Doors:
         if places is None:
             return names
         return {name for name in names if self._before[session, name] & places}
+
+    def named(self, session: str, n: int, seq: int, told: Told) -> set[Name]:
+        """The events of the queue that a told one may be, by its place."""
+        return {name for name in self._names.get((session, told), ()) if name[:2] == (n, seq)}
+
+    def comes_behind(self, session: str, name: Name, n: int, seq: int | None) -> bool:
+        """Whether clients of lines are told nothing between a place of the queue and an event."""
+        reached = [name]
+        while reached:
+            for before in self._before[session, reached.pop()]:
+                if before[0] == n and seq in (None, before[1]):
+                    return True
+                if (session, before) in self._untold:
+                    reached.append(before)
+        return False
+
+    def last_told(self, session: str) -> int:
+        """The number of the last event of the queue that clients of lines are told."""
+        n, name = self._read.get(session, (0, (0, 0, "")))
+        while (session, name) in self._untold:
+            name = next(iter(self._before[session, name]), (n, 0, ""))
+        return name[0]
+
+    def last_name(self, session: str) -> Name:
+        return self._read.get(session, (0, (0, 0, "")))[1]
+
+    @property
+    def rewinds(self) -> int:
+        return self._rewinds
+
+    # ── who may do what ───────────────────────────────────────────────────────────────────────
+
+    def creates(self, session: str, principal: Principal) -> None:
+        """A gateway makes a session for somebody."""
+        self.namespaces[session] = principal.namespace
+        if not principal.may(Scope.SUBMIT):
+            self.broken("permitted", f"{principal.name} may {principal.scope.word}, and makes {session}")
+
+    def served(self, principal: Principal, awake_s: float, data: bytes) -> None:
+        """A gateway, which stood still before then, sends something to somebody's client."""
+        revoked_s = self.revoked_s.get(principal.name)
+        if revoked_s is not None and self._watch.now_s - max(revoked_s, awake_s) > NOTICED_S:
+            self.broken("permitted", f"{principal.name} is told {data[:200]!r}, and was revoked")
+
+    def submitted(self, args: Any) -> None:
+        """A queue has taken a submission."""
+        words = args[3 + int(args[2]) :]
+        session, sender = str(words[0]), str(words[8])
+        principal = self.principals.get(sender)
+        if principal is None:
+            return
+        op = orjson.loads(words[7])["op"]
+        kind = op["type"]
+        least = Scope.APPROVE if kind in UNLOCKS else Scope.READ if kind in LOOKS else Scope.SUBMIT
+        if op.get("approval_policy") == "never" and session not in self._loosened:
+            # What is in force already loosens nothing.
+            least = Scope.APPROVE
+            self._loosened.add(session)
+        if not principal.may(least):
+            self.broken("permitted", f"{session} is given {kind} by {sender}, who may {principal.scope.word}")
+        if self.namespace(session) != principal.namespace:
+            self.broken("permitted", f"{session} is given {kind} by {sender} of {principal.namespace!r}")
+        late_s = self._watch.now_s - self.revoked_s.get(sender, self._watch.now_s)
+        if late_s > NOTICED_S + UNDERWAY_S:
+            self.broken("permitted", f"{session} is given {kind} {late_s:.0f} s after {sender} was revoked")
 
     @property
     def went_back(self) -> bool:
@@ -145,6 +242,20 @@ class Doors:
         known = {*self._watch.sessions, *self.namespaces}
         return sorted(session for session in known if self.namespace(session) != namespace)
 
+    @property
+    def now_s(self) -> float:
+        return self._watch.now_s
+
+    def entries(self, session: str, after: int, last: int) -> list[Told]:
+        """The events that the log tells from behind one entry to another."""
+        seen = self._watch.sessions.get(session)
+        told = seen.entries[after:last] if seen is not None else []
+        return [told_of(one.id, one.payload) for one in told if one.type == EVENT_MSG]
+
+    def is_lost_delta(self, session: str, told: Told) -> bool:
+        """Whether something is a delta, and the log does not have it, as some logs do."""
+        return told[1].endswith("_delta") and told not in self.entries(session, 0, 1 << 40)
+
     def broken(self, rule: str, seen: str) -> None:
         self._watch.broken(rule, seen)
 
@@ -156,6 +267,7 @@ class Doors:
     def quiet(self) -> None:
         """At a moment when nothing was written for a while, everybody is asked what is open."""
         now_s = self._watch.now_s
+        self._same_ids()
         for session, seen in sorted(self._watch.sessions.items()):
             if self.written_s.get(session, now_s) > now_s - QUIET_S:
                 continue
@@ -167,6 +279,17 @@ class Doors:
                 self.saw("put")
             for ears in listening:
                 ears.compare(session, seen.tree, open_now)
+
+    def _same_ids(self) -> None:
+        """Looks whether two sessions of a tree ask about calls of the same id."""
+        asking = Counter(
+            (seen.tree, call.call_id)
+            for seen in self._watch.sessions.values()
+            if seen.state.task is not None
+            for call in seen.state.task.requests
+        )
+        if any(times > 1 for times in asking.values()):
+            self.saw("same_ids")
 
     def _open(self, seen: Seen) -> set[str] | None:
         """The calls about which people are asked; None while the task is being stopped."""
@@ -355,8 +478,8 @@ class Ears:
         places = self._doors.follows(heard.session, heard.places, told)
         if places:
             heard.places = places if heard.places is not None else None
-            if told[1].endswith("_delta"):
-                # No log has it: what is read from the log is over.
+            if self._doors.is_lost_delta(heard.session, told):
+                # What is read from the log is over.
                 heard.places = places
         elif heard.places is not None:
             self._broken("heard", heard.session, f"is told {told}, which comes behind none of {heard.places}")
@@ -388,7 +511,8 @@ class Ears:
                 self._broken("put", session, f"hears its root, and not the agent, which asks {open_now}")
             return
         have, wanted = set(heard.asked.values()), open_now if self.may_answer else set()
-        if have != wanted:
+        untold = {call for of, call in self._doors.answered_alone if of == session} - wanted
+        if have - untold != wanted:
             self._broken("put", session, f"is asked {sorted(have)}, and open are {sorted(wanted)}")
 
     def at_rest(self) -> None:

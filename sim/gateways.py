@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from orchestrator.broker.errors import UnknownSession
@@ -31,18 +31,21 @@ from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.wires.wire import STALL_S, CloseCode, TooSlow, WireClosed
+from orchestrator.gateways.sq_eq.door import SqEqDoor
+from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
+from orchestrator.gateways.wires.wire import MESSAGE_LIMIT, STALL_S, CloseCode, TooSlow, WireClosed
 from orchestrator.instructions.skills import Skills
 from orchestrator.runtime.restore import restore_session
 from orchestrator.tables import SessionDefaults, ToolSettings
 from sim.accounts import MODEL_SETTINGS
 from sim.double import EPOCH_S
 from sim.log_source import StoredLogs
-from sim.loop import Lane
+from sim.loop import Lane, SimLoop
 from sim.machines import POOL, Clock, Site, storage_on
 
 MODE = {"mode": "danger-full-access"}
 FOLDER = "/sim"
+Serves = Callable[..., Coroutine[Any, Any, None]]
 
 
 @contextmanager
@@ -51,6 +54,44 @@ def numbered(seed: int) -> Iterator[None]:
     rng = Random(f"dendro:{seed}:ids")
     with patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)):
         yield
+
+
+class Tokens:
+    """The tokens of a deployment, as every gateway reads them."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._holders: dict[str, Principal] = {}
+        self.revoked_s: dict[str, float] = {}
+        """When tokens were revoked, by their holders' names."""
+
+    def give(self, principal: Principal) -> None:
+        self._holders[principal.token] = principal
+
+    def revoke(self, principal: Principal) -> None:
+        if self._holders.pop(principal.token, None) is not None:
+            self.revoked_s[principal.name] = self._loop.time()
+
+    async def look_up(self, token: str) -> Principal | None:
+        return self._holders.get(token)
+
+    async def in_force(self) -> frozenset[str]:
+        return frozenset(self._holders)
+
+
+class LineStream:
+    """A wire as a stream of bytes."""
+
+    socket = None
+
+    def __init__(self, wire: SimWire) -> None:
+        self._wire = wire
+
+    async def read(self, limit: int) -> bytes:
+        return await self._wire.receive() or b""
+
+    async def write(self, data: bytes) -> None:
+        await self._wire.send(data)
 
 
 class SimWire:
@@ -68,6 +109,8 @@ class SimWire:
         self._unread = 0
         """Bytes that were sent and not read by the client."""
         self._wakes: dict[str, asyncio.Future[None]] = {}
+        self.is_known = True
+        """Whether its client is known before the first message."""
         self.code: CloseCode | None = None
         """The reason for which the gateway has ended it."""
         self.closed = self._left = False
@@ -87,6 +130,9 @@ class SimWire:
         """Sends messages; waits while too much is unread."""
         if self.closed or self._left:
             raise WireClosed("the client has left")
+        doors, served = self._gateway.site.watch.doors, self.is_known or b'"seq":' in messages[0]
+        if served and doors is not None:
+            doors.served(self.principal, self._gateway.awake_s, messages[0])
         for message in messages:
             self._unread += len(message)
             self._goes_down(message)
@@ -164,9 +210,12 @@ class SimWire:
 class SimGateway:
     """A gateway's process."""
 
-    def __init__(self, site: Site, name: str, rng: Random, facts: dict[str, Any], policy: str) -> None:
+    def __init__(
+        self, site: Site, name: str, rng: Random, facts: dict[str, Any], policy: str, tokens: Tokens
+    ) -> None:
         self.site, self.name, self.rng = site, name, rng
-        self.lane, self.alive = Lane(name), True
+        self.lane, self.alive, self.awake_s = Lane(name), True, site.loop.time()
+        self._tokens, self._looks = tokens, False
         self._facts, self._policy = facts, policy
         self._clients = 0
         clock = Clock(site.loop, rng.uniform(0.0, 1e6), 1.0 + rng.uniform(-2e-3, 2e-3))
@@ -177,19 +226,55 @@ class SimGateway:
         self._wires: list[SimWire] = []
         self._ports = self._door_ports()
         self._server = AppServer(self._ports)
+        self._watch = TokenWatch(tokens.in_force)
+        self._lines = SqEqDoor(self._ports, Authentication(tokens.look_up), self._watch, MESSAGE_LIMIT)
+        if tokens.revoked_s:
+            self.looks_at_tokens()
+
+    def looks_at_tokens(self) -> None:
+        """Begins to look whether tokens count: as long as none was revoked, it would find nothing."""
+        if not self._looks:
+            self._looks = True
+            self.site.loop.start(self.lane, self._watch.run(), f"{self.name}:tokens")
 
     def connect(self, principal: Principal, client: Lane, window: int, outgoing: int) -> SimWire:
         """A client's new connection, which the product's own code serves."""
+        return self._connected(SimWire(self, principal, client, window), self._serves, outgoing)
+
+    def connect_lines(self, principal: Principal, client: Lane, window: int) -> SimWire:
+        """The same for a client of lines."""
         wire = SimWire(self, principal, client, window)
+        wire.is_known = False
+        return self._connected(wire, self._serves_lines)
+
+    def _connected(
+        self, wire: SimWire, serves: Callable[..., Coroutine[Any, Any, None]], *more: int
+    ) -> SimWire:
         self._wires.append(wire)
-        self.site.loop.on(self.lane, self._begins, wire, outgoing)
+        self.site.loop.on(self.lane, self._begins, wire, serves, *more)
         return wire
 
-    def _begins(self, wire: SimWire, outgoing: int) -> None:
-        served = Connection(self._ports, self._server._threads, wire, outgoing)
+    def _begins(self, wire: SimWire, serves: Serves, *more: int) -> None:
         # On this lane already.
-        serving = self.site.loop.create_task(served.serve(), name=f"{self.name}:serves")
+        serving = self.site.loop.create_task(serves(wire, *more), name=f"{self.name}:serves")
         serving.add_done_callback(self._over)
+
+    async def _serves(self, wire: SimWire, outgoing: int) -> None:
+        """As a listener does: who comes is looked up, and watched from then on."""
+        if await self._tokens.look_up(wire.principal.token) is None:
+            await wire.close(CloseCode.NOT_PERMITTED)
+            return
+        served = Connection(self._ports, self._server._threads, wire, outgoing)
+        try:
+            await self._watch.serve(wire.principal, served.serve())
+        except NotServed:
+            await wire.close(CloseCode.NOT_PERMITTED)
+
+    async def _serves_lines(self, wire: SimWire) -> None:
+        try:
+            await self._lines.serve(cast(Any, LineStream(wire)))
+        finally:
+            await wire.close()
 
     def _over(self, serving: asyncio.Task[None]) -> None:
         if not serving.cancelled() and (error := serving.exception()) is not None:
@@ -207,7 +292,11 @@ class SimGateway:
         """SIGSTOP for a while."""
         self.site.trace.note("doors", "pauses", self.name)
         self.site.loop.hold(self.lane)
-        self.site.loop.on(self.site.network.lane, self.site.loop.let_go, self.lane, after=seconds)
+        self.site.loop.on(self.site.network.lane, self._wakes, after=seconds)
+
+    def _wakes(self) -> None:
+        self.awake_s = self.site.loop.time()
+        self.site.loop.let_go(self.lane)
 
     # ── what it is given in the place of the machine's ────────────────────────────────────────
 
@@ -251,7 +340,7 @@ class SimGateway:
         session = new_session_id(self._now_ms(), shard, self.rng.getrandbits(62))
         doors = self.site.watch.doors
         assert doors is not None
-        doors.namespaces[session] = principal.namespace
+        doors.creates(session, principal)
         facts = SessionFacts(session, TreeId(session), ROOT, POOL, **self._facts)
         settings = TurnSettings(FOLDER, self._policy, MODE, "gpt-5")
         self.site.trace.note(self.name, "creates", session)

@@ -23,8 +23,17 @@ DOOR_RULES = {
         "No client of a namespace is told of a session of another one.",
         Case("a client named a session of another namespace"),
     ),
+    "permitted": Rule(
+        (
+            "What a session is given comes from one whose token counts, is of its namespace, and holds the "
+            "right to it; a client whose token was revoked is told nothing more."
+        ),
+        Case("a client tried what its token does not permit, or its token was revoked"),
+    ),
 }
 DOOR_CASES = {
+    "went_on": Case("a client of lines went on behind its last event"),
+    "same_ids": Case("two sessions of a tree asked about calls of the same id at once"),
     "dropped": Case("a client of a gateway was dropped, because it did not read"),
     "gateway_lost": Case("a gateway died, and another one came"),
 }

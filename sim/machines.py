@@ -301,6 +301,7 @@ class Machine(Process):
         facts = MachineFacts(machine_id=host, core=core, workspaces=PORTABLE.root)
         config = WorkerConfig(name, pools, runner, bench=bench if site.benches else None, facts=lambda: facts)
         self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
+        tools.session_of = self._session_of
         self.task = site.loop.start(self.main, self.worker.run(), "worker")
 
     @property
@@ -316,6 +317,10 @@ class Machine(Process):
         self.supervisor.extend(claim, deadline_boottime)
         self._folders.extend(claim, deadline_boottime)
         self._host_folders.extend(claim, deadline_boottime)
+
+    def _session_of(self, claim: str) -> str:
+        runner = self.worker._runners.get(claim)
+        return runner.claim.session if runner is not None else ""
 
     async def _confirmed(self, claim: Claim, seq: int) -> bool:
         """Whether replicas have the log up to there in time (`effects = "wait"`)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -112,6 +113,8 @@ class Odds:
     """How likely it does so again when a person asks for something later."""
     reads: float = 0.0
     """How likely the model waits for the end of a process that it was just told of."""
+    same_ids: bool = False
+    """Whether calls are counted session by session, so that several sessions have calls of the same ids."""
 
 
 Saying = Callable[
@@ -142,6 +145,9 @@ class ModelScript:
         self.answered = 0
         """Requests whose response was complete: each has an id of its own."""
         self._calls = 0
+        self._of_session: Counter[str] = Counter()
+        self._asking = ""
+        """The session that is answered."""
         self._texts = 0
         self._numbers: list[int] = []
         """Processes that the one who asks was told of last."""
@@ -150,6 +156,11 @@ class ModelScript:
 
     def turn(self, prompt: Prompt) -> list[ModelEvent]:
         """The events of a whole response."""
+        self._asking = prompt.session_id
+        if self.odds.same_ids:
+            used = (str(item["call_id"]) for item in prompt.input if item.get("type") in CALL_KINDS)
+            most = max((int(id[1:]) for id in used if id[1:].isdecimal()), default=0)
+            self._of_session[self._asking] = max(self._of_session[self._asking], most)
         if self.odds.opening and self._opens(prompt.input):
             self._children = _children(prompt.input)
             return [self._of_agents(name) for name in self.odds.opening]
@@ -233,7 +244,11 @@ class ModelScript:
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
         self._calls += 1
         text = orjson.dumps(arguments).decode()
-        item = {"type": "function_call", "name": name, "arguments": text, "call_id": f"c{self._calls}"}
+        id = f"c{self._calls}"
+        if self.odds.same_ids:
+            self._of_session[self._asking] += 1
+            id = f"k{self._of_session[self._asking]}"
+        item = {"type": "function_call", "name": name, "arguments": text, "call_id": id}
         return ItemDone(item)
 
     def _of_agents(self, name: str) -> ItemDone:

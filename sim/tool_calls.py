@@ -99,6 +99,8 @@ class SimTools:
         self._runs = WorkerRuns(model.loop, model.rng, ledger, supervisor, machine)
         self.processes = SimProcesses(self._runs, model, folders)
         self._setups = SimSetups(self._runs, model.rng, supervisor, folders)
+        self.session_of: Callable[[str], str] = lambda claim: ""
+        """The session of a claim that the worker has."""
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Needs nothing."""
@@ -239,7 +241,7 @@ class SimTools:
         if not isinstance(call.work, PatchWork):
             return "in_doubt"
         self._ledger.saw("effects_once")
-        session = self._session(call)
+        session = self.session_of(claim) or self._session(call)
         if self._ledger.written[session, call.call_id]:
             return "all"
         # No entry is made: the next to judge would take it for a session in which the call ran.

@@ -180,14 +180,13 @@ async def _gap_at(reader: EventReader, session: SessionId, at: EqCursor) -> Gap 
     head = await _head(reader, session)
     if not await _in_log(reader, session, at, head):
         return Gap("rewound", 0, head.sealed_seq)
-    if any(kept.n == at.n and kept.seq > at.seq for kept in at_place):
+    # Both places are read at once, and behind the head: a commit between two reads must not look like a hole,
+    # nor give the place's number to another event while the next one looks like the one that follows.
+    kept = await reader.read_eq(session, max(0, at.n - 1), 2)
+    if any(event.n == at.n and event.seq > at.seq for event in kept):
         # Redis lost the event, and no entry: its number is now that of a later one, which was not told.
         return Gap("trimmed", at.seq, head.sealed_seq)
-    if at.n == head.eq_n:
-        return None
-    # Read behind the head: a commit between two reads must not look like a hole.
-    following = await reader.read_eq(session, at.n, 1)
-    if following and following[0].n == at.n + 1:
+    if at.n == head.eq_n or any(event.n == at.n + 1 for event in kept):
         return None
     # The log that the client saw is there: what is lost are events, as by trimming, and none of its entries.
     return Gap("trimmed", at.seq, head.sealed_seq)

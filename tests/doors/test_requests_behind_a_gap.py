@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -10,11 +11,12 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import conversations as conversations_module
+from orchestrator.gateways.app_server import door as door_module
+from orchestrator.gateways.app_server import live as live_module
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door, Subscription
-from orchestrator.gateways.app_server.live import LiveThread, Told
+from orchestrator.gateways.app_server.live import LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer
-from orchestrator.gateways.app_server.methods.resume import _ask_again
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.client import GAP_TEXTS
@@ -33,6 +35,10 @@ RESOLVED = {"type": "request_resolved", "call_id": "call_1", "decision": "approv
 WENT_BACK = Event("", {"type": "warning", "message": GAP_TEXTS["rewound"]})
 
 
+def _nobody(live: LiveThread, child: SessionId, newborn: bool) -> None:
+    """Hears no agents."""
+
+
 class Listening:
     """A connection of version 2 that hears one thread, and what it was sent."""
 
@@ -41,7 +47,7 @@ class Listening:
         ports = cast(Any, SimpleNamespace(now_ms=lambda: 1, client=lambda principal: None))
         outbox = cast(Any, SimpleNamespace(put=self._put))
         self.door = Door(ports, cast(Any, None), Principal("ann"), cast(Outbox, outbox))
-        self.live = LiveThread(ports, notifications, cast(Any, None), SESSION, lambda live, child: None)
+        self.live = LiveThread(ports, notifications, cast(Any, None), SESSION, _nobody)
         self.live.listeners.append(self.door)
         self.door.subscriptions[SESSION] = Subscription(self.live)
         self.tells({"type": "task_started"})
@@ -69,7 +75,7 @@ def test_request_that_was_settled_while_a_thread_is_resumed_is_not_put_again() -
     client.tells(REQUEST)
     with client.door.response_first():
         client.tells(RESOLVED)
-        _ask_again(client.door, SESSION)
+        client.door.ask_again(SESSION)
     assert client.sent == ["requestApproval", "resolved"]
 
 
@@ -77,7 +83,7 @@ def test_request_that_is_open_where_a_thread_is_resumed_is_put_to_who_comes() ->
     client = Listening()
     client.tells(REQUEST)
     client.door.asks.left(SESSION)
-    _ask_again(client.door, SESSION)
+    client.door.ask_again(SESSION)
     assert client.sent == ["requestApproval", "requestApproval"]
 
 
@@ -186,3 +192,62 @@ async def test_answer_of_version_1_is_not_that_of_the_client_that_begins_turns()
     conversations.hear(Told(SESSION, Event("t", REQUEST), ()))
     await conversations.answered(Answer("conversation-0", {"decision": "approved"}))
     assert [op.type for op in sent] == ["exec_approval"]
+
+
+AGENT = SessionId("0192f0c1-2c3d-7e4f-8a5b-6c7d8e9f0a1b")
+WORKS_AGAIN = {"type": "subagent_lifecycle", "event": "status", "status": "running", "session_id": AGENT}
+
+
+class OfAnAgentAtWork(LiveThreads):
+    """The followed sessions of a gateway, one of which has an agent that asks for something."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        head = SimpleNamespace(agent_id=1, tree=SESSION, status="awaiting_approval")
+        thread = SimpleNamespace(id=AGENT, spawned=SimpleNamespace(parent=SESSION), root=SESSION)
+
+        async def found(*given: Any) -> Any:
+            return head
+
+        async def shown(*given: Any) -> Any:
+            return [thread]
+
+        async def read(live: LiveThread, head: Any) -> None:
+            live.projector.receive(Event("t", {"type": "task_started"}))
+            live.projector.receive(Event("t", REQUEST))
+
+        monkeypatch.setattr(live_module, "threads", shown)
+        monkeypatch.setattr(LiveThread, "read", read)
+        monkeypatch.setattr(LiveThread, "follow", lambda live, **how: None)
+        monkeypatch.setattr(door_module, "thread_json", lambda thread: {"id": thread.id})
+        ports = SimpleNamespace(now_ms=lambda: 1, found=SimpleNamespace(broker=None))
+        super().__init__(cast(Any, ports), notifications)
+        reader = cast(Any, SimpleNamespace(head=found))
+        self.root = LiveThread(cast(Any, ports), notifications, reader, SESSION, self._born)
+
+    async def tell(self, message: dict[str, Any]) -> None:
+        self.root._take(Event("t", message))
+        await asyncio.gather(*self._tasks)
+
+
+async def test_client_of_a_root_is_asked_by_an_agent_that_was_at_rest_when_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, threads = Listening(), OfAnAgentAtWork(monkeypatch)
+    threads.root.listeners.append(client.door)
+    await threads.tell(WORKS_AGAIN)
+    assert client.sent == ["requestApproval"]
+    await threads.tell(WORKS_AGAIN)
+    assert client.sent == ["requestApproval"]
+
+
+async def test_client_that_has_left_an_agent_does_not_hear_it_when_it_works_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, threads = Listening(), OfAnAgentAtWork(monkeypatch)
+    client.door.threads = threads
+    threads.root.listeners.append(client.door)
+    await threads.tell(WORKS_AGAIN)
+    assert client.door.part_with(AGENT)
+    client.sent.clear()
+    await threads.tell(WORKS_AGAIN)
+    assert client.sent == []

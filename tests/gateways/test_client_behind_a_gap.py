@@ -132,3 +132,23 @@ async def test_client_whose_last_event_was_lost_and_its_number_given_anew_is_tol
     heard = await anext(following)
     await cast(AsyncGenerator[Event], following).aclose()
     assert heard.msg["message"] == GAP_TEXTS["trimmed"]
+
+
+class OfANumberGivenAnewMeanwhile(OfLostDeltas):
+    """The same queue, whose next entry comes while a follower looks at it."""
+
+    looked_at = False
+
+    async def read_eq(self, session: SessionId, after_n: int = 0, count: int = 9) -> tuple[StoredEvent, ...]:
+        there = [StoredEvent(n, b"", 6, "0" * 8, 0, 0) for n in (9, 10) if self.looked_at and n > after_n]
+        self.looked_at = True
+        return tuple(there[:count])
+
+
+async def test_client_whose_last_events_number_is_given_anew_while_it_looks_is_told_of_a_gap() -> None:
+    reader = cast(Any, OfANumberGivenAnewMeanwhile())
+    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, events=reader)
+    following = Client(ports, "client").follow(ROOT, EqCursor(9, 0, "0" * 8))
+    heard = await anext(following)
+    await cast(AsyncGenerator[Event], following).aclose()
+    assert heard.msg["message"] == GAP_TEXTS["trimmed"]

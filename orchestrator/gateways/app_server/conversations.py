@@ -154,12 +154,12 @@ class Conversations:
                 if not ending.done():
                     ending.set_result(event.type)
 
-    def adopt(self, live: LiveThread, thread: Thread) -> None:
-        """Leaves an agent's own events alone: what concerns people is told by its root."""
-        self.door.threads.begin(self._unheard(live.session))
+    def takes(self, session: SessionId) -> bool:
+        """Leaves agents' own events alone: what concerns people is told by their root."""
+        return False
 
-    async def _unheard(self, session: SessionId) -> None:
-        self.door.threads.leave(session, self)
+    def adopt(self, live: LiveThread, thread: Thread) -> None:
+        """Takes none."""
 
     def lose(self, session: SessionId) -> None:
         """Removes the listeners of a conversation that is gone."""

@@ -23,6 +23,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.views.event import Event
 from orchestrator.views.read_states import TURN_ENDS, read_state
 from orchestrator.views.threads import Thread
 from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
@@ -65,6 +66,8 @@ class Door:
     subscriptions: dict[SessionId, Subscription] = field(default_factory=dict)
     tells_read_states: bool = False
     """Whether the client has asked for a read state: such a one is told of changes."""
+    _left: set[SessionId] = field(default_factory=set)
+    """Threads that the client has left: it hears them again when it asks for them."""
     _held: list[Told | Line] | None = None
     _begun: list[SessionId] = field(default_factory=list)
     """Threads that were subscribed to since a request was begun which may fail."""
@@ -125,6 +128,7 @@ class Door:
         """
         found = self.subscriptions.get(session)
         if found is None:
+            self._left.discard(session)
             live = await self.threads.hear(session, self.client, self, newborn=newborn)
             found = self.subscriptions[session] = Subscription(live)
             self._begun.append(session)
@@ -142,6 +146,13 @@ class Door:
         if last and found.ephemeral:
             self.threads.begin(self._delete(session))
         return True
+
+    def part_with(self, session: SessionId) -> bool:
+        """The same by the client's own wish: an agent's thread is not heard with its root any more."""
+        heard = self.unsubscribe(session)
+        if heard:
+            self._left.add(session)
+        return heard
 
     async def _delete(self, session: SessionId) -> None:
         if await ephemeral.delete(self.ports.found, self.client, session):
@@ -198,12 +209,26 @@ class Door:
         if ended is not None:
             self._settled(ended.session, [ended.id])
 
+    def takes(self, session: SessionId) -> bool:
+        """Whether an agent is to be heard with its root: the client has not left it."""
+        return session not in self._left
+
     def adopt(self, live: LiveThread, thread: Thread) -> None:
-        """Tells the client of an agent's thread, which it hears from now on."""
+        """Tells the client of an agent's thread, which it hears from now on, and what it asks already."""
         parent = self.subscriptions.get(thread.spawned.parent if thread.spawned else thread.root)
         asks = parent.asks if parent is not None else all(each.asks for each in self.subscriptions.values())
         self.subscriptions[live.session] = Subscription(live, asks)
         self.notify("thread/started", {"thread": thread_json(thread)})
+        self.ask_again(live.session)
+
+    def ask_again(self, session: SessionId) -> None:
+        """Puts the open requests of a thread to the client; one that it has already is left out.
+
+        They are those that are open where the thread is told: what settles them is told behind them.
+        """
+        found = self.subscriptions.get(session)
+        for opened in found.live.projector.waiting if found is not None else ():
+            self.hear(Told(session, Event("", dict(opened.event)), ((opened, ()),)))
 
     def lose(self, session: SessionId) -> None:
         """Tells the client that a thread is gone."""

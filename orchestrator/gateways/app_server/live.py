@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,8 +16,9 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.running_turn import BEGINS, events_of_running_turn
+from orchestrator.gateways.app_server.running_turn import AT_REST, BEGINS, events_of_running_turn
 from orchestrator.gateways.client import GAP_TEXTS, RETRY_S, Client
+from orchestrator.protocol.agents import SubagentStatus
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import begun_since, turn_at
@@ -63,8 +64,11 @@ class Listener(Protocol):
     def hear(self, told: Told) -> None:
         """Takes the next event; must not wait."""
 
+    def takes(self, session: SessionId) -> bool:
+        """Whether it wants to hear an agent below a session that it hears."""
+
     def adopt(self, live: LiveThread, thread: Thread) -> None:
-        """Hears an agent that was made by a session which it hears, from its first event on."""
+        """Hears such an agent: a new one from its first event on."""
 
     def lose(self, session: SessionId) -> None:
         """Is told that the session is gone: nothing more will come."""
@@ -79,7 +83,7 @@ class LiveThread:
         write: Write,
         client: Client,
         session: SessionId,
-        born: Callable[[LiveThread, SessionId], None],
+        born: Callable[[LiveThread, SessionId, bool], None],
         root: SessionId | None = None,
     ) -> None:
         """`root`: the root of an agent's tree; None for a root."""
@@ -146,8 +150,18 @@ class LiveThread:
         told = Told(self.session, event, changes)
         for listener in tuple(self.listeners):
             listener.hear(told)
-        if event.type == "subagent_lifecycle" and event.msg.get("event") == "created":
-            self._born(self, SessionId(str(event.msg["subagent"]["session_id"])))
+        if event.type == "subagent_lifecycle":
+            self._of_agent(event.msg)
+
+    def _of_agent(self, message: Mapping[str, Any]) -> None:
+        """Lets who hears the session hear an agent that was made, or that begins to work again.
+
+        One that was at rest when they came was not heard with the session, and may ask them now.
+        """
+        if message.get("event") == "created":
+            self._born(self, SessionId(str(message["subagent"]["session_id"])), True)
+        elif message.get("status") == SubagentStatus.RUNNING and message.get("session_id"):
+            self._born(self, SessionId(str(message["session_id"])), False)
 
     def _lines(self, change: Change, at_ms: int) -> tuple[Change, tuple[Line, ...]]:
         return change, tuple(
@@ -165,6 +179,12 @@ class LiveThread:
 def withdrawn(projector: Projector) -> tuple[Change, ...]:
     """The end of each request that a projector knows to be open."""
     return tuple(RequestResolved(each.turn, each.item, WITHDRAWN) for each in projector.waiting)
+
+
+def _come(parent: LiveThread, child: SessionId, live: LiveThread | None) -> list[Listener]:
+    """Those who hear a session, and not yet the agent below it."""
+    heard = live.listeners if live is not None else ()
+    return [each for each in parent.listeners if each not in heard and each.takes(child)]
 
 
 def _key(change: Change, params: JsonObject) -> tuple[object, ...] | None:
@@ -210,31 +230,35 @@ class LiveThreads:
         root = None if head is None or head.agent_id == ROOT else SessionId(head.tree)
         return LiveThread(self._ports, self._write, client, session, self._born, root)
 
-    def _born(self, parent: LiveThread, child: SessionId) -> None:
-        self.begin(self._adopt(parent, child))
+    def _born(self, parent: LiveThread, child: SessionId, newborn: bool) -> None:
+        self.begin(self._adopt(parent, child, newborn))
 
-    async def _adopt(self, parent: LiveThread, child: SessionId) -> None:
+    async def _adopt(self, parent: LiveThread, child: SessionId, newborn: bool) -> None:
         """The same as `_adopt_now`, until Redis answers: nothing tells of the agent's birth again."""
         while True:
             try:
-                await self._adopt_now(parent, child)
+                await self._adopt_now(parent, child, newborn)
                 return
             except Unavailable:
                 await asyncio.sleep(RETRY_S)
 
-    async def _adopt_now(self, parent: LiveThread, child: SessionId) -> None:
-        """Lets all who hear a session hear an agent below it, before the agent's first event is told."""
+    async def _adopt_now(self, parent: LiveThread, child: SessionId, newborn: bool) -> None:
+        """Lets all who hear a session hear an agent below it: a new one from its first event on."""
         async with self._opening:
             head = await parent.client.head(child)
-            if head is None or not parent.listeners:
+            live = self._live.get(child)
+            if head is None or not (newborn or live is not None or head.status not in AT_REST):
+                return
+            if not _come(parent, child, live):
                 return
             (thread,) = await threads(self._ports.found.broker, [head])
-            live = self._live.get(child) or self._made(child, parent.client, head)
-            for listener in parent.listeners:
-                if listener not in live.listeners:
-                    live.listeners.append(listener)
-                    listener.adopt(live, thread)
-            if child not in self._live:
+            known, live = live is not None, live or self._made(child, parent.client, head)
+            if not (known or newborn):
+                await live.read(head)
+            for listener in _come(parent, child, live):
+                live.listeners.append(listener)
+                listener.adopt(live, thread)
+            if not known and live.listeners:
                 self._live[child] = live
                 live.follow()
 

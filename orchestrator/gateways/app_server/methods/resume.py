@@ -18,7 +18,6 @@ from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import no_rollout
-from orchestrator.gateways.app_server.live import Told
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.running import (
     Policy,
@@ -92,7 +91,7 @@ async def _resumed(door: Door, head: SessionHead, params: ThreadResume) -> Resul
     answer = await _answer(door, seen, params)
     await _tell_tokens(door, seen)
     for session in (head.session, *await _running_below(door, head, subscription.asks)):
-        _ask_again(door, session)
+        door.ask_again(session)
     return answer
 
 
@@ -171,16 +170,6 @@ async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
     subscription.asks = asks
     # With nothing waited for in between: its first event is told behind this.
     door.notify("thread/started", {"thread": told})
-
-
-def _ask_again(door: Door, session: SessionId) -> None:
-    """Puts the open requests of a thread to the client that comes; one that it has already is left out.
-
-    They are those that are open where the thread is told: what settles them is told behind them.
-    """
-    found = door.subscriptions.get(session)
-    for opened in found.live.projector.waiting if found is not None else ():
-        door.hear(Told(session, Event("", dict(opened.event)), ((opened, ()),)))
 
 
 METHODS: Mapping[str, Method] = {"thread/resume": Method(ThreadResume, thread_resume, Scope.READ)}

@@ -134,7 +134,7 @@ async def thread_unsubscribe(door: Door, params: ThreadParams) -> Result:
     head = await door.known(params.thread_id)
     if head is None:
         return {"status": "notLoaded"}
-    return {"status": "unsubscribed" if door.unsubscribe(head.session) else "notSubscribed"}
+    return {"status": "unsubscribed" if door.part_with(head.session) else "notSubscribed"}
 
 
 async def compact_start(door: Door, params: ThreadParams) -> Result:
