@@ -201,6 +201,65 @@ def test_folder_that_others_need_is_refused_as_a_home_and_stays_as_it_is(tmp_pat
     assert mode(home) == before
 
 
+def _home_below(tmp_path: Path) -> tuple[Path, Path]:
+    around, home = tmp_path / "around", tmp_path / "around" / "home"
+    home.mkdir(parents=True)
+    home.chmod(0o700)
+    return around, home
+
+
+@as_root
+def test_home_that_is_reached_over_another_users_link_is_refused(tmp_path: Path) -> None:
+    around, home = _home_below(tmp_path)
+    for name, target in (("whole", home), ("part", around)):
+        link = tmp_path / name
+        link.symlink_to(target)
+        named = link if name == "whole" else link / "home"
+        assert require_private(settings_of(named)) == [], "a link of one's own leads where one wants"
+        os.lchown(link, NOBODY, NOBODY)
+        tmp_path.chmod(0o777)  # where others can make it
+        [folder] = open_folders(settings_of(named))
+        assert (folder.path, folder.refused) == (link, True)
+        with pytest.raises(SettingsError, match=rf"{name} is on the way .* another user's \(uid {NOBODY}\)"):
+            require_private(settings_of(named))
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o772, 0o2777])
+def test_folder_around_the_home_that_others_write_to_is_told_of(tmp_path: Path, mode: int) -> None:
+    around, home = _home_below(tmp_path)
+    around.chmod(mode)
+    [line] = require_private(settings_of(home))
+    assert f"{around} can be written to by other users of this machine" in line
+    assert f"in the place of {home}" in line
+    around.chmod(mode | 0o1000)
+    assert require_private(settings_of(home)) == [], "the sticky bit keeps what is this user's"
+
+
+@as_root
+def test_folder_around_the_home_that_is_another_users_is_told_of(tmp_path: Path) -> None:
+    around, home = _home_below(tmp_path)
+    for mode in (0o755, 0o1777):
+        os.chown(around, NOBODY, NOBODY)
+        around.chmod(mode)
+        [line] = require_private(settings_of(home))
+        assert f"{around} belongs to another user of this machine (uid {NOBODY})" in line
+
+
+@as_root
+def test_folder_that_ones_own_group_alone_writes_to_is_nobody_elses(tmp_path: Path) -> None:
+    around, home = _home_below(tmp_path)
+    around.chmod(0o775)
+    assert require_private(settings_of(home)) == []
+    os.chown(around, 0, NOBODY)
+    around.chmod(0o775)
+    assert len(require_private(settings_of(home))) == 1
+
+
+def test_home_that_is_still_to_be_made_is_no_fault(tmp_path: Path) -> None:
+    assert require_private(settings_of(tmp_path / "none" / "home")) == []
+
+
 # ── nothing is made otherwise ─────────────────────────────────────────────────────────────────
 
 THE_PERSONS = "in a folder of the person's, by the person's umask"

@@ -157,9 +157,8 @@ def _check_home(settings: Settings) -> list[Finding]:
 
 def _judge_privacy(settings: Settings) -> Iterator[Finding]:
     for folder in open_folders(settings):
-        refused = folder.path == settings.home and not folder.closable
         detail = f"{folder.path} {folder.why}"
-        yield Finding("other users", "missing" if refused else "warn", detail, folder.remedy)
+        yield Finding("other users", "missing" if folder.refused else "warn", detail, folder.remedy)
 
 
 def _check_archive(settings: Settings) -> list[Finding]:

@@ -1,16 +1,19 @@
 """Whether other users of the machine can look into Dendro's folders: looked at whenever a command starts.
 
 An earlier version made the home folder and the archive by the umask. What this user owns is closed, and the
-person is told; what another user owns is refused.
+person is told; what another user owns is refused, and so is a way to the home over another user's link. A
+folder on the way that others can write to is told of: there they can put another folder in the home's place.
 """
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,6 +27,7 @@ CLOSED_BELOW = ("archive", "procfile", "prompts", "redis", "rules", "sessions", 
 WRITABLE = 0o022
 """The bits of a mode that let others put something into a folder."""
 SHOWN = 3
+MOST_LINKS = 40
 COPIES = "workspaces"
 SHARED = frozenset(
     map(
@@ -56,12 +60,16 @@ class OpenFolder:
     remedy: str
     closable: bool
     """Whether it is this user's own, and a `chmod` away from being private."""
+    refused: bool = False
+    """Whether nothing is done with it: its content decides what runs."""
 
 
 def open_folders(settings: Settings) -> list[OpenFolder]:
-    """The home folder and the archive, as far as they are there and open to others. Changes nothing."""
+    """The home folder, the way to it and the archive, as far as they are open to others. Changes nothing."""
+    home = _judged(settings, settings.home, "DENDRO_HOME")
     found = [
-        _judged(settings, settings.home, "DENDRO_HOME"),
+        _way_to(settings.home),
+        None if home is None else replace(home, refused=not home.closable),
         _judged(settings, _archive(settings), "upkeep.archive_url"),
     ]
     return [folder for folder in found if folder is not None]
@@ -70,19 +78,81 @@ def open_folders(settings: Settings) -> list[OpenFolder]:
 def require_private(settings: Settings) -> list[str]:
     """Closes what is open and this user's own, and answers a line about each.
 
-    Raises `SettingsError` for a home folder that cannot be closed, and for one in which others could have put
-    settings, rules or links, and something is theirs. An archive of another user's is left as it is: what is
-    put there has mode 600.
+    Raises `SettingsError` for a home folder that cannot be closed or is reached over another user's link, and
+    for one in which others could have put settings, rules or links, and something is theirs. An archive of
+    another user's is left as it is: what is put there has mode 600. A folder on the way to the home that
+    others can write to is told of, too.
     """
-    lines = []
+    lines, way = [], _way_to(settings.home)
     for folder in open_folders(settings):
+        if folder.refused:
+            raise SettingsError("settings", "home", f"{folder.path} {folder.why}", folder.remedy)
         if folder.closable:
             if folder.path == settings.home and folder.path.stat().st_mode & WRITABLE:
                 _require_own_entries(folder)
             lines.append(_closed(folder, inside=folder.path == settings.home))
-        elif folder.path == settings.home:
-            raise SettingsError("settings", "home", f"{folder.path} {folder.why}", folder.remedy)
+        elif folder == way:
+            lines.append(f"{folder.path} {folder.why}: {folder.remedy}")
     return lines
+
+
+def _way_to(home: Path) -> OpenFolder | None:
+    """A place on the way to the home where another user decides what it is, a link first; None if none is."""
+    found = list(_faults_on_the_way(home))
+    return next((place for place in found if place.refused), next(iter(found), None))
+
+
+def _faults_on_the_way(home: Path) -> Iterator[OpenFolder]:
+    system = {0, os.geteuid(), Path("/").stat().st_uid}
+    todo, at, links = [*home.absolute().parts[:0:-1]], Path("/"), 0
+    while todo:
+        try:
+            around, step = at.stat(), at / todo.pop()
+            found = step.lstat()
+        except OSError:
+            return  # nothing is there yet, or it is told of where it is used
+        if (fault := _replaceable(around, system)) and not _keeps(around, found, system):
+            remedy = (
+                f"they can put another folder in the place of {step}: chmod go-w {at}, or set DENDRO_HOME to "
+                "a folder that only you write to"
+            )
+            yield OpenFolder(at, fault, remedy, closable=False)
+        if not stat.S_ISLNK(found.st_mode):
+            at = step
+            continue
+        links += 1
+        if found.st_uid not in system or links > MOST_LINKS:
+            why = f"is on the way to {home}, and a link of another user's (uid {found.st_uid})"
+            remedy = "set DENDRO_HOME to the folder itself, if it is yours"
+            yield OpenFolder(step, why, remedy, closable=False, refused=True)
+            return
+        target = step.readlink()
+        todo += [part for part in reversed(target.parts) if part != "/"]
+        at = Path("/") if target.is_absolute() else at
+
+
+def _replaceable(folder: os.stat_result, system: set[int]) -> str:
+    """The reason why others could rename what is in a folder; empty if they cannot."""
+    if folder.st_uid not in system:
+        return f"belongs to another user of this machine (uid {folder.st_uid})"
+    open_to_group = folder.st_mode & stat.S_IWGRP and not _is_own_group(folder.st_gid)
+    if folder.st_mode & stat.S_IWOTH or open_to_group:
+        return f"can be written to by other users of this machine (mode {stat.S_IMODE(folder.st_mode):o})"
+    return ""
+
+
+def _keeps(folder: os.stat_result, entry: os.stat_result, system: set[int]) -> bool:
+    """Whether a folder's sticky bit keeps others from renaming an entry."""
+    return bool(folder.st_mode & stat.S_ISVTX) and {folder.st_uid, entry.st_uid} <= system
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group is this user's alone, as many systems make one for each user."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return (gid, group.gr_name) == (user.pw_gid, user.pw_name) and {*group.gr_mem} <= {user.pw_name}
 
 
 def _require_own_entries(folder: OpenFolder) -> None:
