@@ -68,9 +68,14 @@ def open_folders(settings: Settings) -> list[OpenFolder]:
     """The home folder, the way to it and the archive, as far as they are open to others. Changes nothing."""
     home = _judged(settings, settings.home, "DENDRO_HOME")
     found = [
+<<<<<<< HEAD
         _way_to(settings.home),
         None if home is None else replace(home, refused=not home.closable),
         _judged(settings, _archive(settings), "upkeep.archive_url"),
+=======
+        _judged(settings, settings.home, "DENDRO_HOME"),
+        _judged(settings, archive_outside(settings), "upkeep.archive_url"),
+>>>>>>> 306cd786 (Refuse copies of a folder that holds the archive)
     ]
     return [folder for folder in found if folder is not None]
 
@@ -202,7 +207,7 @@ def _close(path: Path) -> None:
         path.chmod(stat.S_IMODE(found.st_mode) & ~OTHERS)
 
 
-def _archive(settings: Settings) -> Path | None:
+def archive_outside(settings: Settings) -> Path | None:
     """The archive's folder, where it is one outside of the home."""
     place = urlsplit(settings.upkeep.archive_url)
     folder = Path(unquote(place.path))

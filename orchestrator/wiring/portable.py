@@ -38,6 +38,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.probe import SandboxSupport, cannot_mount
 from orchestrator.settings import Settings
+from orchestrator.settings.private_home import archive_outside
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.first_folder import FirstFolder
@@ -77,6 +78,7 @@ def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig
         guide(settings).docs,
         settings.host.environ,
         settings.home,
+        archive_outside(settings),
     )
 
 
@@ -140,7 +142,8 @@ def _setup(settings: Settings) -> FolderSetup | None:
 
 def _of_folder(settings: Settings, folder: Path) -> FirstFolder:
     try:
-        found = host_folder(folder, settings.workspace, settings.home, settings.host.environ)
+        known = (settings.workspace, settings.home, settings.host.environ, archive_outside(settings))
+        found = host_folder(folder, *known)
     except UnfitFolder as error:
         raise NoWorkspace(f"folder: {error}") from error
     try:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom, taken_facts, taken_settings
@@ -21,7 +20,7 @@ from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.settings import Settings
-from orchestrator.settings.private_home import is_shared
+from orchestrator.settings.private_home import archive_outside, is_shared
 from orchestrator.tables import AgentSettings
 from orchestrator.wiring.deployment import portable_pool, session_pool
 from orchestrator.wiring.first_folder import FirstFolder
@@ -41,9 +40,7 @@ def guide(settings: Settings) -> Guide:
 
 def _stored_elsewhere(settings: Settings) -> tuple[Path, ...]:
     """The folders and files of Dendro's that may lie anywhere: copies, keys of packs, the archive."""
-    place = urlsplit(settings.upkeep.archive_url)
-    archive = Path(unquote(place.path)) if place.scheme == "file" else None
-    known = (settings.workspace.root, settings.workspace.key_file, archive)
+    known = (settings.workspace.root, settings.workspace.key_file, archive_outside(settings))
     return tuple(
         path
         for path in known

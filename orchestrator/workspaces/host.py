@@ -88,7 +88,8 @@ class MachineHostFolders:
         cwd = state.in_force.cwd
         try:
             config = self._config
-            found = await in_git_thread(host_folder, Path(cwd), config.settings, config.home, config.environ)
+            known = (config.settings, config.home, config.environ, config.archive)
+            found = await in_git_thread(host_folder, Path(cwd), *known)
             if fault := await asyncio.to_thread(config.fault, found.portable):
                 return FolderNotCopied(f"this machine makes no copies of folders: {fault}. {SHARE}")
             setup, warning = await asyncio.to_thread(config.setup_of, found.top)

@@ -35,9 +35,16 @@ class HostFolder:
 
 
 def host_folder(
-    folder: Path, settings: WorkspaceSettings, home: Path | None, environ: Mapping[str, str]
+    folder: Path,
+    settings: WorkspaceSettings,
+    home: Path | None,
+    environ: Mapping[str, str],
+    archive: Path | None = None,
 ) -> HostFolder:
-    """The folder to copy for a working folder; blocking. Raises `UnfitFolder`."""
+    """The folder to copy for a working folder; blocking. Raises `UnfitFolder`.
+
+    `archive` is the folder of the archive, where that lies outside of the home.
+    """
     real = folder.resolve()
     if not real.is_dir():
         raise UnfitFolder(f"there is no folder {folder} on this machine")
@@ -54,7 +61,12 @@ def host_folder(
             f"{settings.key_file} (`workspace.key_file`) lies in {top}, and would be stored with it; keep it "
             "elsewhere"
         )
-    hidden = tuple(it for it in (home, root, settings.key_file) if it is not None)
+    if archive is not None and archive.resolve().is_relative_to(top):
+        raise UnfitFolder(
+            f"{archive} (`upkeep.archive_url`) lies in {top}, and agents with copies of that would read the "
+            "logs of all sessions; keep it elsewhere"
+        )
+    hidden = tuple(it for it in (home, root, settings.key_file, archive) if it is not None)
     repository = repository_of(top)
     if repository is not None and any(repository.resolve().is_relative_to(it.resolve()) for it in hidden):
         raise UnfitFolder(f"the repository of {top} lies in Dendro's own folder: no copy is made of it")

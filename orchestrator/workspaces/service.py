@@ -90,6 +90,8 @@ class MachineConfig:
     """The environment in which repositories are cloned."""
     home: Path | None = None
     """Dendro's own folder, which is in no session's."""
+    archive: Path | None = None
+    """The folder of the archive, where it lies outside of that; in no session's either."""
     guarded: tuple[Path, ...] = ()
     """Files and folders that no sandboxed command writes."""
     setup_of: Callable[[Path], tuple[FolderSetup | None, str]] = lambda top: (None, "")

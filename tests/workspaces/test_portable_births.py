@@ -29,6 +29,7 @@ from orchestrator.wiring.portable import (
     NoWorkspace,
     first_folder,
     forked_folder,
+    machine_config,
     machine_folders,
     with_folder,
 )
@@ -230,6 +231,17 @@ async def test_folder_that_holds_the_keys_is_not_packed_with_them(settings: New,
     new_file(keys)
     with pytest.raises(NoWorkspace, match="would be stored with it"):
         await born(settings(f"workspace.key_file='{keys}'"), WorkspaceSource(folder=str(tmp_path / "work")))
+
+
+async def test_folder_that_holds_the_archive_is_not_copied_with_it(settings: New, tmp_path: Path) -> None:
+    """Agents would read the logs of all sessions in their copies."""
+    archive = tmp_path / "work/within/archive"
+    archive.mkdir(parents=True)
+    kept = settings(f"upkeep.archive_url='{archive.as_uri()}'")
+    with pytest.raises(NoWorkspace, match="would read the logs of all sessions"):
+        await born(kept, WorkspaceSource(folder=str(tmp_path / "work")))
+    told = machine_config(kept, SandboxSupport(None, 0, ())).archive
+    assert told == archive
 
 
 async def test_session_begins_with_the_folder_of_another_under_each_ones_key(
