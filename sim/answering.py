@@ -200,7 +200,8 @@ class Answering(ABC):
             reach.saw("answered_by_agent")
         if not id.startswith("c"):
             reach.saw("answered_by_turn")
-        await self.submits(session, kind(id=id, decision=cast(Any, chosen), agent_id=agent_id))
+        shown = ops.Shown(text=f"sim {id}", surface="sim", opened_ms=1)
+        await self.submits(session, kind(id=id, decision=cast(Any, chosen), agent_id=agent_id, shown=shown))
 
 
 def _amendment(prefix: Sequence[str]) -> dict[str, Any]:

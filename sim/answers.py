@@ -26,6 +26,14 @@ class Answers:
         """Forgets when questions were asked: that is unknown for logs that are read anew."""
         self._asked.clear()
 
+    def _shown(self, session: str, fact: Mapping[str, Any]) -> None:
+        """The rule `answer_shown`: who decides here says what they had before them, and the log keeps it."""
+        if fact.get("digest") or fact.get("secret") or fact.get("surface", "sim") != "sim":
+            return
+        self._watch.reach.saw("answer_shown")
+        if fact.get("shown") not in (f"sim {fact['call_id']}", f"sim {fact['turn']}"):
+            self._watch.broken("answer_shown", f"{session}: {fact} does not keep what was shown of it")
+
     def entry(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """A fact of a session's log, whose queue was read to its end before that was written."""
         if self._watch.reads_anew:
@@ -36,6 +44,7 @@ class Answers:
                 self._watch.reach.saw("asked_first")
             self._asked[place] = seen.tip
         elif fact["kind"] == "answer" and "agent_id" not in fact and fact["who"] != "timer":
+            self._shown(session, fact)
             self._answered(session, seen, fact)
 
     def _answered(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:

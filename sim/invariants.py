@@ -297,6 +297,10 @@ RULES = {
         ),
         Case("a commit left an approval open"),
     ),
+    "answer_shown": Rule(
+        "An answer in the log has the words that the person had before them.",
+        Case("somebody decided about a command or a patch"),
+    ),
     "asked_first": Rule(
         "An answer counts only for a question that had been asked when it was given.",
         Case("a call was asked about again"),

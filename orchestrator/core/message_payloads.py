@@ -112,6 +112,7 @@ class AnswerPayload(_Answer, total=False):
 
     response: JsonObject | None
     secret: str
+    shown: JsonObject
 
 
 ToParent: TypeAlias = StatusPayload | CompletionPayload | EndedPayload

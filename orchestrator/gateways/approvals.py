@@ -58,6 +58,8 @@ from orchestrator.views.questions import (
 )
 
 PATIENCE_S = 10.0
+MOST_SHOWN = 64 << 10
+"""Characters of a request as one of Dendro's surfaces has shown it."""
 ENDED_BY_PERSON = "not done: a person has ended the call while it waited for the program that brings the tool"
 POLL_S = 0.05
 
@@ -78,8 +80,8 @@ _ACTIONS: Mapping[ReviewDecision, ElicitationAction] = {
 }
 
 
-def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
-    """The op that answers a request."""
+def answer_op(request: Mapping[str, Any], decision: Decision, shown: ops.Shown | None = None) -> ops.Op:
+    """The op that answers a request; approvals say what was `shown` of it."""
     # Two agents of a tree may both have a call of this name.
     call, agent = call_id_of(request), request.get("agent_id")
     if is_question(request):
@@ -97,8 +99,16 @@ def answer_op(request: Mapping[str, Any], decision: Decision) -> ops.Op:
         server = str(request["server_name"])
         return ops.ResolveElicitation(server_name=server, request_id=call, decision=action, agent_id=agent)
     if request["type"] == "exec_approval_request":
-        return ops.ExecApproval(id=call, decision=decision, agent_id=agent)
-    return ops.PatchApproval(id=call, decision=decision, agent_id=agent)
+        return ops.ExecApproval(id=call, decision=decision, agent_id=agent, shown=shown)
+    return ops.PatchApproval(id=call, decision=decision, agent_id=agent, shown=shown)
+
+
+def shown_as(text: str, surface: str, opened_ms: int) -> ops.Shown:
+    """The words of a surface, for `answer_op`; a longer text than fits is cut, and says so."""
+    if len(text) > MOST_SHOWN:
+        cut = f"\n… {len(text):,} characters in all"
+        text = text[: MOST_SHOWN - len(cut)] + cut
+    return ops.Shown(text=text.encode("utf-8", "replace").decode(), surface=surface, opened_ms=opened_ms)
 
 
 def _ended_tool(call: str, decision: Decision) -> ops.Op:

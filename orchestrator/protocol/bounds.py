@@ -72,6 +72,7 @@ TEXTS: Final[Mapping[str, int]] = {
     "sha": NAME_BYTES,
     "submission_id": NAME_BYTES,
     "submission_ids": NAME_BYTES,
+    "surface": NAME_BYTES,
     "text": TEXT_BYTES,
     "title": LINE_BYTES,
     "user_facing_hint": LINE_BYTES,

@@ -42,6 +42,7 @@ from orchestrator.protocol.wire import (
     Source,
     Uint,
     WhenTrue,
+    WireModel,
     tags,
 )
 from orchestrator.protocol.workspaces import WorkspaceSource
@@ -143,22 +144,36 @@ class UserTurn(OpModel):
     client_user_message_id: Maybe[str] = None
 
 
+class Shown(WireModel):
+    """The words that a surface has put before the person who decides, as the client states them."""
+
+    stated_in = Source.DENDRO
+    text: str
+    """Exactly the text that the surface rendered, or handed to a client that renders it."""
+    surface: str
+    """The surface: `terminal`, `app-server v1`, `app-server v2`, `mcp`, or a client's own word."""
+    opened_ms: Uint
+    """Since when it was shown there, in Unix milliseconds."""
+
+
 class ExecApproval(OpModel):
-    """Decides about a command; `id` is the call's id or the turn's."""
+    """Decides about a command; `id` is the call's id or the turn's. `shown` is Dendro's own."""
 
     type: Literal["exec_approval"] = "exec_approval"
     id: str
     decision: DecisionField
     agent_id: Maybe[Uint] = None
+    shown: Maybe[Shown] = None
 
 
 class PatchApproval(OpModel):
-    """Decides about a patch; `id` is the call's id or the turn's."""
+    """Decides about a patch; `id` is the call's id or the turn's. `shown` is Dendro's own."""
 
     type: Literal["patch_approval"] = "patch_approval"
     id: str
     decision: DecisionField
     agent_id: Maybe[Uint] = None
+    shown: Maybe[Shown] = None
 
 
 class ResolveElicitation(OpModel):

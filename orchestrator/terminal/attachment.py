@@ -114,7 +114,7 @@ class Attachment:
         self._hide()
 
     def _put(self, request: Mapping[str, Any]) -> None:
-        self.view.ask(request)
+        self._asking(request).was_shown(self.view.ask(request))
         self.view.note(self._asking(request).text)
         self._hide()
 

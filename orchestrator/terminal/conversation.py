@@ -122,8 +122,9 @@ class View(Protocol):
     def event(self, event: Event) -> None:
         """Shows an event."""
 
-    def ask(self, request: Mapping[str, Any]) -> None:
-        """Shows a request for approval."""
+    def ask(self, request: Mapping[str, Any]) -> str:
+        """Shows a request for approval, and answers the text that was shown; empty if it shows none."""
+        return ""
 
     def note(self, text: str) -> None:
         """Says something that is not the session's."""
@@ -380,7 +381,7 @@ class Conversation:
 
     async def _asked(self, request: Mapping[str, Any]) -> ExitCode | None:
         """Puts the oldest open request to the person, or leaves it to whoever comes later."""
-        self.seat.view.ask(request)
+        self.prompt(request).was_shown(self.seat.view.ask(request))
         if not self.seat.interactive and is_elicitation(request):
             self.seat.view.note(f"waiting for an answer; {await self._who_keeps_its_call()}")
             return ExitCode.WAITING

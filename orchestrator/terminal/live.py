@@ -11,6 +11,7 @@ import codecs
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +100,8 @@ class Live:
         """The streamed text of plans that are being proposed, by their items."""
         self._behind_plan = False
         """Whether the message that holds such a plan was streamed up to it."""
+        self._kept: list[str] | None = None
+        """The lines that are shown while somebody keeps them."""
 
     def know(self, labels: Mapping[int, str]) -> None:
         """Adds labels of agents that were created before the events that are shown."""
@@ -183,7 +186,19 @@ class Live:
     def line(self, text: str, style: str = "") -> None:
         """A line of its own; whatever was streaming ends first."""
         self._end_line()
+        if self._kept is not None:
+            self._kept.append(plain(text))
         self._console.print(shown(text, style), soft_wrap=True, highlight=False)
+
+    @contextmanager
+    def keeping(self) -> Iterator[list[str]]:
+        """The lines that are shown meanwhile."""
+        lines: list[str] = []
+        self._kept = lines
+        try:
+            yield lines
+        finally:
+            self._kept = None
 
     def _end_line(self) -> None:
         if self._streamed:
@@ -362,8 +377,14 @@ def _seconds(duration: Mapping[str, int]) -> float:
 # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
 
-def show_request(live: Live, request: Mapping[str, Any]) -> None:
-    """Shows which agent asks, the command with its folder or the patch, and the reason."""
+def show_request(live: Live, request: Mapping[str, Any]) -> str:
+    """Shows which agent asks, the command with its folder or the patch, and the reason; answers that text."""
+    with live.keeping() as lines:
+        _show_request(live, request)
+    return "\n".join(lines)
+
+
+def _show_request(live: Live, request: Mapping[str, Any]) -> None:
     who = f"{live.agent(request['agent_id'])} " if request.get("agent_id") else ""
     if is_question(request):
         _show_questions(live, request, who)
@@ -451,8 +472,8 @@ class LiveView:
         """Labels of the tree's agents."""
         self._live.know(labels)
 
-    def ask(self, request: Mapping[str, Any]) -> None:
-        show_request(self._live, request)
+    def ask(self, request: Mapping[str, Any]) -> str:
+        return show_request(self._live, request)
 
     def note(self, text: str) -> None:
         if self._console.is_terminal:
@@ -482,8 +503,9 @@ class JsonView:
         sys.stdout.buffer.write(json_for_stdout(line) + b"\n")
         sys.stdout.buffer.flush()
 
-    def ask(self, request: Mapping[str, Any]) -> None:
+    def ask(self, request: Mapping[str, Any]) -> str:
         """The request is an event like any other; `event` is not called for it."""
+        return ""
 
     def note(self, text: str) -> None:
         print(plain(text), file=sys.stderr, flush=True)

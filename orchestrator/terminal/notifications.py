@@ -204,8 +204,8 @@ class Calling:
         self._view.event(event)
         self._notifications.receive(event)
 
-    def ask(self, request: Mapping[str, Any]) -> None:
-        self._view.ask(request)
+    def ask(self, request: Mapping[str, Any]) -> str:
+        return self._view.ask(request)
 
     def note(self, text: str) -> None:
         self._view.note(text)

@@ -6,12 +6,13 @@ the number of an option, or words of one's own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.gateways.approvals import amendment_of, answer_op, plan_op, questions_op
+from orchestrator.gateways.approvals import amendment_of, answer_op, plan_op, questions_op, shown_as
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import Decision, ReviewDecision
 from orchestrator.views.event_text import is_outside
@@ -64,6 +65,11 @@ class Prompt:
     """Why the last line was no answer; empty if it was, or if it is plain."""
     _given: dict[str, list[str]] = field(default_factory=dict)
     _place: int = 0
+    _shown: ops.Shown | None = None
+
+    def was_shown(self, text: str) -> None:
+        """Notes what the terminal has shown of the request above the line that asks."""
+        self._shown = shown_as(f"{text}\n{self.text}", "terminal", int(time.time() * 1000))
 
     @property
     def text(self) -> str:
@@ -118,7 +124,7 @@ class Prompt:
             return self._take_decision(line.strip())
         if not is_question(self.request):
             decision = self._decision(line)
-            return None if decision is None else answer_op(self.request, decision)
+            return None if decision is None else answer_op(self.request, decision, self._shown)
         if line.strip() == CANCEL:
             return questions_op(self.request, None)
         if not self._take_answer(line):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 
 from tests.cli.machine import Machine, says
@@ -49,6 +50,13 @@ def test_every_place_says_that_a_command_leaves_the_sandbox_before_what_the_mode
         person.type("n\n")
         person.wait_for("then not")
         assert person.exit_code() == 0
+        log = [json.loads(line) for line in user.run("export", session, "--full").stdout.splitlines()]
+        (answer,) = [line["payload"] for line in log if line.get("payload", {}).get("kind") == "answer"]
+    assert answer["surface"] == "terminal"
+    assert answer["opened_ms"] < answer["answered_ms"]
+    assert says_where_first(answer["shown"])
+    rendered = re.sub(r"\x1b\[[0-9;]*m", "", screen)
+    assert " ".join(answer["shown"].split()) in " ".join(rendered.split())
 
 
 def test_command_that_stays_in_the_sandbox_says_what_that_permits(machine: Machine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +88,30 @@ def test_approved_call_starts_by_call_id_and_by_turn_id(target: str) -> None:
     assert session.owes() == (RunCall("c1", 1),)
     assert session.approvals == {}
     assert session.state.answers[-1].who == "ann"
+
+
+def answer_facts(seen: Seen) -> list[Mapping[str, Any]]:
+    return [entry.payload for entry in seen.entries if entry.payload.get("kind") == "answer"]
+
+
+@pytest.mark.parametrize("decision", ["approved", "denied", "abort"])
+def test_answer_keeps_exactly_what_the_person_had_before_them(decision: str) -> None:
+    shown: dict[str, Any] = {
+        "text": "OUTSIDE THE SANDBOX\n" + "rm " * 30_000,
+        "surface": "terminal",
+        "opened_ms": 7,
+    }
+    answer = op("exec_approval", id="c1", decision=decision, shown=shown)
+    seen = asked().submit(answer, "a1", who="ann")
+    [fact] = answer_facts(seen)
+    kept = hashlib.sha256(shown["text"].encode()).hexdigest()
+    assert fact["shown"] == {"$blob": kept, "bytes": len(shown["text"])}, "a long one stands beside the log"
+    assert (fact["surface"], fact["opened_ms"]) == ("terminal", 7)
+
+
+def test_answer_of_a_client_that_says_nothing_of_what_it_shows_says_nothing() -> None:
+    [fact] = answer_facts(asked().decides("c1", "approved", who="ann"))
+    assert not {"shown", "surface", "opened_ms"} & fact.keys()
 
 
 def resolutions(seen: Seen) -> list[tuple[str, str]]:

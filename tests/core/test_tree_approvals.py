@@ -31,12 +31,15 @@ def test_childs_question_surfaces_at_the_root_and_is_answered_there() -> None:
     asking(grandchild)
     asked = tree.log[-1].message
     assert (asked["type"], asked["agent_id"], asked["agent_path"]) == ("exec_approval_request", 2, "0/1/2")
-    tree.root.submit(
-        op("exec_approval", id="c1", decision="approved"), below=below(grandchild, "c1"), who="ann"
-    )
+    shown = {"text": "OUTSIDE THE SANDBOX", "surface": "terminal", "opened_ms": 7}
+    answer = op("exec_approval", id="c1", decision="approved", shown=shown)
+    tree.root.submit(answer, below=below(grandchild, "c1"), who="ann")
     tree.settle()
     assert grandchild.call("c1").phase is Phase.RUNNING
     assert grandchild.state.answers[-1].who == "ann"
+    entries = [entry.payload for seen in grandchild.seen for entry in seen.entries]
+    [fact] = [payload for payload in entries if payload.get("kind") == "answer"]
+    assert (fact["shown"], fact["surface"], fact["opened_ms"]) == ("OUTSIDE THE SANDBOX", "terminal", 7)
 
 
 def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from orchestrator.broker.broker import Broker
@@ -284,6 +285,18 @@ async def asked(peer: Peer) -> dict[str, Any]:
     return peer.heard[-1]
 
 
+async def answer_facts(harness: Harness, thread: str) -> list[dict[str, Any]]:
+    """The answers in a session's log, with the texts that stand beside it."""
+    source = Source(harness.broker, harness.client._ports.texts)
+    lines = [orjson.loads(entry.payload)["payload"] async for entry in source.log(SessionId(thread), 999)]
+    facts = [payload for payload in lines if payload.get("kind") == "answer"]
+    for fact in facts:
+        if isinstance(fact["shown"], dict):
+            digest = fact["shown"]["$blob"]
+            fact["shown"] = (await source.large_texts(TreeId(thread), [digest]))[digest]
+    return facts
+
+
 async def test_all_clients_of_a_thread_are_asked_and_the_first_answer_counts(
     harness: Harness, server: AppServer, peer: Peer
 ) -> None:
@@ -304,6 +317,9 @@ async def test_all_clients_of_a_thread_are_asked_and_the_first_answer_counts(
         completed = await peer.until("turn/completed")
     assert completed["turn"]["status"] == "completed"
     assert harness.tools.started["c1"] == 1
+    [fact] = await answer_facts(harness, thread)
+    assert fact["shown"].startswith(f"{first['params']['reason']}\n{first['params']['command']}")
+    assert (fact["surface"], fact["opened_ms"]) == ("app-server v2", first["params"]["startedAtMs"])
 
 
 @pytest.mark.parametrize(

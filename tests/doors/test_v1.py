@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from orchestrator.protocol import jobs as j
 from orchestrator.settings.file_edits import with_edits
 from tests.doors.peer import Peer, connected, served
 from tests.doors.ports import ports
-from tests.doors.test_app_server_turns import HELLO, ports_of, working
+from tests.doors.test_app_server_turns import HELLO, answer_facts, ports_of, working
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, message
@@ -136,6 +137,7 @@ async def test_malformed_answer_denies_and_an_error_leaves_the_question_to_other
     assert params["callId"] == params["call_id"] == "c1"
     assert params["reason"].startswith("OUTSIDE THE SANDBOX, in ")
     assert events(peer, "exec_approval_request"), "the event comes first"
+    asked_first = asked
     peer.send({"id": asked["id"], "result": {"decision": "perhaps"}})
     asked = await request(peer)
     assert asked["params"]["callId"] == "c2"
@@ -146,6 +148,11 @@ async def test_malformed_answer_denies_and_an_error_leaves_the_question_to_other
         assert again["params"]["callId"] == "c2"
         other.send({"id": again["id"], "result": {"decision": "abort"}})
         await other.until("codex/event/turn_aborted")
+    for fact, params in zip(
+        await answer_facts(harness, conversation), (asked_first["params"], again["params"]), strict=True
+    ):
+        assert json.loads(fact["shown"]) == params
+        assert (fact["surface"], fact["opened_ms"] > 0) == ("app-server v1", True)
 
 
 async def test_answer_behind_that_of_another_client_or_behind_the_turn_is_an_answer_to_nothing(

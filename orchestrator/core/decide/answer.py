@@ -41,6 +41,7 @@ class Reply:
     op: str
     decision: str
     response: JsonObject | None = None
+    shown: ops.Shown | None = None
 
     @property
     def said(self) -> tuple[str, str]:
@@ -61,7 +62,7 @@ def reply_of(op: AnswerOp) -> Reply:
     agent_id = None if op.agent_id is None else AgentId(op.agent_id)
     match op:
         case ops.ExecApproval() | ops.PatchApproval():
-            return Reply(op.id, agent_id, op.type, decision_word(op.decision))
+            return Reply(op.id, agent_id, op.type, decision_word(op.decision), shown=op.shown or None)
         case ops.ResolveAskUserQuestion() | ops.ResolvePlanApproval():
             return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
         case ops.UserInputAnswer():
@@ -132,7 +133,7 @@ def _carry_out(draft: Draft, command: Submitted, reply: Reply, call: Call) -> bo
     who = command.who or command.client
     try:
         if reply.response is None:
-            resolve(draft, call, reply.decision, who, command.client)
+            resolve(draft, call, reply.decision, who, command.client, reply.shown)
             return False
         needed = settle(draft, call, reply.response, who, command.client, command.secret)
     except DoesNotAnswer as error:
@@ -196,6 +197,8 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
             _warn_of_clear_text(draft, command, asked.call_id)
     elif reply.response is not None:
         payload["response"] = reply.response
+    if reply.shown is not None:
+        payload["shown"] = written(reply.shown)
     key = f"answer:{command.client}:{command.id}"
     draft.tree.send(asked.session, "answer", payload, key)
     at_ms, (decision, digest) = draft.moment.at_ms, reply.said
@@ -236,7 +239,9 @@ def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -
             if answer["response"] is None:
                 raise DoesNotAnswer(GONE)
             return settle(draft, call, answer["response"], answer["who"], secret=answer.get("secret", ""))
-        resolve(draft, call, answer["decision"], answer["who"])
+        shown = answer.get("shown")
+        seen = None if shown is None else ops.Shown.model_validate(shown)
+        resolve(draft, call, answer["decision"], answer["who"], shown=seen)
     except DoesNotAnswer as error:
         name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
         if "id" in answer:

@@ -13,19 +13,29 @@ from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import activity
 from orchestrator.core.decide.process import numbered
 from orchestrator.core.decide.task_end import stop
+from orchestrator.core.frozen import replace
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.protocol.ops import Shown
 
 REJECTED = "call rejected by user"
 
 
-def resolve(draft: Draft, call: Call, decision: str, who: str, client: str = "") -> None:
-    """Carries a decision out; it is recorded with who and when. No `client`: it was not given here.
+def resolve(
+    draft: Draft, call: Call, decision: str, who: str, client: str = "", shown: Shown | None = None
+) -> None:
+    """Carries a decision out; it is recorded with who and when, and what they had before them.
+
+    No `client`: it was not given here.
 
     Raises `DoesNotAnswer` before anything is written for a decision that does not fit the call.
     """
     remembered = _remembered(draft, call, decision)
-    draft.add(f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms))
+    answer = f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms)
+    if shown is not None:
+        text, surface, since_ms = shown.text, shown.surface, shown.opened_ms
+        answer = replace(answer, shown=text, surface=surface, opened_ms=since_ms)
+    draft.add(answer)
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     if decision != "abort":

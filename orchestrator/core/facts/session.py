@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
-from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form
+from orchestrator.core.forms import ALWAYS, EMPTY, LIST, TEXT, form
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
+from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 
@@ -139,6 +140,12 @@ class Answered:
     have responses with a secret text, which could be guessed by it."""
     secret: str = ""
     """The name of a response with a secret text, beside the log."""
+    shown: LargeText = field(default="", metadata=TEXT)
+    """Exactly what the person had before them, as their client states it; empty where it states nothing."""
+    surface: str = ""
+    """Where they had it: a terminal, a client of a door."""
+    opened_ms: int = 0
+    """Since when, in Unix milliseconds."""
 
 
 @record

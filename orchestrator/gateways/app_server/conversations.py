@@ -20,7 +20,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, notification
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.approvals import answer_op
+from orchestrator.gateways.approvals import answer_op, shown_as
 from orchestrator.gateways.client import GAP_TEXTS, Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
@@ -69,7 +69,7 @@ class Conversations:
     door: Place
     _listening: dict[str, SessionId] = field(default_factory=dict)
     """Conversations by the listener's id."""
-    _asked: dict[str, tuple[SessionId, JsonMapping]] = field(default_factory=dict)
+    _asked: dict[str, tuple[SessionId, JsonMapping, int]] = field(default_factory=dict)
     """Requests that the client has not answered, by their ids."""
     _numbers: int = 0
     _ends: dict[SessionId, list[asyncio.Future[str]]] = field(default_factory=dict)
@@ -174,14 +174,14 @@ class Conversations:
             self._ask(session, message)
 
     def _ask(self, session: SessionId, message: JsonMapping) -> None:
-        known = (asked for of, asked in self._asked.values() if of == session)
+        known = (asked for of, asked, _ in self._asked.values() if of == session)
         if any(_name(asked) == _name(message) for asked in known):
             # Told again behind a gap.
             return
         self._note_told(session, message)
         id = f"{PREFIX}{self._numbers}"
         self._numbers += 1
-        self._asked[id] = (session, message)
+        self._asked[id] = (session, message, self.door.ports.now_ms())
         method, params = METHODS[message["type"]], request_params(session, message)
         data = orjson.dumps({"id": id, "method": method, "params": params})
         self.door.tell(Line(method, params, data, self.door.ports.now_ms()))
@@ -200,7 +200,7 @@ class Conversations:
         if session in self._told_meanwhile:
             self._told_meanwhile[session].add(_name(message))
 
-    def _forget(self, gone: Callable[[tuple[SessionId, JsonMapping]], bool]) -> None:
+    def _forget(self, gone: Callable[[tuple[SessionId, JsonMapping, int]], bool]) -> None:
         """Forgets requests: an answer that comes later is one to nothing."""
         self._asked = {id: asked for id, asked in self._asked.items() if not gone(asked)}
 
@@ -212,8 +212,9 @@ class Conversations:
             return False
         found = self._asked.pop(answer.id, None)
         if found is not None and answer.result is not None:
-            session, request = found
-            op = answer_op(request, _decision(answer.result))
+            session, request, at_ms = found
+            handed = orjson.dumps(request_params(session, request)).decode()
+            op = answer_op(request, _decision(answer.result), shown_as(handed, "app-server v1", at_ms))
             id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
             await self._answers.submit(session, Submission(id, op))
         return True

@@ -12,7 +12,7 @@ from orchestrator.core.calls import ClientToolWork
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.write_items import command_action
-from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
+from orchestrator.gateways.approvals import answer_op, plan_op, questions_op, shown_as
 from orchestrator.protocol import ops
 from orchestrator.protocol.bounds import check_op_bounds
 from orchestrator.protocol.items import DynamicToolResponse
@@ -89,6 +89,12 @@ def _command(event: JsonMapping) -> JsonObject:
     }
 
 
+def _shown(event: JsonMapping) -> str:
+    """The words that a client is handed of an approval's request; files of a patch it has by their item."""
+    what = shlex.join(event["command"]) if "command" in event else "\n".join(event["changes"])
+    return f"{told_text(event)}\n{what}"
+
+
 def _asked(questions: Sequence[JsonObject]) -> JsonObject:
     return {"questions": list(questions), "isBlocking": True, "autoResolutionMs": None}
 
@@ -157,7 +163,8 @@ def answer_of(opened: RequestOpened, result: Mapping[str, Any]) -> ops.Op:
     event = {**opened.event, "agent_id": None}
     match opened.kind:
         case RequestKind.COMMAND | RequestKind.PATCH:
-            return answer_op(event, _decision(opened.kind, result.get("decision")))
+            decision = _decision(opened.kind, result.get("decision"))
+            return answer_op(event, decision, shown_as(_shown(event), "app-server v2", opened.at_ms or 0))
         case RequestKind.QUESTIONS | RequestKind.CHOICES:
             return questions_op(event, _texts(result) or None)
         case RequestKind.PLAN:

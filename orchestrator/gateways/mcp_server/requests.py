@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
+from orchestrator.gateways.approvals import answer_op, plan_op, questions_op, shown_as
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.views.event_text import command_text, reach_text, reason_texts, variables_text
@@ -54,8 +54,8 @@ class Form:
     """The op that says that the person declines to answer."""
 
 
-def form_of(request: Request) -> Form | None:
-    """The form of a request; None if it cannot be asked by one."""
+def form_of(request: Request, now_ms: int) -> Form | None:
+    """The form of a request that is put now; None if it cannot be asked by one."""
     if is_question(request):
         return _questions(request)
     if is_plan(request):
@@ -66,10 +66,10 @@ def form_of(request: Request) -> Form | None:
         )
         asked = f"{reach_text(request)}.\n\n{subject_of(request)}"
         return Form(shown(asked), _object({}), lambda _: accept, decline)
-    return _approval(request)
+    return _approval(request, now_ms)
 
 
-def _approval(request: Request) -> Form:
+def _approval(request: Request, now_ms: int) -> Form:
     choice = {
         "type": "string",
         "title": "Decision",
@@ -81,10 +81,11 @@ def _approval(request: Request) -> Form:
         decision = str(content.get("decision"))
         if decision not in _DECISIONS:
             raise ValueError(f"decision: one of {', '.join(_DECISIONS)}")
-        return answer_op(request, ReviewDecision(decision))
+        return answer_op(request, ReviewDecision(decision), seen)
 
-    schema = _object({"decision": choice}, "decision")
-    return Form(shown(_asked(request)), schema, read, answer_op(request, ReviewDecision.DENIED))
+    message, schema = shown(_asked(request)), _object({"decision": choice}, "decision")
+    seen = shown_as(message, "mcp", now_ms)
+    return Form(message, schema, read, answer_op(request, ReviewDecision.DENIED, seen))
 
 
 def _asked(request: Request) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any, Protocol
 
 from orchestrator.broker.errors import BrokerError
@@ -134,7 +135,7 @@ class FollowedTurn:
             self._asking.pop(key).cancel()
 
     async def _ask(self, request: Request) -> None:
-        form = form_of(request) if self._person.can_be_asked else None
+        form = form_of(request, int(time.time() * 1000)) if self._person.can_be_asked else None
         if form is None or not await self._answered(form):
             await self._person.tell(f"waits for a person: dendro approvals lists {named(request)}")
 

@@ -45,13 +45,16 @@ PLAN = {
 SERVERS = {"type": "elicitation_request", "server_name": "time", "id": "e1", "message": "May I?"}
 
 
+OPENED_MS = 1_800_000_000_000
+
+
 def question(**more: Any) -> dict[str, Any]:
     asked = {"header": "Colour", "question": "Which?", "options": [{"label": "red"}, {"label": "blue"}]}
     return {"type": "ask_user_question_request", "call_id": "q1", "questions": [{**asked, **more}]}
 
 
 def form(request: dict[str, Any]) -> Form:
-    found = form_of(request)
+    found = form_of(request, OPENED_MS)
     assert found is not None
     return found
 
@@ -72,6 +75,7 @@ def test_decision_about_a_command_or_a_patch_is_its_op(decision: str) -> None:
         op = form(request).read({"decision": decision})
         assert isinstance(op, kind)
         assert op.decision == decision
+        assert op.shown == ops.Shown(text=form(request).message, surface="mcp", opened_ms=OPENED_MS)
 
 
 def test_decision_for_an_agent_of_the_tree_names_the_agent() -> None:
@@ -141,7 +145,7 @@ def test_declined_question_is_left_without_an_answer() -> None:
 
 
 def test_secret_is_not_asked_for_by_a_form() -> None:
-    assert form_of(question(isSecret=True)) is None
+    assert form_of(question(isSecret=True), OPENED_MS) is None
 
 
 def test_question_of_an_mcp_server_is_handed_on() -> None:
