@@ -68,14 +68,9 @@ def open_folders(settings: Settings) -> list[OpenFolder]:
     """The home folder, the way to it and the archive, as far as they are open to others. Changes nothing."""
     home = _judged(settings, settings.home, "DENDRO_HOME")
     found = [
-<<<<<<< HEAD
         _way_to(settings.home),
         None if home is None else replace(home, refused=not home.closable),
-        _judged(settings, _archive(settings), "upkeep.archive_url"),
-=======
-        _judged(settings, settings.home, "DENDRO_HOME"),
         _judged(settings, archive_outside(settings), "upkeep.archive_url"),
->>>>>>> 306cd786 (Refuse copies of a folder that holds the archive)
     ]
     return [folder for folder in found if folder is not None]
 
