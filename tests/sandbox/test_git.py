@@ -481,7 +481,7 @@ FOLLOWED = {
     "orchestrator/workspaces/branches.py": 1,
     "orchestrator/workspaces/copies.py": 1,
     "orchestrator/workspaces/host.py": 2,
-    "orchestrator/workspaces/host_births.py": 7,
+    "orchestrator/workspaces/host_births.py": 8,
     "orchestrator/workspaces/keys.py": 1,
     "orchestrator/workspaces/service.py": 1,
     "orchestrator/workspaces/sweep.py": 4,
