@@ -241,7 +241,7 @@ class Live:
         for line in output.close():
             self.line(f"  {line}", "dim")
         if output.hidden_lines:
-            self.line(f"  … {output.hidden_lines} more lines", "dim")
+            self.line(f"  … {counted(output.hidden_lines, 'more line')}", "dim")
         code, took = message["exit_code"], _seconds(message["duration"])
         self.line(f"{'✓' if code == 0 else f'✗ exit {code}'} {took:.1f}s", "green" if code == 0 else "red")
 
@@ -250,7 +250,7 @@ class Live:
         for line in (*output.feed("whole", text.encode("utf-8", "replace")), *output.close()):
             self.line(f"  {line}", "dim")
         if output.hidden_lines:
-            self.line(f"  … {output.hidden_lines} more lines", "dim")
+            self.line(f"  … {counted(output.hidden_lines, 'more line')}", "dim")
         self.line(f"{'✓' if good else '✗'}{took}", "green" if good else "red")
 
     # ── plans that a message proposes ─────────────────────────────────────────────────────────
@@ -282,7 +282,7 @@ class Live:
             for line, style in lines[:DIFF_LINES]:
                 self.line(f"  {line}", style)
             if len(lines) > DIFF_LINES:
-                self.line(f"  … {len(lines) - DIFF_LINES} more lines", "dim")
+                self.line(f"  … {counted(len(lines) - DIFF_LINES, 'more line')}", "dim")
         if left_out := message.get("changes_left_out"):
             are = "is" if left_out == 1 else "are"
             self.line(f"… {counted(left_out, 'more file')}, which {are} not shown", "bold yellow")

@@ -14,7 +14,7 @@ from orchestrator.core.counts import age
 from orchestrator.gateways.approvals import answer_op
 from orchestrator.protocol import ops
 from orchestrator.terminal.faults import ExitCode, Fault, explain
-from orchestrator.terminal.live import OUTPUT_LINES, Live, show_request
+from orchestrator.terminal.live import DIFF_LINES, OUTPUT_LINES, Live, show_request
 from orchestrator.terminal.prompts import ANSWERS
 from orchestrator.terminal.text import plain
 from orchestrator.views.event import Event
@@ -145,11 +145,31 @@ def test_a_character_cut_between_two_deltas_is_whole() -> None:
     assert seen(BEGIN, chunk(data[:3]), chunk(data[3:]), END, streaming=True)[1] == "  grün"
 
 
-def test_long_output_is_cut_and_says_so() -> None:
-    many = b"".join(b"line %d\n" % n for n in range(OUTPUT_LINES + 5))
+@pytest.mark.parametrize(("more", "said"), [(5, "5 more lines"), (1, "1 more line")])
+def test_long_output_is_cut_and_says_so(more: int, said: str) -> None:
+    many = b"".join(b"line %d\n" % n for n in range(OUTPUT_LINES + more))
     lines = seen(BEGIN, chunk(many), END, streaming=True)
     assert lines[OUTPUT_LINES] == f"  line {OUTPUT_LINES - 1}"
-    assert lines[OUTPUT_LINES + 1] == "  … 5 more lines"
+    assert lines[OUTPUT_LINES + 1] == f"  … {said}"
+
+
+@pytest.mark.parametrize(
+    ("left_out", "lines", "said"),
+    [
+        (1, 1, ["… 1 more file, which is not shown", "  … 1 more line"]),
+        (7, 3, ["… 7 more files, which are not shown", "  … 3 more lines"]),
+    ],
+)
+def test_large_patch_says_how_many_files_and_lines_it_does_not_show(
+    left_out: int, lines: int, said: list[str]
+) -> None:
+    content = "".join(f"{n}\n" for n in range(DIFF_LINES + lines))
+    begin = {
+        "type": "patch_apply_begin", "call_id": "c", "auto_approved": True,
+        "changes": {"a.txt": {"type": "add", "content": content}}, "changes_left_out": left_out,
+    }  # fmt: skip
+    shown = seen(begin)
+    assert [line for line in shown if "more" in line or "shown" in line] == [said[1], said[0]]
 
 
 def test_figures_leave_the_baseline_and_the_cache_out() -> None:

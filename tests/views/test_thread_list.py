@@ -241,3 +241,11 @@ async def test_loaded_threads_are_held_or_owe_something() -> None:
     owing = fleet.add(3, 3, sq_tip="2-0")
     assert await loaded(cast(Any, fleet), 10) == [owing, held]
     assert await loaded(cast(Any, fleet), 1) == [owing]
+
+
+@pytest.mark.parametrize("status", ["awaiting_approval", "awaiting_answer", "waiting", "paused"])
+async def test_thread_that_waits_for_a_person_or_agents_is_loaded(status: str) -> None:
+    fleet = Fleet()
+    fleet.add(1, 1, status="closed")
+    waits = fleet.add(2, 2, status=status)
+    assert await loaded(cast(Any, fleet), 10) == [waits]
