@@ -142,7 +142,7 @@ class Conversations:
         return ""
 
     def _stays(self, prompt: Prompt) -> str:
-        """What stands beside the conversation is the same in all requests of a session."""
+        """The difference of what stands beside the conversation, the same in all requests of a session."""
         if not prompt.instructions:
             return "there are no instructions"
         known = self._beside.setdefault(prompt.session_id, prompt.instructions)
