@@ -1,4 +1,4 @@
-"""The words that the model is told, read a second time: letters, outputs of stopped and of lost calls, answers, tasks.
+"""Words for the model, read a second time: letters, outputs of stopped and of lost calls, answers, tasks.
 
 Written from `docs/trees.md`, `docs/questions.md` and `docs/instructions.md`: which text stands where, behind
 what, and in which order.
