@@ -8,6 +8,7 @@ people and the model said stays in the entry, where rules read it, unless it is 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 from orchestrator.protocol.wire import JsonObject, JsonValue
@@ -19,6 +20,7 @@ INLINE_TEXT_BYTES = 65_536
 """A string of any other field up to this length stays in its entry."""
 
 REFERENCE = "$blob"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _LARGE_FIELDS = frozenset(
     {
@@ -82,9 +84,11 @@ def _replaced(text: str, limit: int, blobs: dict[str, bytes]) -> str | JsonObjec
 
 
 def is_reference(value: object) -> bool:
+    """Whether a value is a reference; one of a client's or a model's that names no hash is their own data."""
     if not isinstance(value, Mapping) or len(value) != 2:
         return False
-    return isinstance(value.get(REFERENCE), str) and isinstance(value.get("bytes"), int)
+    named = value.get(REFERENCE)
+    return isinstance(named, str) and _DIGEST.fullmatch(named) is not None and type(value.get("bytes")) is int
 
 
 def references(value: JsonValue) -> Iterator[str]:

@@ -26,7 +26,7 @@ from orchestrator.protocol.items import Message
 from orchestrator.protocol.wire import written
 from tests.core.driver import SETTINGS, assistant, function_call
 
-ELSEWHERE = {"type": "input_text", "text": {"$blob": "x", "bytes": 9}}
+ELSEWHERE = {"type": "input_text", "text": {"$blob": "c" * 64, "bytes": 9}}
 LENGTHS = st.integers(0, 200)
 
 

@@ -84,6 +84,21 @@ def test_string_at_the_limit_stays_and_one_byte_more_goes(field: str, limit: int
     assert is_reference(externalise({field: "é" * (limit // 2 + 1)}, blobs)[field])
 
 
+@pytest.mark.parametrize(
+    "named",
+    ["x" * 5_000, "../" * 22, "\0" * 64, "A" * 64, "a" * 63, "a" * 64 + "\n", "", None, 7],
+)
+def test_value_of_a_client_that_names_no_hash_is_no_reference(named: object) -> None:
+    value = {"schema": {"$blob": named, "bytes": 3}}
+    assert list(references(value)) == []
+    assert resolve(value, lambda _: "another text") == value
+
+
+def test_reference_counts_its_bytes_by_a_number() -> None:
+    assert is_reference({"$blob": "a" * 64, "bytes": 3})
+    assert not any(is_reference({"$blob": "a" * 64, "bytes": odd}) for odd in (True, "3", 3.0, None))
+
+
 def test_text_that_nobody_has_any_more_says_how_long_it_was() -> None:
     kept = externalise({"output": "x" * 5_000}, {})
     assert resolve(kept, lambda _: None) == {"output": "[5000 bytes that are no longer stored]"}

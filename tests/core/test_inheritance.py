@@ -11,7 +11,7 @@ from orchestrator.core.history import INHERITED, user_message
 from orchestrator.core.inheritance import opened, whole
 from orchestrator.protocol.wire import written
 
-REFERENCE = {"$blob": "ab", "bytes": 5000}
+REFERENCE = {"$blob": "ab" * 32, "bytes": 5000}
 
 
 def output(text: Any) -> dict[str, Any]:

@@ -99,8 +99,8 @@ async def test_reader_finds_the_newest_turns_without_reading_a_long_log() -> Non
 
 
 async def test_reader_shows_a_large_text_of_a_turn_whole() -> None:
-    logs = Logs(texts={"d1": "a large text"})
-    said = {"$blob": "d1", "bytes": 12}
+    logs = Logs(texts={"d1" * 32: "a large text"})
+    said = {"$blob": "d1" * 32, "bytes": 12}
     logs.add(ROOT, [event("task_started", "t"), event("agent_message", "t", message=said)])
     log = await log_of(logs)
     (found,) = [await log.turn(one) async for one in log.back()]
