@@ -166,7 +166,11 @@ def _now_ms(folders: Folders) -> Callable[[], int]:
 
 
 def _host_folder(
-    folder: Path, settings: WorkspaceSettings, home: Path | None, environ: Mapping[str, str]
+    folder: Path,
+    settings: WorkspaceSettings,
+    home: Path | None,
+    environ: Mapping[str, str],
+    archive: Path | None = None,
 ) -> HostFolder:
     return HostFolder(Path("/sim"), ".", COPIED)
 
