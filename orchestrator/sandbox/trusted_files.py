@@ -38,6 +38,7 @@ PROGRAMS = "DENDRO_PROGRAMS"
 """The variable by which a person vouches for other folders: no session ever writes there."""
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 _NAMES = ("TMPDIR", "TMP", "TEMP")
+_ROOT = 0
 _REMEMBER_S = 10.0
 _MOST_LINKS = 40
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
@@ -68,8 +69,8 @@ def find_program(name: str, search_path: str | None = None) -> str | None:
     """The path of a program that the product itself needs, by PATH, where no session can have written it.
 
     Sessions may work in any folder of the person's, so a folder counts if it is one of the system's, if the
-    person has vouched for it (`DENDRO_PROGRAMS`), or if this user cannot write it, nor any folder or link on
-    the way to it; the same holds for the file that the program's name leads to.
+    person has vouched for it (`DENDRO_PROGRAMS`), or if it is root's, and this user cannot write it, nor any
+    folder or link on the way to it; the same holds for the file that the program's name leads to.
     """
     for folder in program_folders(search_path):
         path = shutil.which(name, path=folder)
@@ -173,7 +174,7 @@ def _is_steady(path: str, real: str) -> bool:
     named = _parent(path)
     if (path in SYSTEM_FOLDERS or named in SYSTEM_FOLDERS) and _is_of_system(real):
         return True
-    return _is_vouched(named) or not _can_write_on_the_way(path)
+    return _is_vouched(named) or not _may_change_on_the_way(path)
 
 
 def _is_of_system(real: str) -> bool:
@@ -185,8 +186,8 @@ def _is_vouched(folder: str) -> bool:
     return any(_below(folder, place) for place in places)
 
 
-def _can_write_on_the_way(path: str) -> bool:
-    """Whether this user could put something else at the path: as owner or by the mode, link by link."""
+def _may_change_on_the_way(path: str) -> bool:
+    """Whether this user, or one who is not root, could put something else at the path, link by link."""
     todo = [part for part in path.split("/") if part][::-1]
     at, links = "/", 0
     while True:
@@ -202,7 +203,7 @@ def _can_write_on_the_way(path: str) -> bool:
             todo += [part for part in target.split("/") if part][::-1]
             at = "/" if target.startswith("/") else _parent(at)
             continue
-        if found.st_uid == os.geteuid() or found.st_mode & stat.S_IWOTH or _may_write(at):
+        if found.st_uid != _ROOT or os.geteuid() == _ROOT or found.st_mode & stat.S_IWOTH or _may_write(at):
             return True
         if not todo:
             return False

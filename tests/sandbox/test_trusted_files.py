@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +45,7 @@ def guide_of(home: Path) -> Guide:
 
 
 SECRET = "swordfish-4711"
+NOBODY = 65533
 TERABYTE = 1 << 40
 
 
@@ -197,6 +200,34 @@ def test_programs_of_the_system_are_found_behind_those_of_a_project(
     in_work_tree(workspace, dict(os.environ))
     find_pids_cgroup()
     assert not (evil / "ran").exists()
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder beside those of the system, while this process is nobody's."""
+    folder = Path(tempfile.mkdtemp(dir="/opt"))
+    folder.chmod(0o755)
+    monkeypatch.setattr("orchestrator.sandbox.trusted_files._REMEMBER_S", 1e-9)
+    os.seteuid(NOBODY)
+    try:
+        yield folder
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+@pytest.mark.parametrize(("owner", "found"), [(0, True), (NOBODY + 1, False), (NOBODY, False)])
+def test_program_of_another_user_is_not_started_by_the_product(
+    owner: int, found: bool, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder on PATH that another user owns holds tomorrow what that user likes."""
+    monkeypatch.chdir("/")
+    os.seteuid(0)
+    os.chown(planted(shared), 0, 0)
+    os.chown(shared, owner, 0)
+    os.seteuid(NOBODY)
+    assert find_program("git", str(shared)) == (str(shared / "git") if found else None)
 
 
 def test_link_of_the_system_into_a_project_is_no_program(
