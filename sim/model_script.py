@@ -97,6 +97,10 @@ class Odds:
     """Calls of `exec_command` and `write_stdin`, in the place of commands."""
     lives_s: tuple[float, ...] = (0.0, 0.1, 0.6, 3.0, 12.0, 40.0)
     """How long a process lives if nobody ends it."""
+    yields_ms: tuple[int, ...] = (0, 250)
+    """How long the call that starts one waits for its end."""
+    dies_s: float = 0.2
+    """How long it takes at most to kill one."""
     tools: float = 0.0
     """Calls of an MCP server's tool, in the place of commands."""
     elicits: float = 0.0
@@ -236,9 +240,13 @@ class ModelScript:
         rng = self.rng
         if rng.random() < 0.5:
             asks = rng.random() < self.odds.asks
-            return "exec_command", {"tty": rng.random() < 0.8, "yield_ms": rng.choice((0, 250)), "ask": asks}
+            return "exec_command", {
+                "tty": rng.random() < 0.8,
+                "yield_ms": rng.choice(self.odds.yields_ms),
+                "ask": asks,
+            }
         word = rng.choice(("x", "x", "q")) if rng.random() < 0.6 else ""
-        number = rng.choice((*self._numbers, *self._numbers, 1, 2, 3))
+        number = rng.choice((*self._numbers, *self._numbers[-1:] * 3, 1, 2, 3))
         return "write_stdin", {"number": number, "types": word}
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:

@@ -29,7 +29,7 @@ from sim.loop import Lane
 from sim.machines import POOL, Machine, Operator, Process, Site
 from sim.network import Sent, session_of
 from sim.rewinds import Rewinds
-from sim.triggers import Trigger, acts, ends, starts_a_call
+from sim.triggers import Trigger, acts, cancels_processes, ends, starts_a_call, stops_processes
 from sim.upkeep import SimQueue, UpkeepProcess
 
 
@@ -261,6 +261,12 @@ class Nemesis(Degradations, Rewinds):
     async def _end_at(self) -> None:
         """Ends or stops the next process that stops a task or ends an agent, in the middle of that."""
         self._trigger = Trigger(None, self._rng.choice((self._end, self._stop)), 1, ends)
+
+    async def _lose_processes(self) -> None:
+        """Ends or stops the next process that kills processes of a session, before it has seen their end."""
+        strikes = self._rng.choice((self._end, self._end, self._stop))
+        counts = self._rng.choice((stops_processes, cancels_processes, cancels_processes))
+        self._trigger = Trigger(None, strikes, 1, counts)
 
     def _draw_machine(self) -> Machine | None:
         return self._rng.choice(self.living) if self.living else None

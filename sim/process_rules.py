@@ -98,7 +98,6 @@ class _Known:
     canceling: bool = False
     task: str = ""
     """The task that held the session before this step."""
-    was_stopping: str = ""
     before: tuple[int, ...] = ()
 
 
@@ -343,7 +342,7 @@ class ProcessRules:
         if unread.startswith(UNSEEN):
             unread = unread.partition("\n")[2]
             self._watch.reach.saw("unseen")
-            if (seen_s := run.ended_s - run.looked_s) < live.UNSEEN_S - 0.001 or run.state != "killed":
+            if (seen_s := run.ended_s - run.looked_s) < live.UNSEEN_S - 0.001:
                 self._broken("unseen", session, f"process {number} was looked at {seen_s:.1f} s before")
         elif run.ended_s - run.looked_s > live.UNSEEN_S + SLACK_S:
             self._broken("unseen", session, f"nobody looked at process {number}, and it lived")
@@ -382,7 +381,6 @@ class ProcessRules:
         known.over.clear()
         known.configured.clear()
         known.task = task["id"] if task is not None else ""
-        known.was_stopping = task["stopping"] if task is not None else ""
         known.before = tuple(known.living)
 
     def _all_stop(self, session: str, seen: Seen, known: _Known) -> None:
@@ -407,7 +405,7 @@ class ProcessRules:
             return
         if MEANT in entry.id and entry.id.partition(MEANT)[2] != known.task:
             return
-        if known.before and known.was_stopping == "replaced":
+        if known.before and task["stopping"] == "replaced":
             self._watch.reach.saw("processes_stopped")
         self._stop(session, known, f"an interrupt of {known.task}")
 

@@ -65,7 +65,7 @@ class _Program:
         self._runs.end(run, "finished", after=lives)
         self._speaks(self._rng.choice((0.0, 0.02, 0.3)))
         run.exit_code = self._rng.choice((0, 0, 3))
-        grip.bind(lambda: self._runs.kill(run), self._types if command.tty else None)
+        grip.bind(lambda: self._runs.kill(run, self._odds.dies_s), self._types if command.tty else None)
         how = await self._done
         self._reads()
         code = run.exit_code if how == "finished" else KILLED

@@ -44,6 +44,20 @@ def ends(sent: Sent) -> bool:
     )
 
 
+def stops_processes(sent: Sent) -> bool:
+    """Processes are being killed by it, and nobody has seen their end yet."""
+    return sent.name == "commit" and _says(sent, b'"kind":"processes_stopping"')
+
+
+def cancels_processes(sent: Sent) -> bool:
+    """The same, because their agent is being cancelled."""
+    return stops_processes(sent) and _says(sent, b'"canceling":')
+
+
+def _says(sent: Sent, words: bytes) -> bool:
+    return any(isinstance(arg, bytes) and words in arg for arg in sent.args)
+
+
 def stores(sent: Sent) -> bool:
     """A large text was stored, and the commit that names it is about to be sent."""
     return sent.name == "put_blob"

@@ -66,9 +66,9 @@ class WorkerRuns:
         """Words were typed to a run's terminal."""
         self._ledger.typed(run, words)
 
-    def kill(self, run: Run) -> None:
-        """Kills the run, and waits for nothing."""
-        self.end(run, "killed", after=self._rng.uniform(0.0, 0.2))
+    def kill(self, run: Run, within_s: float = 0.2) -> None:
+        """Kills the run, which takes up to so many seconds, and waits for nothing."""
+        self.end(run, "killed", after=self._rng.uniform(0.0, within_s))
 
     async def prove_dead(self, run: Run) -> None:
         """Kills the run, and waits until that is proved."""

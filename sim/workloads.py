@@ -513,6 +513,7 @@ WORKLOADS |= {"reruns": Workload("reruns", reruns)}
 WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=5, lasts_s=40.0)}
 WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)}
+WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors)

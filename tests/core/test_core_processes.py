@@ -303,6 +303,19 @@ def test_process_whose_call_is_stopped_meanwhile_is_stopped_as_well() -> None:
     assert session.owes() == (StopAll("replaced"),)
 
 
+def test_task_is_not_over_by_a_proof_that_is_older_than_its_process() -> None:
+    session = Session()
+    session.say("go", "u1")
+    starts(session)
+    session.interrupt()
+    session.finishes("c1", "running", keeps=True)
+    session.stopped()
+    assert (living(session), session.task.stopping) == ([1], "interrupted"), "not all of it was dead"
+    ended(session)
+    session.stopped()
+    assert (living(session), session.status) == ([], "idle")
+
+
 def test_shutdown_is_complete_when_the_processes_are_dead() -> None:
     session = idle()
     assert "shutdown_complete" not in session.shutdown().types

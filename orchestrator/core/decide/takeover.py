@@ -35,8 +35,12 @@ IN_DOUBT_RECORDED = (
 
 
 def stopped(draft: Draft, command: Stopped) -> None:
-    """Ends the task, or begins to, now that everything that ran has ended."""
-    all_stopped(draft, command.elapsed_s)
+    """Ends the task, or begins to, now that everything that ran has ended.
+
+    A command may have outlived its call just before: it is being killed as a process, and goes first.
+    """
+    if not draft.state.processes.stopping:
+        all_stopped(draft, command.elapsed_s)
 
 
 def refused(draft: Draft, command: TaskRefused) -> None:
