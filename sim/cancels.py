@@ -28,12 +28,15 @@ class Cancels:
         self._ledger = ledger
         self._unseen: dict[str, float] = {}
         """Agents whose holder was lost while commands ran, in their present task: how long it was silent."""
+        self._told: dict[str, str] = {}
+        """The evidence that each agent's log names last."""
         self._heard_s: dict[str, float] = {}
         """When each claim was given or renewed last."""
 
     def went_back(self) -> None:
         """All logs are read anew; who was silent for how long is what it was."""
         self._unseen.clear()
+        self._told.clear()
 
     def heard(self, claim: str) -> None:
         """Redis told a holder that its claim stands."""
@@ -56,6 +59,16 @@ class Cancels:
             claims = {run.claim for run in self._ledger.runs if run.session == session}
             heard_s = [self._heard_s.get(claim, -1e9) for claim in claims - {seen.claim}]
             self._unseen.setdefault(session, self._watch.now_s - max(heard_s, default=-1e9))
+        if fact["kind"] == "agent":
+            self._ends(session, fact["changes"])
+
+    def _ends(self, session: str, changes: Mapping[str, Any]) -> None:
+        """Holds what an agent tells its parent of its end, also of one that was done before its cancel."""
+        if "evidence" in changes:
+            self._told[session] = changes["evidence"]
+        if changes.get("ended") and session in self._unseen and self._told.get(session) != "presumed":
+            seen = "is told as proved, and nobody saw its processes end"
+            self._watch.broken("evidence", f"the end of {session} {seen}")
 
     def _begins(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         facts = seen.state.facts
