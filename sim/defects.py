@@ -25,8 +25,9 @@ from orchestrator.runtime.commits import Writing
 from orchestrator.runtime.effects import Effects
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Runner
+from orchestrator.tools.exec import supervisor_process
 from sim.ledger import SimSupervisor
-from sim.mutant import Mutant, lua, swapped
+from sim.mutant import Mutant, lua, swapped, text
 
 
 def _cursor_apart(real: Any) -> Any:
@@ -397,7 +398,12 @@ DEFECTS = (
     Mutant(
         "zombies start commands",
         "a worker that wakes up behind its deadline may still start what it was about to start",
-        swapped(SimSupervisor, "permits", lambda real: lambda self, claim: True),
+        text(
+            supervisor_process._Supervisor,
+            "_run",
+            "if self._deadlines.get(claim, 0.0) <= _now():",
+            "if False:",
+        ),
     ),
     Mutant(
         "trust longer than the lease",

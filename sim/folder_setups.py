@@ -8,7 +8,6 @@ from random import Random
 from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.tools.site import CallSite
 from sim.folders import SETUP, Folders
-from sim.ledger import SimSupervisor
 from sim.worker_runs import WorkerRuns
 
 KILLED = SetupEnded("failed", message="killed")
@@ -17,19 +16,24 @@ KILLED = SetupEnded("failed", message="killed")
 class SimSetups:
     """The set-ups of one worker."""
 
-    def __init__(self, runs: WorkerRuns, rng: Random, supervisor: SimSupervisor, folders: Folders) -> None:
+    def __init__(self, runs: WorkerRuns, rng: Random, folders: Folders) -> None:
         self._runs = runs
         self._rng = rng
-        self._supervisor = supervisor
         self._folders = folders
 
     async def run(self, site: CallSite) -> SetupEnded:
-        if not self._supervisor.permits(site.claim):
-            return KILLED
         run, done = self._runs.made(SETUP, site)
-        if not self._folders.sets_up(run, site):
+        there: list[bool] = []
+
+        def begin() -> None:
+            there.append(self._folders.sets_up(run, site))
+            if there[0]:
+                self._runs.begin(run)
+
+        if not await self._runs.starts(site.claim, begin, [(run, done)]):
+            return KILLED
+        if not there[0]:
             return SetupEnded("failed", message="no folder")
-        self._runs.begin(run)
         lasts = self._rng.choice((0.0, 0.05, 2.0, 9.0)) * self._rng.random()
         self._runs.end(run, "finished", after=lasts)
         try:

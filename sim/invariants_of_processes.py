@@ -5,6 +5,13 @@ from __future__ import annotations
 from sim.rule import Case, Rule
 
 PROCESS_RULES = {
+    "right_to_start": Rule(
+        (
+            "A supervisor starts nothing behind the deadline of its claim, also one that stood still and has"
+            " not acted on it."
+        ),
+        Case("a start was asked for behind the deadline"),
+    ),
     "typed": Rule(
         (
             "To a process is typed what a call of its own session says, once, by a turn under the policies"

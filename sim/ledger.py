@@ -7,10 +7,14 @@ when the deadline has passed that the supervisor was told last.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import asyncio
+import marshal
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from orchestrator.tools.exec import supervisor_process
 from sim.loop import Lane, SimLoop
 from sim.trace import Trace
 
@@ -68,10 +72,14 @@ class Ledger:
         self._asked: Counter[str] = Counter()
         self.typed: Callable[[Run, str], None] = lambda run, words: None
         """Told of words that are typed to a process."""
+        self.behind: Callable[[Run], None] = lambda run: None
+        """Told of a run that begins behind the deadline of its claim."""
         self.saw: Callable[[str], None] = lambda case: None
         """Told of cases that rules are interested in."""
 
     def begin(self, run: Run) -> None:
+        if self._loop.time() > run.supervisor.trusted_until_s(run.claim) + 1e-6:
+            self.behind(run)
         self.runs.append(run)
         self.by_call[run.session, run.call_id].append(run)
         self._trace.note(run.machine, "begins", run.session[-4:], run.call_id)
@@ -130,13 +138,68 @@ class Ledger:
         return [run for run in self.runs if run.state == "running" and session in ("", run.session)]
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A packet for a supervisor."""
+
+    packet: tuple[Any, ...]
+    begin: Callable[[], None] | None = None
+    granted: bool | None = None
+    answered: asyncio.Future[None] | None = None
+
+
+class _ProductsLoop(supervisor_process._Supervisor):
+    """The product's supervisor process, turn by turn: its socket, its timer and its forks are simulated."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._worker: Any = self
+        self._shims = {}
+        self._deadlines = {}
+        self._clock = clock
+        self._packet = b""
+        self.granted = False
+
+    def turn(self, packet: tuple[Any, ...] | None) -> None:
+        """Runs the loop once; a packet may have come."""
+        real, supervisor_process._now = supervisor_process._now, self._clock
+        try:
+            if packet is not None:
+                self._packet = marshal.dumps(packet)
+                self._serve_packet()
+            self._enforce()
+        finally:
+            supervisor_process._now = real
+
+    def recvmsg(self, *sizes: int) -> tuple[bytes, list[Any], int, None]:
+        """The socket's packet, without descriptors."""
+        return self._packet, [], 0, None
+
+    def _fork_shim(self, ident: int, claim: str, descriptors: list[int]) -> None:
+        self.granted = True
+
+    def _send(self, message: tuple[str | int, ...]) -> None:
+        if message[0] == "refused":
+            self.granted = False
+
+    def _arm(self, at: float | None) -> None:
+        """The simulation knows when the next deadline passes."""
+
+
 class SimSupervisor:
     """The supervisor of one worker: it dies with it, and nothing else stops it."""
 
     def __init__(
-        self, loop: SimLoop, ledger: Ledger, machine: str, simulated: Callable[[float], float]
+        self,
+        loop: SimLoop,
+        ledger: Ledger,
+        machine: str,
+        simulated: Callable[[float], float],
+        clock: Callable[[], float],
     ) -> None:
         self._loop = loop
+        self._process = _ProductsLoop(clock)
+        self._asked: deque[_Asked] = deque()
+        """Packets that it has not taken."""
         self._ledger = ledger
         self.machine = machine
         self._simulated = simulated
@@ -150,6 +213,7 @@ class SimSupervisor:
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         deadline = self._simulated(deadline_boottime)
+        self._ask(_Asked(("extend", claim, deadline_boottime)))
         self._ledger.supervisors[claim] = self
         self.deadlines[claim] = max(deadline, self.deadlines.get(claim, deadline))
         after = max(0.0, deadline - self._loop.time()) + self.slow_s
@@ -170,6 +234,49 @@ class SimSupervisor:
             self._ledger.saw("begun_in_log")
         return permitted
 
+    async def starts(self, claim: str, begin: Callable[[], None]) -> bool:
+        """Asks for a start, which `begin` is where it is granted; False if it is refused.
+
+        The product's own supervisor decides. One that stands still answers when it goes on.
+        """
+        asked = _Asked(("run", 1, claim), begin)
+        self._ask(asked)
+        if asked.granted is None:
+            asked.answered = self._loop.create_future()
+            cancelled = False
+            while not asked.answered.done():
+                try:
+                    await asyncio.wait([asked.answered])
+                except asyncio.CancelledError:
+                    # Nothing is proved before the supervisor has spoken.
+                    cancelled = True
+            if cancelled:
+                raise asyncio.CancelledError
+        return bool(asked.granted)
+
+    def _ask(self, asked: _Asked) -> None:
+        self._asked.append(asked)
+        if self.lane.held:
+            self._loop.on(self.lane, self._turn)
+        else:
+            self._turn()
+
+    def _turn(self) -> None:
+        """As the product's loop: a packet is taken before deadlines are acted on, one in each turn."""
+        while True:
+            asked = self._asked.popleft() if self._asked else None
+            self._process.turn(asked.packet if asked is not None else None)
+            if asked is None:
+                return
+            if asked.packet[0] == "run":
+                asked.granted = self._process.granted
+                if not self.permits(asked.packet[2]):
+                    self._ledger.saw("right_to_start")
+                if asked.granted and asked.begin is not None:
+                    asked.begin()
+                if asked.answered is not None:
+                    asked.answered.set_result(None)
+
     async def kill(self, claim: str) -> None:
         self.kill_now(claim)
 
@@ -184,6 +291,7 @@ class SimSupervisor:
                 self._ledger.end(run, "killed")
 
     def _enforce(self, claim: str, deadline: float) -> None:
+        self._turn()
         # Not asked of the loop: a sum of seconds may fall short of the deadline by its last digit.
         if self.trusted_until_s(claim) <= deadline:
             self.kill_now(claim)

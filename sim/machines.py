@@ -249,7 +249,7 @@ class Machine(Process):
         self.core = core
         self.settings = WorkerSettings()
         self.renewing = Lane(f"{name}/renew")
-        self.supervisor = SimSupervisor(site.loop, site.ledger, name, self.clock.simulated)
+        self.supervisor = SimSupervisor(site.loop, site.ledger, name, self.clock.simulated, self.clock)
         host = site.folders.host_of(name)
         self._broker, connection = broker_on(site, name, self.clock, core, host)
         broker = self._broker

@@ -268,6 +268,21 @@ class Nemesis(Degradations, Rewinds):
         counts = self._rng.choice((stops_processes, cancels_processes, cancels_processes))
         self._trigger = Trigger(None, strikes, 1, counts)
 
+    async def _freeze_at(self) -> None:
+        """Stops a supervisor as a call is to start, and its worker, or cuts that off, past its deadline."""
+        if victim := self._draw_machine():
+            self._trigger = Trigger(victim, self._freezes, self._rng.choice((1, 1, 2)), starts_a_call)
+
+    def _freezes(self, victim: Machine) -> None:
+        stands_s = self._rng.uniform(4.2, 9.0)
+        self.site.ledger.freeze(victim.supervisor)
+        if self._rng.random() < 0.7:
+            self._cut_off(victim.name, 0.0, stands_s)
+        else:
+            victim.pause(stands_s)
+        thaw, after = self.site.ledger.thaw, stands_s + self._rng.choice((0.01, 0.5)) * self._rng.random()
+        self.site.loop.on(self.lane, thaw, victim.supervisor, after=after)
+
     def _draw_machine(self) -> Machine | None:
         return self._rng.choice(self.living) if self.living else None
 

@@ -8,6 +8,7 @@ writes, hears what is typed to it, and ends, or is killed with the right to run 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,15 +45,21 @@ class _Program:
     """The program of a process: the product takes it for the supervisor that runs the command."""
 
     def __init__(
-        self, runs: WorkerRuns, model: ModelScript, folders: Folders, call: Call, site: CallSite, lost: bool
+        self,
+        runs: WorkerRuns,
+        model: ModelScript,
+        folders: Folders,
+        call: Call,
+        site: CallSite,
+        starting: Callable[[Call, CallSite], bool],
     ) -> None:
         self._runs = runs
+        self._folders, self._call, self._site, self._starting = folders, call, site, starting
         self._rng, self._odds = model.rng, model.odds
         self._main = current_lane()
         assert isinstance(call.work, ExecWork)
         assert call.work.lasting is not None
-        self.run_, self._done = runs.made(call.call_id, site, lost=lost, lasting=call.work.lasting.number)
-        folders.meets(self.run_, call, site)
+        self.run_, self._done = runs.made(call.call_id, site, lasting=call.work.lasting.number)
         self._output: OutputSink = lambda stream, data: None
         self._read = 0
 
@@ -60,7 +67,8 @@ class _Program:
         """As the product's supervisor runs a command."""
         run, loop = self.run_, asyncio.get_running_loop()
         began, self._output = loop.time(), output
-        self._runs.begin(run)
+        if not await self._runs.starts(self._site.claim, self._begin):
+            return Finished(-1, error="the right to run this command has ended")
         lives = self._rng.choice(self._odds.lives_s) * self._rng.uniform(0.5, 1.0)
         self._runs.end(run, "finished", after=lives)
         self._speaks(self._rng.choice((0.0, 0.02, 0.3)))
@@ -71,6 +79,12 @@ class _Program:
         code = run.exit_code if how == "finished" else KILLED
         said = run.wrote.encode()
         return Finished(code, said, b"", said, round(loop.time() - began, 3), killed=how == "killed")
+
+    def _begin(self) -> None:
+        self.run_.lost = self._starting(self._call, self._site)
+        self.run_.began_s = asyncio.get_running_loop().time()
+        self._folders.meets(self.run_, self._call, self._site)
+        self._runs.begin(self.run_)
 
     def _speaks(self, after: float) -> None:
         self._runs.at(after, self._says)
@@ -120,10 +134,12 @@ class SimProcesses:
         self._starts = ExecCommand(_NOBODY, _NOBODY, _NOBODY, self._living)
         self._looks = WriteStdinTool(self._living)
 
-    async def start(self, call: Call, lasting: Lasting, site: CallSite, *, lost: bool) -> CallFinished:
+    async def start(
+        self, call: Call, lasting: Lasting, site: CallSite, starting: Callable[[Call, CallSite], bool]
+    ) -> CallFinished:
         """Begins a process, and waits for as long as its call does."""
         assert isinstance(call.work, ExecWork)
-        program = _Program(self._runs, self._model, self._folders, call, site, lost)
+        program = _Program(self._runs, self._model, self._folders, call, site, starting)
         shown = ShownOutput(call.call_id, site.lasting_deltas, MOST_DELTAS)
         confinement = cast(Confinement, None)
         command = Command(

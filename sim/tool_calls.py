@@ -49,7 +49,7 @@ from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
 from orchestrator.tools.view_image import ViewImage
 from sim.folder_setups import SimSetups
 from sim.folders import Folders
-from sim.ledger import Ledger, SimSupervisor
+from sim.ledger import Ledger, Run, SimSupervisor
 from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript
 from sim.processes import SimProcesses
 from sim.worker_runs import WorkerRuns
@@ -98,7 +98,7 @@ class SimTools:
         self._folders = folders
         self._runs = WorkerRuns(model.loop, model.rng, ledger, supervisor, machine)
         self.processes = SimProcesses(self._runs, model, folders)
-        self._setups = SimSetups(self._runs, model.rng, supervisor, folders)
+        self._setups = SimSetups(self._runs, model.rng, folders)
         self.session_of: Callable[[str], str] = lambda claim: ""
         """The session of a claim that the worker has."""
 
@@ -187,16 +187,21 @@ class SimTools:
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         model = self._model
-        if not self._supervisor.permits(site.claim):
-            return finished(call, f"killed {call.call_id}", "killed")
         if isinstance(call.work, StdinWork):
             return await self.processes.look(call, call.work, site)
-        lost = self._starting(call, site)
         if isinstance(call.work, ExecWork) and call.work.lasting is not None:
-            return await self.processes.start(call, call.work.lasting, site, lost=lost)
-        run, done = self._runs.made(call.call_id, site, files=_files(call), lost=lost)
-        self._folders.meets(run, call, site)
-        self._runs.begin(run)
+            return await self.processes.start(call, call.work.lasting, site, self._starting)
+        begun: list[tuple[Run, asyncio.Future[str]]] = []
+
+        def begin() -> None:
+            lost = self._starting(call, site)
+            begun.append(self._runs.made(call.call_id, site, files=_files(call), lost=lost))
+            self._folders.meets(begun[0][0], call, site)
+            self._runs.begin(begun[0][0])
+
+        if not await self._runs.starts(site.claim, begin, begun):
+            return finished(call, f"killed {call.call_id}", "killed")
+        run, done = begun[0]
         lasts = model.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * model.rng.random()
         for part in range(run.files):
             self._runs.switch(run, after=lasts * (part + 1) / run.files)

@@ -93,6 +93,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.folders: FolderRules | None = None
         self.jobs = Jobs(self, ledger)
         self.answers = Answers(self)
+        ledger.behind = self._begins_behind
         self.processes = ProcessRules(self, ledger)
         self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
@@ -422,6 +423,12 @@ class Watch(Rest, Branches, TreeLogs):
         unfinished = [run for run in runs if not (run.lasting and GOES_ON in output)]
         if any(map(self._runs, unfinished)) and not self.reads_anew:
             self.broken("told_truly", f"{session}: {call_id} has the output {output[:40]!r} while it runs")
+
+    def _begins_behind(self, run: Run) -> None:
+        """A supervisor starts something behind the deadline that it was told for the claim."""
+        self.broken(
+            "right_to_start", f"{run.session}: {run.call_id} starts at {run.machine} behind its deadline"
+        )
 
     def _runs(self, run: Run) -> bool:
         return run.state == "running" and self.rights.stands(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -42,6 +42,20 @@ class WorkerRuns:
             lasting=lasting,
         )
         return run, done
+
+    async def starts(
+        self, claim: str, begin: Callable[[], None], begun: Sequence[tuple[Run, asyncio.Future[str]]] = ()
+    ) -> bool:
+        """Asks the supervisor for a start; False if the claim has no right to it any more.
+
+        Where it is cancelled meanwhile, what was `begun` is dead when it raises.
+        """
+        try:
+            return await self._supervisor.starts(claim, begin)
+        except asyncio.CancelledError:
+            for run, _ in begun:
+                await self.prove_dead(run)
+            raise
 
     def begin(self, run: Run) -> None:
         self._ledger.begin(run)

@@ -10,6 +10,7 @@ from orchestrator.core.settings import TreeRules
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
 from sim.fixture import Fixture, new_session, used
+from sim.folders import PORTABLE
 from sim.people import FREE, Person
 
 LONG_S = (0.6, 3.0, 12.0, 40.0, 120.0)
@@ -21,7 +22,13 @@ async def left_running(fixture: Fixture) -> None:
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
     odds.processes, odds.calls, odds.patches, odds.plans = 0.95, rng.choice((0.75, 0.9)), 0.03, 0.02
     odds.asks, odds.lives_s, odds.dies_s = rng.choice((0.0, 0.2)), LONG_S, rng.choice((0.2, 1.5))
-    fixture.nemesis.weights |= {"end_at": 12, "kill_at": 12, "drain": 8, "lose_processes": 25}
+    fixture.nemesis.weights |= {
+        "end_at": 12,
+        "kill_at": 12,
+        "drain": 8,
+        "lose_processes": 15,
+        "freeze_at": 40,
+    }
     kind = rng.choice(("hasty", "fickle", "closed"))
     person.habits |= {"turn": 8, "say": 8, "interrupt": 1, "configure": 1, "message": 3, "back": 0}
     person.fickle = kind == "fickle"
@@ -35,6 +42,8 @@ async def left_running(fixture: Fixture) -> None:
         odds.verbs |= {"subagent_spawn": 25, "subagent_cancel": 4, "subagent_await": 3}
         rules = TreeRules(slots=3, spawned=4, depth=2, await_floor_s=1.0, await_cap_s=20.0)
         facts |= {"agents": True, "tree_rules": rules}
+    elif kind == "fickle" and rng.random() < 0.6:
+        facts["portable"] = PORTABLE
     mode = rng.choice((FREE, "workspace-write"))
     policy = rng.choice(("never", "never", "untrusted"))
     session = await new_session(fixture, person, policy, mode=mode, unified_exec=True, **facts)

@@ -194,7 +194,11 @@ class _Supervisor:
                 os.kill(pid, signal.SIGKILL)
             else:
                 upcoming.append(shim.force_at)
-        kernel.arm(self._timer, min(upcoming, default=None))
+        self._arm(min(upcoming, default=None))
+
+    def _arm(self, at: float | None) -> None:
+        """Wakes up then."""
+        kernel.arm(self._timer, at)
 
     def _read_timer(self) -> None:
         with suppress(BlockingIOError):  # it may have been set anew since it fired
