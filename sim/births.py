@@ -55,11 +55,12 @@ class Died(Exception):
 class Founder(Person):
     """A client that makes sessions with a first folder."""
 
-    def __init__(self, fixture: Fixture, facts: dict[str, Any]) -> None:
+    def __init__(self, fixture: Fixture, facts: dict[str, Any], *, sleeps: float = SLEEPS) -> None:
         rng = Random(fixture.rng.getrandbits(64))
         super().__init__(fixture.site, f"p{len(fixture.people) + 1}", rng, fixture.diary)
         fixture.people.append(self)
         self._facts = facts
+        self._sleepy = sleeps
         self._insists = rng.random() < 0.5
         """Whether it asks again where it heard nothing, instead of making another session."""
 
@@ -117,7 +118,7 @@ class Founder(Person):
         raise Died
 
     async def _sleeps(self) -> None:
-        if self._rng.random() < SLEEPS:
+        if self._rng.random() < self._sleepy:
             self._site.trace.note(self.name, "sleeps")
             await asyncio.sleep(DAY_S * self._rng.uniform(0.9, 1.2))
 

@@ -39,6 +39,7 @@ class Failover:
         self._living = living
         self.mans: Callable[[], object] = lambda: None
         """Told where no worker reaches the new primary."""
+        self.gives_up = GIVES_UP
         self._lane = Lane("failover")
         self._left = times
         self._waits_for_a_begin = False
@@ -68,7 +69,7 @@ class Failover:
             if self._rng.random() < FULL:
                 self._is_full()
             self._site.loop.on(self._lane, self._splits, sent.machine, after=after_s)
-        elif sent.name == "give_up" and self._rng.random() < GIVES_UP and not self._over:
+        elif sent.name == "give_up" and self._rng.random() < self.gives_up and not self._over:
             self._left += 1
             after_s = self._rng.choice((0.005, 0.05, 0.3)) * self._rng.random()
             self._site.loop.on(self._lane, self._splits, "", after=after_s)

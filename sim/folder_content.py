@@ -23,6 +23,7 @@ MOST_BYTES = 1 << 16
 """No file of a simulation has more."""
 SLOTS, APART = 3, 3
 """A text has so many lines that are written to, and so many between two of them that never change."""
+BEGUN = "begun"
 TEXTS = ("a.txt", "b.txt", "deep/er/c.txt")
 _KINDS = {1: "commit", 2: "tree", 3: "blob"}
 _MODES = {"100644": FILE, "100755": PROGRAM, "120000": LINK}
@@ -84,7 +85,13 @@ def has(content: Content, mark: str) -> bool:
 
 
 def changed(folder: Path, rng: Random, value: str) -> None:
-    """Changes something in a folder that other writers change as well."""
+    """Changes something in a folder that other writers change as well; the first one makes all texts."""
+    if not (folder / BEGUN).exists():
+        (folder / BEGUN).touch()
+        for name in TEXTS:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(text_of(("",) * SLOTS))
+        return
     what = rng.choice(("text", "text", "text", "binary", "program", "link", "gone", "kind", "empty"))
     text = folder / rng.choice(TEXTS)
     match what:

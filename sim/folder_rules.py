@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import orjson
 
+from orchestrator.core.entries import DENDRO
 from orchestrator.core.packs import Pack
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Workspace
@@ -51,6 +53,8 @@ class FolderRules:
         folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
         folders.cleaned, folders.prepares = self._cleaned, self._prepares
         folders.broken, folders.saw = watch.broken, watch.reach.saw
+        self._begun: list[tuple[str, Seen]] = []
+        """Agents that have begun with a folder in the commit that is read."""
         self._done: dict[str, list[str]] = {}
         """Marks of calls that ended in the folder that their session works in as it is."""
 
@@ -148,10 +152,17 @@ class FolderRules:
             self._is_offered(session, known, str(fact["agent_id"]))
         if fact["kind"] not in ("workspace", "workspace_base"):
             return
+        # Where its maker had none, an agent's worker fetches one when it is at work.
+        born = fact["kind"] == "workspace_base" and seen.state.task is None
+        if born and not self._watch.reads_anew:
+            self._begun.append((session, seen))
         self._are_packed(session, known.packs, str(known.snapshot))
 
     def _are_packed(self, session: str, packs: Sequence[Pack], snapshot: str) -> None:
         """The store has packs that make a snapshot as it was taken."""
+        if any(pack.name in self._folders.lost_packs for pack in packs):
+            self._watch.reach.saw("pack_lost")
+            return
         try:
             content = self._folders.read(packs, snapshot)
         except Lacking as error:
@@ -159,6 +170,28 @@ class FolderRules:
             return
         if content != (taken := self._folders.contents[snapshot]):
             self._watch.broken("packed", f"{session}: the packs of {snapshot} make {content}, not {taken}")
+
+    def committed(self, session: str) -> None:
+        """A commit was read to its end."""
+        self.placement.agrees(session)
+        while self._begun:
+            self._begins(*self._begun.pop())
+
+    def _begins(self, session: str, seen: Seen) -> None:
+        """An agent of a portable tree begins with its maker's folder as it was recorded last.
+
+        Its maker may have recorded another one behind that, in the same commit.
+        """
+        maker = self._watch.sessions.get(str(seen.state.facts.parent_session))
+        if maker is None or maker.state.facts.portable is None:
+            return
+        found = (entry.payload for entry in reversed(maker.entries) if entry.type == DENDRO)
+        named = (fact["snapshot"] for fact in found if fact["kind"] in ("workspace", "workspace_base"))
+        last, begun = list(islice(named, 2)), seen.state.workspace.base
+        if begun not in last:
+            self._watch.broken("begun_with", f"{session} begins with {begun}, and its maker has {last}")
+        if len(last) > 1:
+            self._watch.reach.saw("begun_with")
 
     def _is_offered(self, session: str, known: Workspace, agent: str) -> None:
         """An offer can be merged by the packs that it names: the folder, and what the agent began with."""

@@ -25,8 +25,10 @@ from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.tools.site import CallSite
+from orchestrator.workspaces.packs import BIRTH
 from sim.disk import Fault
 from sim.folder_content import (
+    BEGUN,
     NOTHING,
     Content,
     Lacking,
@@ -41,6 +43,7 @@ from sim.keepers import STEPS, Owner, SimKeeper
 from sim.ledger import Run
 from sim.loop import Lane, SimLoop, current_lane
 from sim.objects import SimObjects
+from sim.pack_keys import SimKeys
 
 PORTABLE = PortableFolder("/sim", "folder", untold=True)
 SCRIPTED = replace(PORTABLE, setup=FolderSetup("install"))
@@ -54,7 +57,7 @@ SETUP = CallId("set-up")
 """The name of set-ups among calls."""
 MARKS = "marks/"
 """Files that calls write to show that they did are below it."""
-_FAULTS = {"take": (0.07, 0.06), "make": (0.05, 0.06), "write_merge": (0.03, 0.15)}
+_FAULTS = {"take": (0.07, 0.06), "make": (0.05, 0.06), "write_merge": (0.03, 0.25)}
 _SELDOM = (0.01, 0.02)
 """How likely the disk is full, and the keeper killed, in a piece of work."""
 WRITES = 0.5
@@ -122,8 +125,10 @@ class Folders:
     """The last merge into the folder of each session in which its keeper did not die."""
     broken_off: dict[str, Content] = field(default_factory=dict)
     """The session's own folder before a merge in which a keeper died, until somebody writes there."""
-    opened: Callable[[bytes, str], bytes] = lambda data, name: data
-    """Opens a pack that the store has sealed."""
+    keys: SimKeys | None = None
+    """The keys of packs, where there are any."""
+    lost_packs: set[str] = field(default_factory=set)
+    """Packs that the store has lost."""
     stops: Callable[[str], None] = lambda worker: None
     """Lets a worker stand still for longer than it may trust its claim."""
     met: Callable[[str, str, str, Copy | None], None] = lambda session, call_id, claim, copy: None
@@ -210,7 +215,8 @@ class Folders:
         return self.rng.choice(longest) * self.rng.random()
 
     def fault(self, keeper: SimKeeper, work: str) -> Fault | None:
-        if not self.faulty:
+        if not self.faulty and (work != "write_merge" or self.deadly == 1.0):
+            # Merges come late: their keepers die in peace, too, where folders are looked into.
             return None
         full, killed = _FAULTS.get(work, _SELDOM)
         chance, full, killed = self.rng.random(), full * self.deadly, killed * self.deadly
@@ -223,7 +229,7 @@ class Folders:
 
     def broke_off(self, keeper: SimKeeper, words: dict[str, Any], before: Content) -> None:
         self.saw("keeper_killed")
-        if words["do"] == "write_merge" and keeper.session in self.shared:
+        if words["do"] == "write_merge":
             self.broken_off.setdefault(keeper.session, before)
 
     def did(self, keeper: SimKeeper, words: dict[str, Any], before: Content, told: dict[str, Any]) -> None:
@@ -242,7 +248,8 @@ class Folders:
             self.broken(
                 "folder", f"{session}: {does} changes the folder from {_short(before)} to {_short(after)}"
             )
-        if does in ("plan_merge", "write_merge") and refused and told["kind"] in ("missing", "damaged"):
+        lacks = refused and told["kind"] in ("missing", "damaged")
+        if does in ("plan_merge", "write_merge") and lacks and not self.lost_packs:
             self.broken("three_ways", f"{session}: {told['text']}")
         if does in ("take", "born") and not refused:
             self._is_taken(session, words, before, told)
@@ -268,6 +275,7 @@ class Folders:
         if after != self.contents.get(snapshot):
             known = _short(self.contents.get(snapshot))
             self.broken("folder", f"{keeper.session}: {snapshot} is made as {_short(after)}, and was {known}")
+        self._is_written(keeper.session)
         place = self._place_of(keeper)
         before = self.copies.get(place)
         self.made(keeper.session, keeper.claim, before)
@@ -313,7 +321,7 @@ class Folders:
         before = self.broken_off.pop(session, None)
         last = self.merges.pop(session, None)
         wanted = before if before is not None else last.before if last is not None else None
-        if session not in self.shared or wanted is None:
+        if wanted is None:
             return
         if not same_files(after, wanted):
             self.broken(
@@ -360,6 +368,7 @@ class Folders:
             if self.copies.get(place) is copy:
                 # Else another folder is in its place: it writes to one that nobody sees any more.
                 self._puts(copy.path, marks[-1])
+            self._is_written(run.session)
             if run.call_id == SETUP:
                 copy.prepared = what == "done"
             self.wrote(run.session, run.claim, copy)
@@ -368,8 +377,13 @@ class Folders:
 
     def _puts(self, folder: Path, mark: str) -> None:
         marked(folder, mark)
-        if self.rng.random() < WRITES:
+        if self.rng.random() < WRITES or not (folder / BEGUN).exists():
             changed(folder, self.rng, mark.rpartition("/")[2])
+
+    def _is_written(self, session: str) -> None:
+        """A folder was written to: that stays as it is when a merge from before is taken back."""
+        self.broken_off.pop(session, None)
+        self.merges.pop(session, None)
 
     def _meets_shared(self, run: Run, call: Call, session: str) -> None:
         """Has a command mark the folder that its session works in; the end of a process is not told."""
@@ -381,9 +395,7 @@ class Folders:
         def mark(what: str) -> None:
             marks.append(f"{MARKS}{name}:{what}")
             self._puts(folder, marks[-1])
-            # What somebody has changed since stays as it is when a merge is taken back.
-            self.broken_off.pop(session, None)
-            self.merges.pop(session, None)
+            self._is_written(session)
 
         run.marks, run.mark = marks, mark
 
@@ -398,7 +410,11 @@ class Folders:
         return self._reader.content([pack.name for pack in packs], snapshot)
 
     def _stored(self, name: str) -> bytes:
-        data = self.opened(self.store.get(name) or b"", name)
+        data = self.store.get(name) or b""
+        if self.keys is not None:
+            if f"/0-{BIRTH}-" not in name and not self.keys.is_sealed(data):
+                self.broken("sealed", f"{name} is in the store as it was before")
+            data = self.keys.opened(data, name)
         if hashlib.sha256(data).hexdigest() != name.rpartition("-")[2].removesuffix(".pack"):
             raise Lacking(f"{name} has other bytes than its name says")
         return data

@@ -45,6 +45,17 @@ FOLDER_RULES = {
         ),
         Case("a call had its output that was killed while it wrote"),
     ),
+    "sealed": Rule(
+        (
+            "Where packs have a key, a worker stores none that is not encrypted; and a machine that has all"
+            " keys reads what any of them has sealed."
+        ),
+        Case("a folder could not be made because a key was not on its machine", ("case keyless",)),
+    ),
+    "begun_with": Rule(
+        "An agent of a portable tree begins with its maker's folder as that one's log has it just then.",
+        Case("an agent was made by one whose folder had changed since it began"),
+    ),
     "three_ways": Rule(
         (
             "A merge leaves in a folder what three ways make of it, all or nothing: of a text that both"
@@ -100,6 +111,7 @@ FOLDER_RULES = {
 
 FOLDER_CASES = {
     "keeper_killed": Case("a keeper was killed between two writes of what it did to a folder"),
+    "pack_lost": Case("an entry named packs of which the store had lost one"),
     "conflicts": Case("a merge conflicted"),
     "offered_anew": Case("an agent offered a folder whose packs were made anew since it began"),
     "read_to_its_end": Case("a process in a portable folder was looked at, and had ended"),

@@ -181,12 +181,15 @@ class SimKeeper(Keeper):
         if not self.lives:
             self.die()
             return
+        self._pieces.remove(piece)
         told = self._does(piece, self.folders.fault(self, piece.words.get("do", "begin")))
         if told is None:
             self.die()
+        if piece.answer.done():
             return
-        self._pieces.remove(piece)
-        if not piece.answer.done():
+        if told is None:
+            piece.answer.set_exception(ConnectionResetError())
+        else:
             piece.answer.set_result(json.loads(json.dumps(told)))
 
     def _does(self, piece: _Piece, fault: Fault | None) -> dict[str, Any] | None:

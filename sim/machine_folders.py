@@ -97,7 +97,8 @@ class SimFolders(MachineFolders):
         machine = folders.host_of(worker)
         self._folders, self._rng, self._worker = folders, rng, worker
         config = _config(folders.place / machine, machine, trust_s, lambda: machine in folders.full)
-        super().__init__(config, SimPacks(folders, rng), _now_ms(folders), clock)
+        self._keys = folders.keys.of(machine) if folders.keys is not None else None
+        super().__init__(config, SimPacks(folders, rng, self._keys), _now_ms(folders), clock)
         self._deadlines = _Claims(clock, trust_s)
 
     def _prepare(self, copy: Copy, seen: Path) -> None:
@@ -112,10 +113,22 @@ class SimFolders(MachineFolders):
             self._folders.stops(self._worker)
             await asyncio.sleep(0.1)
         made = await super().make(state, claim)
+        if isinstance(made, FolderFailed):
+            self._is_failed(made)
         portable = state.facts.portable
         if isinstance(made, FolderMade) and made.fetched is not None and portable and portable.setup is None:
             return replace(made, warning=UNTRUSTED)
         return made
+
+    def _is_failed(self, made: FolderFailed) -> None:
+        """A folder is refused for a key, or a pack, only where that lacks; and it is said which."""
+        folders, why = self._folders, made.reason
+        if "workspace.key_file" in why:
+            folders.saw("keyless")
+            if folders.keys is None or (folders.keys.has_all(self.machine) and not folders.faulty):
+                folders.broken("sealed", f"{self.machine} has all keys, and says: {why}")
+        if "the store lacks" in why and not any(name in why for name in folders.lost_packs):
+            folders.broken("packed", f"{self.machine} says: {why}")
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         held = self._held.get(claim.claim_id)
@@ -140,7 +153,8 @@ class SimHostFolders(MachineHostFolders):
     def __init__(self, folders: Folders, rng: Random, clock: Callable[[], float], trust_s: float) -> None:
         self._folders, self._rng = folders, rng
         config = _config(folders.place / SHARED / "root", SHARED, trust_s, bool, setup_of=self._setup_of)
-        super().__init__(config, SimPacks(folders, rng), _now_ms(folders), clock)
+        keys = folders.keys.of(SHARED) if folders.keys is not None else None
+        super().__init__(config, SimPacks(folders, rng, keys), _now_ms(folders), clock)
         self._deadlines = _Claims(clock, trust_s)
 
     def _setup_of(self, top: Path) -> tuple[FolderSetup | None, str]:

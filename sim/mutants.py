@@ -20,6 +20,7 @@ from sim.campaign import run_batch
 from sim.defects import DEFECTS
 from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
 from sim.defects_of_births import DEFECTS as DEFECTS_OF_BIRTHS
+from sim.defects_of_contents import DEFECTS as DEFECTS_OF_CONTENTS
 from sim.defects_of_delivery import DEFECTS as DEFECTS_OF_DELIVERY
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_doors import DEFECTS as DEFECTS_OF_DOORS
@@ -55,6 +56,7 @@ MUTANTS = (
     *DEFECTS_OF_DELIVERY,
     *DEFECTS_OF_PLANS,
     *DEFECTS_OF_FOLDERS,
+    *DEFECTS_OF_CONTENTS,
     *DEFECTS_OF_BIRTHS,
     *DEFECTS_OF_JOBS,
     *DEFECTS_OF_DOORS,

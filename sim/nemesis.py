@@ -208,6 +208,8 @@ class Nemesis(Degradations, Rewinds):
         self.site.objects.away = False
         self.site.folders.faulty = False
         self.site.folders.full.clear()
+        if self.site.folders.keys is not None:
+            self.site.folders.keys.mends()
         self._trigger = None
         if self.failover is not None:
             self.failover.ends()

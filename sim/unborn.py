@@ -61,7 +61,7 @@ class Unborn:
                 watch.reach.saw("unborn")
         for session, seen in watch.sessions.items():
             for pack in seen.state.workspace.packs:
-                if not self._folders.store.exists(pack.name):
+                if not self._folders.store.exists(pack.name) and pack.name not in self._folders.lost_packs:
                     watch.broken("packed", f"{session}: its log names {pack.name}, and the store lacks it")
 
     def _is_nobodys(self, session: str, stored_s: float) -> bool:

@@ -215,7 +215,7 @@ class Watch(Rest, Branches, TreeLogs):
         if name == "commit":
             self.shown.asked(session, self.sessions[session])
             if self.folders is not None:
-                self.folders.placement.agrees(session)
+                self.folders.committed(session)
         if name == "snapshot":
             self.live_state.snapshot(session)
         if name == "raise_limits":

@@ -14,6 +14,8 @@ from sim.folders import PORTABLE, SCRIPTED
 from sim.nemesis import Nemesis
 
 LOOK_S, LOOKS = 0.5, 120
+LATE_SEEDS = 0.6
+"""The share of seeds under which most clients sleep before they make their session."""
 LATE_S = 13.0
 """Longer than a command is late."""
 ROUNDS_S = 601.0
@@ -25,10 +27,14 @@ async def births(fixture: Fixture) -> None:
     rng, nemesis = fixture.rng, fixture.nemesis
     nemesis.weights |= {"archive_away": 6, "rewind_1s": 6, "rewind": 3}
     nemesis.keep_up(UpkeepRules(rng.choice((1, 2)), seal_after=20, archive_after_s=NEVER, packs=True))
+    # Drawn beside the others: clients come back about when they are given up, and a replica is promoted then.
+    late = Random(f"late:{rng.getstate()[1][:4]}").random() < LATE_SEEDS
+    if late and nemesis.failover is not None:
+        nemesis.failover.gives_up = 1.0
     founders = []
     for _ in range(rng.choice((2, 3, 4))):
         facts: dict[str, Any] = {"portable": rng.choice((PORTABLE, PORTABLE, SCRIPTED))}
-        founders.append(Founder(fixture, facts))
+        founders.append(Founder(fixture, facts, sleeps=0.6) if late else Founder(fixture, facts))
     plays = [one.does(_founds(one), "founds") for one in founders]
     days = fixture.site.loop.start(nemesis.lane, _days(nemesis, Random(rng.getrandbits(64))), "days")
     await asyncio.wait(plays)

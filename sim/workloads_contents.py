@@ -7,6 +7,7 @@ from typing import Any
 
 from sim.fixture import Fixture, new_session, perhaps_agents, used
 from sim.folders import PORTABLE, SCRIPTED
+from sim.pack_keys import exchanges, loses_a_pack
 from sim.people import FREE
 
 MERGING = (
@@ -21,9 +22,14 @@ async def contents(fixture: Fixture) -> None:
     does and are merged; or a portable one whose processes are read to their ends. Keepers die of it."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
     fixture.nemesis.weights |= {"kill": 14, "kill_at": 14, "archive_away": 6, "pause": 8}
-    fixture.site.folders.deadly = 2.5
+    folders, drawn = fixture.site.folders, Random(rng.getrandbits(32))
+    folders.deadly = 2.5
+    if folders.keys is not None:
+        fixture.site.loop.start(fixture.nemesis.lane, exchanges(fixture.nemesis, drawn), "exchanges")
+    if drawn.random() < 0.35:
+        fixture.site.loop.start(fixture.nemesis.lane, loses_a_pack(fixture.nemesis, drawn), "loses")
     odds.calls, odds.asks, odds.patches, odds.plans = 0.95, 0.0, 0.25, 0.0
-    reads = rng.random() < 0.3
+    reads = rng.random() < 0.25
     facts: dict[str, Any] = {"on_user_input": "steer", "mode": rng.choice((FREE, "workspace-write"))}
     if reads:
         odds.processes, odds.agents, odds.reads = 0.8, 0.0, 0.9
@@ -34,7 +40,7 @@ async def contents(fixture: Fixture) -> None:
     odds.opening, odds.rounds, odds.agents, odds.own = MERGING, 0.7, 0.1, 0.95
     odds.verbs |= {"subagent_spawn": 8, "subagent_await": 12, "subagent_merge": 25, "subagent_cancel": 1}
     odds.verbs |= {"subagent_watchdog": 0, "subagent_list": 0, "subagent_prune": 0}
-    portable = rng.choice((None, PORTABLE, PORTABLE, SCRIPTED))
+    portable = rng.choice((None, None, None, PORTABLE, PORTABLE, SCRIPTED))
     facts |= {**perhaps_agents(rng, 1.0), "portable": portable}
     session = await new_session(fixture, person, "never", **facts)
     if portable is None:

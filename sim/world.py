@@ -41,6 +41,7 @@ from sim.model_script import ModelScript
 from sim.nemesis import Nemesis, Plan
 from sim.network import Network, Sent, session_of
 from sim.objects import SimObjects
+from sim.pack_keys import SimKeys
 from sim.people import Diary, Person
 from sim.placement import Placement
 from sim.read_back import ReadBack
@@ -87,6 +88,8 @@ ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"
 """Workloads that do so more often: nobody else comes to their scripts."""
 
 
+SEALED, SEALED_SEEDS = frozenset(("contents",)), 0.5
+"""Workloads with keys of packs, and the share of their seeds that have some."""
 READ, READ_OFTEN = 10, 2
 """Every so many-th seed reads every log back from an export of it."""
 KEPT = frozenset(("files", "archives", "outages", "forks"))
@@ -126,6 +129,8 @@ class World:
         drawn = Random(f"dendro:{seed}:hosts")
         folders = Folders(objects, self.loop, drawn, hosts=drawn.choice((1, 2, 2, 2)))
         folders.most_packs = drawn.choice((1, 2, 3))
+        if self.workload.name in SEALED and drawn.random() < SEALED_SEEDS:
+            folders.keys = SimKeys(folders.root, drawn)
         watch.folders = FolderRules(watch, ledger, folders, Placement(watch, double, watch.keys, folders))
         self.site = Site(
             self.loop,
