@@ -99,6 +99,19 @@ def test_answer_at_the_root_to_a_confined_command_does_not_let_it_run_unconfined
     assert sandboxed(child.call("c1")) is False
 
 
+def test_answer_at_the_root_to_an_earlier_turn_does_not_count_for_a_later_call_of_that_id() -> None:
+    tree, (child,) = a_family()
+    asking(child)
+    of_the_first_turn = below(child, "c1")
+    tree.root.sends(child.id, "do this instead", interrupt=True)
+    tree.settle()
+    asking(child)
+    tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=of_the_first_turn, who="ann")
+    tree.settle()
+    assert child.call("c1").phase is Phase.AWAITING_APPROVAL
+    assert "c1 of agent 1 is not asked any more" in tree.log[-1].message["message"]
+
+
 def test_prefix_allowed_at_the_root_counts_for_the_agent_that_asked_alone() -> None:
     tree, (child, other) = a_family(2, settings={"approval_policy": "untrusted"})
     asked = a_command("touch", "x", segments=(Segment(("touch", "x")),))

@@ -211,14 +211,17 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
     """Carries out an answer given at the root; a request decided here meanwhile stays decided.
 
     A command that its sandbox stopped is asked about again under the same id: an approval of the confined
-    command does not allow it without the sandbox.
+    command does not allow it without the sandbox. Nor does an answer to a request of an earlier turn count
+    for a later one: ids of calls are the model's, and may come again.
     """
     answer, of_words = command.payload, "response" in command.payload
-    asked = open_elicitation(draft, answer["call_id"])
+    task = draft.state.task
+    of_this_turn = task is not None and answer["turn"] == task.id
+    asked = open_elicitation(draft, answer["call_id"]) if of_this_turn else None
     if asked is not None and answer.get("response") == response_of(answer["decision"]):
         decide_elicitation(draft, asked, answer["decision"], answer["who"])
         return
-    for call in _pending(draft):
+    for call in _pending(draft) if of_this_turn else ():
         asks = isinstance(call.work, AskWork)
         if call.call_id != answer["call_id"] or asks != of_words:
             continue
