@@ -6,7 +6,7 @@ means the question that was there; so the queue's order is compared, and nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from orchestrator.core.turn_calls import ANSWERABLE
@@ -21,6 +21,8 @@ class Answers:
         self._watch = watch
         self._asked: dict[tuple[str, str], int] = {}
         """By session and call: the end of its queue when it was asked about last."""
+        self.without: Container[str] = ()
+        """Those whose clients do not say what they had before them."""
 
     def went_back(self) -> None:
         """Forgets when questions were asked: that is unknown for logs that are read anew."""
@@ -29,6 +31,8 @@ class Answers:
     def _shown(self, session: str, fact: Mapping[str, Any]) -> None:
         """The rule `answer_shown`: who decides here says what they had before them, and the log keeps it."""
         if fact.get("digest") or fact.get("secret") or fact.get("surface", "sim") != "sim":
+            return
+        if "shown" not in fact and fact["who"] in self.without:
             return
         self._watch.reach.saw("answer_shown")
         if fact.get("shown") not in (f"sim {fact['call_id']}", f"sim {fact['turn']}"):

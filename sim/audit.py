@@ -6,12 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+import orjson
+
+from orchestrator.broker.replies import stored_event
 from orchestrator.core.blobs import references
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM
 from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
+from sim.double import Double
 from sim.exported import Exported
 from sim.grammar_terms import ADDED, text_of
 from sim.inputs import check_inputs
@@ -49,6 +53,7 @@ class Ended(Protocol):
     diary: Diary
     exported: Exported
     read_back: ReadBack
+    double: Double
     reads_back: bool
     """Whether this simulation reads its logs back."""
     nemesis: Nemesis
@@ -74,11 +79,22 @@ def audit(world: Ended) -> None:
     _followed(world)
     if watch.doors is not None:
         watch.doors.at_rest()
+    _questions(world)
     world.exported.at_rest()
     if world.reads_back:
         world.read_back.at_rest(watch.keys)
     _overdue(world)
     _sent_home(world)
+
+
+def _questions(world: Ended) -> None:
+    """Where servers ask, and queues are kept, all heard what became of it."""
+    watch = world.site.watch
+    if world.site.model.odds.elicits and watch.went_back_s <= 0:
+        for session, seen in watch.sessions.items():
+            events = world.double.stream_after(watch.keys.eq(session), 0)
+            queue = (orjson.loads(stored_event(*event).payload)["msg"] for event in events)
+            watch.odd_servers.at_rest(session, seen.entries, queue)
 
 
 def _sent_home(world: Ended) -> None:

@@ -8,7 +8,7 @@ out. What the model said is kept under its response's id, and must stand in the 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,7 @@ from sim.grammar_terms import (
     text_of,
     unmarked,
 )
+from sim.odd_servers import as_said
 
 TextOf = Callable[[str, Any], str | None]
 """A large text of a session's tree."""
@@ -159,7 +160,11 @@ class Conversations:
         return (known[1] and logged == sent) or _same(logged, sent)
 
     def _opened(self, session: str, items: Sequence[Item]) -> list[Item]:
-        outputs = {item["call_id"]: item for item in items if item.get("type") in OUTPUTS}
+        outputs: defaultdict[str, deque[Item]] = defaultdict(deque)
+        for item in items:
+            if item.get("type") in OUTPUTS:
+                # A later response may have a call of the same id: each has the next output.
+                outputs[item["call_id"]].append(item)
         found: list[Item] = []
         for item in items:
             kind = item.get("type")
@@ -172,9 +177,11 @@ class Conversations:
             elif kind not in OUTPUTS:
                 found.append(unmarked(item))
                 if kind in CALLS:
-                    found.append(
-                        outputs.get(item["call_id"], {"call_id": item["call_id"], "output": "aborted"})
+                    own, open_call = (
+                        outputs[item["call_id"]],
+                        {"call_id": item["call_id"], "output": "aborted"},
                     )
+                    found.append(own.popleft() if own else open_call)
         return found
 
     # ── what it said ──────────────────────────────────────────────────────────────────────────
@@ -203,6 +210,8 @@ class Conversations:
             check("".join(task["summary"]) == texts, f"the summary {texts!r} is {task['summary']} in the log")
             return
         logged = task["items"]
+        if len(items) == len(logged):
+            items = [as_said(item, own) for item, own in zip(items, logged, strict=True)]
         if len(items) != len(logged) or not all(map(self._same_item, map(unmarked, logged), items)):
             raise Wrong(f"{fact['response_id']} said {items}, the log has {logged}")
 

@@ -48,6 +48,7 @@ class DoorClient(ABC):
         self._wire: SimWire | None = None
         self._ears: Ears | None = None
         self._sent = 0
+        self._answered_ids: set[tuple[SimWire, Any]] = set()
         self._waiting: dict[int, tuple[str, Mapping[str, Any], asyncio.Future[Any]]] = {}
 
     def begin(self) -> None:
@@ -189,8 +190,12 @@ class DoorClient(ABC):
             self._site.loop.on(self._lane, self._decides, wire, id, said, after=after)
 
     def _decides(self, wire: SimWire, id: Any, said: Mapping[str, Any]) -> None:
-        if wire is self._wire:
-            self._says_to(id, said)
+        if wire is not self._wire or self._ears is None or not self._ears.living:
+            return
+        if (meant := self._ears.asked_now(id)) is not None and (wire, id) not in self._answered_ids:
+            self._answered_ids.add((wire, id))
+            self._doors.answers(self._ears, *meant)
+        self._says_to(id, said)
 
     def _note(self, *words: Any) -> None:
         self._site.trace.note(self.name, *words)

@@ -223,7 +223,7 @@ class LineClient(DoorClient):
             if message["type"] == "error" and "seq" not in line:
                 # It cannot be served; the connection ends.
                 self._note("is refused", message["message"][:80])
-                if not self._doors.known(self._session):
+                if not self._doors.known(self._session) or self._session in self.foreign:
                     self._session = ""
                 continue
             ears.line(line["id"], message, line["seq"])
@@ -283,6 +283,11 @@ class LineClient(DoorClient):
                 self._sends(ops.Interrupt())
             case "loosen":
                 self._sends(ops.OverrideTurnContext.model_validate({"approval_policy": "never"}))
+            case "else" if self.foreign and rng.random() < 0.5:
+                self._doors.saw("apart")
+                self.leaves()
+                self._session, self._last = rng.choice(self.foreign), b""
+                raise Gone
             case "else" if rng.random() < 0.3:
                 self.leaves()
                 self._session, self._last = "", b""

@@ -44,6 +44,8 @@ LOOKS = frozenset(
 """Operations that change nothing."""
 NOTICED_S = 5.0
 """A gateway that runs knows after so long that a token was revoked."""
+DELIVERED_S = 60.0
+"""Longer than gateways and Redis stand still."""
 UNDERWAY_S = 15.0
 """So long a command may be on its way to Redis."""
 ASKING = frozenset({"exec_approval_request", "apply_patch_approval_request"})
@@ -60,6 +62,18 @@ def told_of(id: str, message: Mapping[str, Any]) -> Told:
     """The parts by which events of a session are told apart."""
     delta = message.get("delta")
     return id, message["type"], str(message.get("call_id")), delta if isinstance(delta, str) else ""
+
+
+@dataclass(frozen=True)
+class Given:
+    """An answer that a client has sent, while the request was open for all that it had been told."""
+
+    ears: Ears
+    session: str
+    call: str
+    agent: int
+    at_s: float
+    rewinds: int
 
 
 @dataclass
@@ -103,6 +117,8 @@ class Doors:
         """The namespace of each root that a gateway made."""
         self.answered_alone: set[tuple[str, str]] = set()
         """Calls that clients of lines have answered: where one gave the task, nobody is told of that."""
+        self.given: list[Given] = []
+        """Answers of clients to open requests that no session has got yet."""
         self.ears: list[Ears] = []
         self._names: defaultdict[tuple[str, Told], set[Name]] = defaultdict(set)
         self._before: defaultdict[tuple[str, Name], set[Name]] = defaultdict(set)
@@ -206,6 +222,8 @@ class Doors:
             return
         op = orjson.loads(words[7])["op"]
         kind = op["type"]
+        if kind in UNLOCKS:
+            self._delivered(session, sender, str(op.get("id")), op.get("agent_id") or 0)
         least = Scope.APPROVE if kind in UNLOCKS else Scope.READ if kind in LOOKS else Scope.SUBMIT
         if op.get("approval_policy") == "never" and session not in self._loosened:
             # What is in force already loosens nothing.
@@ -262,12 +280,38 @@ class Doors:
     def saw(self, case: str) -> None:
         self._watch.reach.saw(case)
 
+    def answers(self, ears: Ears, session: str, call: str, agent: int = 0) -> None:
+        """A client answers a request that is open, as far as it knows."""
+        self.given.append(Given(ears, session, call, agent, self.now_s, self._rewinds))
+
+    def _delivered(self, session: str, sender: str, call: str, agent: int) -> None:
+        meant = [one for one in self.given if (one.session, one.call, one.agent) == (session, call, agent)]
+        mine = [one for one in meant if one.ears.whose == sender]
+        if mine:
+            self.saw("delivered")
+            self.given.remove(mine[0])
+
+    def _undelivered(self) -> None:
+        """Looks for answers that did not arrive, though their connections have lived on since."""
+        self.given = [
+            one
+            for one in self.given
+            if one.ears.living and one.ears.whose not in self.revoked_s and one.rewinds == self._rewinds
+        ]
+        for one in self.given:
+            if self.now_s - one.at_s > DELIVERED_S:
+                self.broken(
+                    "delivered",
+                    f"{one.ears.whose} answered {one.call} of agent {one.agent} of {one.session} in vain",
+                )
+
     # ── moments at which everybody is to know the same ────────────────────────────────────────
 
     def quiet(self) -> None:
         """At a moment when nothing was written for a while, everybody is asked what is open."""
         now_s = self._watch.now_s
         self._same_ids()
+        self._undelivered()
         for session, seen in sorted(self._watch.sessions.items()):
             if self.written_s.get(session, now_s) > now_s - QUIET_S:
                 continue
@@ -331,6 +375,22 @@ class Ears:
         self.conversations: dict[str, Conversation] = {}
         self.living = True
         doors.ears.append(self)
+
+    @property
+    def whose(self) -> str:
+        """The name under which it submits."""
+        return self._principal.name
+
+    def asked_now(self, id: Any) -> tuple[str, str, int] | None:
+        """The session, call and agent of a request that is open, as far as it was told."""
+        for thread in self.threads.values():
+            if isinstance(id, int) and id in thread.asked:
+                return thread.session, thread.asked[id], 0
+        for heard in self.conversations.values():
+            for (call, agent), known in heard.asked.items():
+                if known == id:
+                    return heard.session, call, agent
+        return None
 
     @property
     def may_answer(self) -> bool:

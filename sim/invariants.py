@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sim.invariants_of_doors import DOOR_CASES, DOOR_RULES
 from sim.invariants_of_folders import FOLDER_CASES, FOLDER_RULES
 from sim.invariants_of_processes import PROCESS_RULES
+from sim.odd_servers import ODD_RULES
 from sim.rule import Case, Rule
 
 RULES = {
@@ -398,6 +399,7 @@ RULES = {
     **FOLDER_RULES,
     **PROCESS_RULES,
     **DOOR_RULES,
+    **ODD_RULES,
     "rest": Rule(
         (
             "When faults are over and people answer, every session comes to rest, and every closed one is"

@@ -23,6 +23,10 @@ DOOR_RULES = {
         "No client of a namespace is told of a session of another one.",
         Case("a client named a session of another namespace"),
     ),
+    "delivered": Rule(
+        "An answer that a client gives to an open request is handed to the session that asked, as its own.",
+        Case("an answer of a client of a gateway was handed in"),
+    ),
     "permitted": Rule(
         (
             "What a session is given comes from one whose token counts, is of its namespace, and holds the "

@@ -24,6 +24,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.subagents.specs import NAMES
 from sim.loop import SimLoop
+from sim.odd_servers import oddly
 from sim.requests import Requests, Sent
 from sim.trace import Trace
 
@@ -117,6 +118,10 @@ class Odds:
     """How likely it does so again when a person asks for something later."""
     reads: float = 0.0
     """How likely the model waits for the end of a process that it was just told of."""
+    odd: float = 0.0
+    """Responses that keep no rules."""
+    dies: float = 0.0
+    """MCP servers that die in the middle of a call."""
     same_ids: bool = False
     """Whether calls are counted session by session, so that several sessions have calls of the same ids."""
 
@@ -180,6 +185,8 @@ class ModelScript:
                 self._numbers = _living(prompt.input)
             agents = any(tool["name"] in NAMES for tool in prompt.tools)
             events += [self._call(agents) for _ in range(self.rng.choice((1, 1, 2, 3)))]
+        if self.odds.odd and self.rng.random() < self.odds.odd:
+            return oddly(events, self.rng)
         return events
 
     def _opens(self, items: Sequence[Item]) -> bool:

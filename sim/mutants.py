@@ -24,9 +24,11 @@ from sim.defects_of_contents import DEFECTS as DEFECTS_OF_CONTENTS
 from sim.defects_of_delivery import DEFECTS as DEFECTS_OF_DELIVERY
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_doors import DEFECTS as DEFECTS_OF_DOORS
+from sim.defects_of_doors_more import DEFECTS as DEFECTS_OF_DOORS_MORE
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_folders import DEFECTS as DEFECTS_OF_FOLDERS
 from sim.defects_of_jobs import DEFECTS as DEFECTS_OF_JOBS
+from sim.defects_of_odd_servers import DEFECTS as DEFECTS_OF_ODD_SERVERS
 from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
 from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
@@ -60,6 +62,8 @@ MUTANTS = (
     *DEFECTS_OF_BIRTHS,
     *DEFECTS_OF_JOBS,
     *DEFECTS_OF_DOORS,
+    *DEFECTS_OF_DOORS_MORE,
+    *DEFECTS_OF_ODD_SERVERS,
     *DEFECTS_OF_REQUESTS,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import orjson
 
@@ -51,6 +52,7 @@ from sim.folder_setups import SimSetups
 from sim.folders import Folders
 from sim.ledger import Ledger, Run, SimSupervisor
 from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript
+from sim.odd_servers import DIED
 from sim.processes import SimProcesses
 from sim.worker_runs import WorkerRuns
 
@@ -207,7 +209,10 @@ class SimTools:
             self._runs.switch(run, after=lasts * (part + 1) / run.files)
         asks = bool(model.odds.elicits) and isinstance(call.work, McpWork)
         asks = asks and model.rng.random() < model.odds.elicits
-        if not run.files and not asks:
+        dies = (
+            bool(model.odds.dies) and isinstance(call.work, McpWork) and model.rng.random() < model.odds.dies
+        )
+        if not run.files and not asks and not dies:
             self._runs.end(run, "finished", after=lasts)
         for part in range(model.rng.choice((0, 0, 2))):
             chunk = f"{call.call_id}.{part}".encode()
@@ -215,8 +220,10 @@ class SimTools:
             shown = ev.ExecCommandOutputDelta(call_id=call_id, stream=stream, chunk=chunk)
             site.deltas(written(shown))
         try:
+            if dies:
+                self._runs.end(run, DIED, after=lasts)
             if asks and site.ask is not None:
-                await self._elicits(call, site.ask)
+                await self._elicits(call, site.ask, until=done if dies else None)
                 self._runs.end(run, "finished", after=lasts)
             how = await done
         except asyncio.CancelledError:
@@ -232,14 +239,26 @@ class SimTools:
         asks = run.denied and command_of(call.item) is None
         return replace(ended, sandbox_denied=True) if asks else ended
 
-    async def _elicits(self, call: Call, ask: AskPerson) -> None:
-        """Asks a person, once or twice; now and then the server takes a question back."""
+    async def _elicits(self, call: Call, ask: AskPerson, until: asyncio.Future[str] | None = None) -> None:
+        """Asks a person, once or twice; now and then the server takes a question back, or dies first."""
+        if until is not None:
+            asking: asyncio.Future[Any] = asyncio.ensure_future(self._asks(call, ask))
+            waited: set[asyncio.Future[Any]] = {asking, until}
+            try:
+                await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            return
         for _ in range(self._model.rng.choice((1, 1, 2))):
             patience_s = self._model.rng.choice((0.5, 3_600.0, 3_600.0))
             with suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):
-                    decision = await ask(CallId(call.call_id), "sim", "May I?")
-                    self._model.trace.note(self._machine, "hears", call.call_id, decision.value)
+                    await self._asks(call, ask)
+
+    async def _asks(self, call: Call, ask: AskPerson) -> None:
+        decision = await ask(CallId(call.call_id), "sim", "May I?")
+        self._model.trace.note(self._machine, "hears", call.call_id, decision.value)
 
     async def judge(self, call: Call, claim: str) -> str:
         self._ledger.saw("started_once")

@@ -14,10 +14,10 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import stored_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import COMPACTED, DENDRO, RESPONSE_ITEM, Entry
+from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
-from orchestrator.core.history import OUTPUT_KINDS
+from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.core.turn_calls import Phase
 from orchestrator.model.request import Prompt
 from sim.accounts import Accounts
@@ -41,6 +41,7 @@ from sim.live_state import LiveState
 from sim.loop import SimLoop
 from sim.network import session_of, sessions_of
 from sim.objects import SimObjects
+from sim.odd_servers import OddServers
 from sim.process_rules import ProcessRules
 from sim.queued import Given, waiting
 from sim.reach import Reach
@@ -99,6 +100,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.requests = Requests(self)
         self.secrets = Secrets(self, double, keys)
         self.doors: Doors | None = None
+        self.odd_servers = OddServers(self, ledger)
         self.shown = Shown(double, keys, self.broken, self.reach)
         self.deadlines = Deadlines(double, keys, self.broken, self.reach)
         self.accounts = Accounts(double, keys, self.broken, self.reach)
@@ -363,6 +365,8 @@ class Watch(Rest, Branches, TreeLogs):
             fact = entry.payload
             self.reach.met("fact", fact["kind"])
             self.answers.entry(session, seen, fact)
+            if fact["kind"] == "request_begun":
+                self.odd_servers.begins(session)
             if self.folders is not None:
                 self.folders.fact(session, seen, fact)
             if fact["kind"] == "call" and fact["phase"] == Phase.RUNNING:
@@ -381,6 +385,10 @@ class Watch(Rest, Branches, TreeLogs):
             self._output(session, entry.payload["call_id"], str(entry.payload["output"]))
             if self.folders is not None:
                 self.folders.output(session, seen, entry.payload["call_id"], str(entry.payload["output"]))
+        elif entry.type == RESPONSE_ITEM and entry.payload.get("type") in CALL_KINDS:
+            self.odd_servers.called(session, entry.payload)
+        elif entry.type == EVENT_MSG and entry.payload["type"] == "mcp_tool_call_end":
+            self.odd_servers.ended(session, entry.payload)
         elif entry.type == COMPACTED:
             self.reach.saw("said")
 
@@ -484,6 +492,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.cancels.went_back()
         self.processes.went_back()
         self.answers.went_back()
+        self.odd_servers.went_back()
         self.members.clear()
         self.accounts.went_back()
         self.renewals.went_back()

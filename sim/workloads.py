@@ -29,6 +29,7 @@ from sim.workloads_contents import contents
 from sim.workloads_doors import doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
+from sim.workloads_odd import oddities
 from sim.workloads_processes import left_running
 from sim.workloads_queues import queues
 from sim.workloads_rare import refusals, reruns, zombies
@@ -486,6 +487,7 @@ LATER = (
     ((texts,), 0.02),
     ((births,), 0.02),
     ((doors,), 0.05),
+    ((oddities,), 0.02),
     ((left_running,), 0.02),
     ((reruns,), 0.02),
     ((zombies,), 0.03),

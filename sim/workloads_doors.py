@@ -126,6 +126,7 @@ async def doors(fixture: Fixture) -> None:
     street = Street(fixture, facts, rng.choice(("untrusted", "untrusted", "on-request")))
     for _ in range(rng.choice((1, 2, 2, 3))):
         street.opens()
+    site.watch.answers.without = watched.principals
     watched.revoked_s = street.tokens.revoked_s
     clients = _clients(fixture, watched, street)
     for client in clients:

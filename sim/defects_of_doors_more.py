@@ -1,0 +1,217 @@
+"""Defects of meaning in gateways: of requests, places, permissions, and what several clients share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.broker import follow as follow_module
+from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.shared_reads import SharedReads
+from orchestrator.gateways import permissions
+from orchestrator.gateways.app_server.asks import Asks
+from orchestrator.gateways.app_server.connection import Connection
+from orchestrator.gateways.app_server.conversations import Conversations
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.live import LiveThread
+from orchestrator.gateways.bursts import Burst
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.permissions import Permissions
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.resume import Greeting
+from orchestrator.gateways.sq_eq import door as lines_door
+from orchestrator.gateways.sq_eq import places
+from orchestrator.gateways.sq_eq.door import SqEqDoor
+from orchestrator.gateways.wires.authentication import TokenWatch
+from orchestrator.protocol import ops
+from sim.mutant import Mutant, swapped, text
+
+
+def _submitters_answer() -> None:
+    """Lets whoever may speak to a session approve what it asks."""
+    scopes: Any = permissions.SCOPES
+    scopes[ops.ExecApproval] = scopes[ops.PatchApproval] = Scope.SUBMIT
+
+
+def _from_the_end(real: Any) -> Any:
+    """Places a client that resumes at the end, whatever is open."""
+
+    async def greeting(found: Any, head: Any, history: Any) -> Any:
+        told = await real(found, head, history)
+        return Greeting(told.events, EqCursor.at(head))
+
+    return greeting
+
+
+def _doors(name: str, wrong: str, plant: Any) -> Mutant:
+    return Mutant(name, wrong, plant, "doors")
+
+
+DEFECTS = (
+    _doors(
+        "settled in another thread",
+        "a request that is settled in one thread takes back another thread's of the same call id",
+        text(Asks, "resolved", "one.session == session and change.item", "change.item"),
+    ),
+    _doors(
+        "settled for another agent",
+        "at a client of version 1 a request that is settled takes back those of other agents of the same id",
+        text(
+            Conversations,
+            "_settled",
+            "meant = (session, _name(message))\n"
+            "    self._forget(lambda asked: (asked[0], _name(asked[1])) == meant)",
+            "meant = (session, _name(message)[0])\n"
+            "    self._forget(lambda asked: (asked[0], _name(asked[1])[0]) == meant)",
+        ),
+    ),
+    _doors(
+        "agents' requests end with the root's turn",
+        "a client of version 1 that answers an agent behind the end of its root's turn is not heard",
+        text(
+            Conversations,
+            "hear",
+            "asked[0] == told.session and not agent_of(asked[1])",
+            "asked[0] == told.session",
+        ),
+    ),
+    _doors(
+        "asked before, and settled meanwhile",
+        "a new listener of version 1 is asked about what was told, or settled, while it was added",
+        text(Conversations, "listen", "if _name(request) not in told:", "if True:"),
+    ),
+    _doors(
+        "leaving one thread forgets all requests",
+        "a client that leaves a thread is not told any more that requests of other threads are settled",
+        text(Asks, "left", "one.session == session", "True"),
+    ),
+    _doors(
+        "leaving one thread drops what all tell",
+        "what waits behind the answer to `thread/unsubscribe` is dropped, whichever thread tells it",
+        text(Door, "drop_held", "_session_of(each) not in gone", "False"),
+    ),
+    _doors(
+        "told before the answer",
+        "what a thread tells while it is resumed goes out before the answer",
+        text(Connection, "_request", "with self.door.response_first():", "if True:"),
+    ),
+    _doors(
+        "agents at rest stay unheard",
+        "who resumes a root does not hear an agent that was at rest then and works again",
+        text(LiveThread, "_of_agent", 'message.get("status") == SubagentStatus.RUNNING and', "False and"),
+    ),
+    _doors(
+        "followed from a later head",
+        "a thread is read up to one head, and followed from another one, which is read behind that",
+        text(
+            LiveThread,
+            "read",
+            "head.seq, EqCursor.at(head)",
+            "head.seq, EqCursor.at(await self.client.head(self.session) or head)",
+        ),
+    ),
+    _doors(
+        "followed from an earlier event",
+        "a thread that was read up to its head is told its last event once more",
+        text(
+            LiveThread,
+            "read",
+            "head.seq, EqCursor.at(head)",
+            "head.seq, EqCursor(max(0, head.eq_n - 1), head.seq, EqCursor.at(head).hash8)",
+        ),
+    ),
+    _doors(
+        "reads shared across branches",
+        "followers share a read by the number of their last event, whatever event it is",
+        text(SharedReads, "wait_behind", '("behind", session, at)', '("behind", session, at.n)'),
+    ),
+    _doors(
+        "head behind the log",
+        "who was told of a gap goes on from a head that is read when the log was read",
+        text(
+            follow_module,
+            "follow",
+            "at = EqCursor.at(head)",
+            "at = EqCursor.at(await _head(reader, session))",
+        ),
+    ),
+    _doors(
+        "place's number given away meanwhile",
+        "who looks for a gap looks at its place before the head, and at the next event behind it",
+        text(
+            follow_module,
+            "_gap_at",
+            "any(event.n == at.n and event.seq > at.seq for event in kept)",
+            "any(event.n == at.n and event.seq > at.seq for event in at_place)",
+        ),
+    ),
+    _doors(
+        "log is not owed after a failure",
+        "who was told that Redis went back gets no log if the connection is lost just then",
+        text(Client, "bursts", "at = NOWHERE", "pass"),
+    ),
+    _doors(
+        "lines come back one event late",
+        "a client of lines that comes back behind its last event does not get the one that follows",
+        text(
+            places,
+            "cursor_of",
+            "return EqCursor(n, seq, kept[0].hash8)",
+            "return EqCursor(n + 1, seq, kept[0].hash8)",
+        ),
+    ),
+    _doors(
+        "lines come back to a number alone",
+        "a client of lines that comes back is placed by its number, whatever event has it by now",
+        text(places, "cursor_of", "(kept[0].n, kept[0].seq) == (n, seq)", "kept[0].n == n"),
+    ),
+    _doors(
+        "open requests are not shown again",
+        "a client of lines that resumes a session is not shown what is open in it",
+        swapped(lines_door, "greeting", _from_the_end),
+    ),
+    _doors(
+        "numbers of a burst's first event",
+        "a line that comes behind several at once has the number of the first of them",
+        text(Burst, "number", "numbers(self.events[-1], number)", "numbers(self.events[0], number)"),
+    ),
+    _doors(
+        "submitters approve",
+        "a token that may speak to a session may approve what it asks",
+        _submitters_answer,
+    ),
+    _doors(
+        "submitters loosen",
+        "a token that may speak to a session may set a policy under which nobody is asked",
+        text(Permissions, "check", "self.check_policies(now.changed(op), now)", "pass"),
+    ),
+    _doors(
+        "one connection alone is ended",
+        "of the connections of a token that is revoked the first one alone is ended",
+        text(
+            TokenWatch,
+            "look",
+            "            task.cancel()\n",
+            "            task.cancel()\n            break\n",
+        ),
+    ),
+    _doors(
+        "lines outlive their token",
+        "a connection of lines goes on when its token is revoked",
+        text(
+            SqEqDoor,
+            "serve",
+            "await self._watch.serve(principal, self._session(stream, rest, first, principal))",
+            "await self._session(stream, rest, first, principal)",
+        ),
+    ),
+    _doors(
+        "answered by an agent of the same id",
+        "an answer of a client of version 1 to an agent goes to the root's call of the same id",
+        text(
+            Conversations,
+            "answered",
+            "op = answer_op(request,",
+            'op = answer_op({**request, "agent_id": None},',
+        ),
+    ),
+)
