@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from orchestrator.core import outstanding
-from orchestrator.core.decide import process, takeover, task_end
+from orchestrator.core.decide import cancel, ops, process, refusal, takeover, task_end, user_turn
+from orchestrator.tools.exec import supervisor_process
+from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
+from orchestrator.tools.write_stdin import WriteStdinTool
 from sim.mutant import Mutant, text
+
+_PLAY = "left_running"
 
 DEFECTS = (
     Mutant(
@@ -35,5 +40,162 @@ DEFECTS = (
         "the end of a process comes under the id of the task that meets it",
         text(process, "_over", "e.event(process.turn, over.end)", "e.event(draft.task_id, over.end)"),
         "processes",
+    ),
+    Mutant(
+        "an interrupt kills the first process",
+        "of several processes the oldest alone is killed with what stops",
+        text(process, "stop_processes", "tuple(living)", "tuple(living[:1])"),
+        _PLAY,
+    ),
+    Mutant(
+        "a replaced task takes its processes along",
+        "new input kills what goes on behind its call",
+        text(task_end, "stop", "if reason in KILLING:", "if True:"),
+        _PLAY,
+    ),
+    Mutant(
+        "an interrupt of a task that stops kills nothing",
+        "a task that is being replaced is interrupted, and its processes live on",
+        text(task_end, "stop", "if reason in KILLING:", "if reason in KILLING and not task.stopping:"),
+        _PLAY,
+    ),
+    Mutant(
+        "a configuration leaves processes",
+        "what goes on lives on under a new configuration",
+        text(ops, "_configure", "    stop_processes(draft)\n", ""),
+        _PLAY,
+    ),
+    Mutant(
+        "a shutdown leaves processes of an idle session",
+        "a session without a task is closed over its processes",
+        text(ops, "_shutdown", "    stop_processes(draft)\n", ""),
+        _PLAY,
+    ),
+    Mutant(
+        "a cancel leaves processes of an idle agent",
+        "an agent without a task is cancelled, and its processes live on",
+        text(cancel, "begin_canceling", "    stop_processes(draft)\n", ""),
+        _PLAY,
+    ),
+    Mutant(
+        "what outlives a stopped call is not stopped",
+        "a command that goes on as its task is stopped is no part of what is stopped",
+        text(
+            process,
+            "keep",
+            "if task.stopping or draft.state.closing or draft.state.tree.canceling:",
+            "if False:",
+        ),
+        _PLAY,
+    ),
+    Mutant(
+        "a proof counts for what began behind it",
+        "a task is over by a proof that is older than its last process",
+        text(takeover, "stopped", "if not draft.state.processes.stopping:", "if True:"),
+        _PLAY,
+    ),
+    Mutant(
+        "a cancel drops the takeover",
+        "what a lost worker had begun is told as stopped where the takeover meets a cancel",
+        text(refusal, "_ended", "elif isinstance(refused, c.TookOver):", "elif False:"),
+        _PLAY,
+    ),
+    Mutant(
+        "input begins while a session is being closed",
+        "a session takes input that has still to end what is below it",
+        text(user_turn, "_is_free", " and not draft.state.closing", ""),
+        _PLAY,
+    ),
+    Mutant(
+        "last words are lost",
+        "what a process said last is not kept for the model",
+        text(process, "process_finished", "command.over.unread))", '""))'),
+        _PLAY,
+    ),
+    Mutant(
+        "last words are read again",
+        "what a process said last stays unread",
+        text(process, "write_stdin", "draft.add(f.ProcessRead(asked.number))", "pass"),
+        _PLAY,
+    ),
+    Mutant(
+        "looks repeat",
+        "each look tells again what was told before",
+        text(
+            LiveProcess,
+            "take",
+            "self._unread.kept(), Capture(KEPT_BYTES)",
+            "self._unread.kept(), self._unread",
+        ),
+        _PLAY,
+    ),
+    Mutant(
+        "typing under other policies",
+        "a turn under other policies types to what was started before",
+        text(process, "_not_writable", "process.rights != rights_of(settings) or ", ""),
+        _PLAY,
+    ),
+    Mutant(
+        "processes by number alone",
+        "a worker finds the process of another session or claim that has the same number",
+        text(
+            LiveProcesses,
+            "get",
+            "self._living.get((claim, number))",
+            "next((one for key, one in self._living.items() if key[1] == number), None)",
+        ),
+        _PLAY,
+    ),
+    Mutant(
+        "a look is none",
+        "the half hour counts from a process's beginning, whoever looks",
+        text(LiveProcess, "wait", "self._looked_at = self._loop.time()", "pass"),
+        _PLAY,
+    ),
+    Mutant(
+        "nobody ends what nobody looks at",
+        "a process at which nobody looks lives on",
+        text(LiveProcess, "_forgotten", "self.kill()", "pass"),
+        _PLAY,
+    ),
+    Mutant(
+        "an idle agent's lost process is proved dead",
+        "what was lost while its agent was being cancelled counts as seen",
+        text(process, "lose", " or draft.state.tree.canceling", ""),
+        _PLAY,
+    ),
+    Mutant(
+        "the model hears of no lost process",
+        "what is gone with its worker is told to clients alone",
+        text(
+            process,
+            "lose",
+            'say_to_model(draft, PROCESS_GONE.format(message), SubmissionId(f"process-{lost[0].number}"))',
+            "pass",
+        ),
+        _PLAY,
+    ),
+    Mutant(
+        "the first lost process alone is told",
+        "of several processes that are gone the model is told of one",
+        text(process, "lose", 'message = "\\n".join(lines)', "message = lines[0]"),
+        _PLAY,
+    ),
+    Mutant(
+        "refused words count as typed",
+        "the model is not told that nothing was typed",
+        text(WriteStdinTool, "run", 'output if typed else f"{NOT_TYPED}\\n{output}"', "output"),
+        _PLAY,
+    ),
+    Mutant(
+        "thawed supervisors start behind a deadline",
+        "a supervisor that stood still starts for a claim whose deadline it has not acted on",
+        text(
+            supervisor_process._Supervisor,
+            "_run",
+            "if self._deadlines.get(claim, 0.0) <= _now():",
+            "if claim not in self._deadlines:",
+        ),
+        _PLAY,
     ),
 )
