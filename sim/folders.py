@@ -58,6 +58,8 @@ SETUP = CallId("set-up")
 MARKS = "marks/"
 """Files that calls write to show that they did are below it."""
 _FAULTS = {"take": (0.07, 0.06), "make": (0.05, 0.06), "write_merge": (0.03, 0.25)}
+MERGE_STEPS = 70
+"""Changes of the disk by a merge, which writes all its files beside the folder before it moves any."""
 _SELDOM = (0.01, 0.02)
 """How likely the disk is full, and the keeper killed, in a piece of work."""
 WRITES = 0.5
@@ -222,7 +224,8 @@ class Folders:
         chance, full, killed = self.rng.random(), full * self.deadly, killed * self.deadly
         if chance >= full + killed:
             return None
-        return Fault(int(self.rng.random() ** 2 * STEPS), kills=chance >= full)
+        steps = MERGE_STEPS if work == "write_merge" else STEPS
+        return Fault(int(self.rng.random() ** 2 * steps), kills=chance >= full)
 
     def half(self) -> Fault | None:
         return Fault(int(self.rng.random() * STEPS), kills=True) if self.rng.random() < 0.5 else None
@@ -311,7 +314,8 @@ class Folders:
         wanted = self._way(words, before)
         if wanted is None or not same_files(after, wanted):
             self.broken(
-                "merged", f"{session}: {_short(before)} is merged to {_short(after)}, not {_short(wanted)}"
+                "three_ways",
+                f"{session}: {_short(before)} is merged to {_short(after)}, not {_short(wanted)}",
             )
         if words["base"] in self.contents and before != self.contents[words["base"]]:
             self.saw("merged_by_three_ways")
