@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.instructions.guide import Instructions
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime.library import PATIENCE_S, NoFiles
@@ -40,9 +41,10 @@ class SimLibrary(NoFiles):
         if took_s > PATIENCE_S:
             raise TimeoutError
 
-    async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
+    async def instructions(self, folder: str, known: Sequence[str]) -> Instructions:
         await self._read()
-        return f"rules of {folder}"
+        left_out = self._rng.random() < 0.2
+        return Instructions(f"rules of {folder}", ("a link was left out",) if left_out else ())
 
     async def prompts(self) -> tuple[CustomPrompt, ...]:
         await self._read()

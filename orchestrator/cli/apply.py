@@ -58,9 +58,12 @@ def apply(
 
 def top_of(folder: Path) -> Path:
     """The top of the checkout that a folder is in, where a portable copy of it begins; else the folder."""
-    from orchestrator.instructions.repository import git
+    from orchestrator.sandbox.git import GitFailed, work_tree
 
-    return Path(git(folder, "rev-parse", "--show-toplevel") or folder)
+    try:
+        return work_tree(folder) or folder
+    except (GitFailed, OSError, ValueError):
+        return folder
 
 
 @dataclass(frozen=True, slots=True)

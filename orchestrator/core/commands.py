@@ -415,6 +415,8 @@ class InstructionsRead:
 
     folder: str
     text: str | None = None
+    warnings: tuple[str, ...] = ()
+    """Files that were left out, in words for people."""
 
 
 @dataclass(frozen=True, slots=True)

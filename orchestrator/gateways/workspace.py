@@ -29,17 +29,17 @@ class Workspace:
     git: dict[str, str] = field(default_factory=dict)
     """`commit_hash`, `branch`, `repository_url`, as far as there are any (GitInfo)."""
     instructions: str | None = None
-    fault: str = ""
-    """News of the repository for people: why git knows none here, or why commands may not write."""
+    warnings: tuple[str, ...] = ()
+    """For people: why git knows no repository here, why commands may not write, instructions left out."""
 
 
 def look_at(cwd: Path, guide: Guide, ask: Callable[[Path], Repository] = repository) -> Workspace:
     """Reads what there is; blocking, a few milliseconds. `ask` finds the repository."""
     found = ask(cwd)
     facts = {"commit_hash": found.commit, "branch": found.branch, "repository_url": found.origin}
-    return Workspace(
-        {name: value for name, value in facts.items() if value}, guide.first(cwd, found.top), found.fault
-    )
+    told = guide.first(cwd, found.top)
+    warnings = (*((found.fault,) if found.fault else ()), *told.warnings)
+    return Workspace({name: value for name, value in facts.items() if value}, told.text, warnings)
 
 
 def mark(cwd: Path, new_id: str) -> WorkspaceMark | None:

@@ -6,13 +6,12 @@ the nearest is read last. In each folder `AGENTS.override.md` stands in for `AGE
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.instructions.repository import from_root
-from orchestrator.sandbox.trusted_files import read_regular
+from orchestrator.sandbox.trusted_files import LeadsOut, read_regular
 
 INSTRUCTIONS_FILE = "AGENTS.md"
 OVERRIDE_FILE = "AGENTS.override.md"
@@ -33,7 +32,10 @@ class ProjectDocs:
 
     def of_person(self) -> str | None:
         """The instructions in the home folder."""
-        return _joined(_texts([self.home], (OVERRIDE_FILE, INSTRUCTIONS_FILE), self.most_bytes, ()))
+        names = (OVERRIDE_FILE, INSTRUCTIONS_FILE)
+        return _joined(
+            _texts([self.home], names, self.most_bytes, lambda file, limit: read_regular(file, limit))
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,34 +55,56 @@ class ProjectDocs:
             left -= len(texts[-1].encode())
         return _joined(texts)
 
-    def of_folder(self, cwd: Path, known: Sequence[Path] = (), top: str | None = None) -> str | None:
+    def of_folder(
+        self, cwd: Path, warn: Callable[[str], None], known: Sequence[Path] = (), top: str | None = None
+    ) -> str | None:
         """The instructions of `cwd` and the folders around it, without those that the `known` folders have.
 
+        `warn` gets a line for each file that is left out because a link leads out of the repository.
         Blocking: without `top` it asks `git` for the repository's root.
         """
         told = {folder for other in known for folder in from_root(other)}
-        folders = [folder for folder in from_root(cwd, top) if folder not in told]
-        return _joined(_texts(folders, self.names, self.most_bytes, (self.home, *self.hidden)))
+        around = from_root(cwd, top)
+
+        def read(file: Path, limit: int) -> bytes:
+            try:
+                return read_regular(file, limit, (self.home, *self.hidden), below=around[0])
+            except LeadsOut:
+                warn(_left_out(file, around[0], self.home))
+                raise
+
+        return _joined(_texts([it for it in around if it not in told], self.names, self.most_bytes, read))
+
+
+def _left_out(file: Path, root: Path, home: Path) -> str:
+    """The warning about a link, with paths as an event can carry them: names need not be UTF-8."""
+    text = (
+        f"{file} was left out of the instructions: it is a link that leads out of {root}. Put a file there, "
+        f"or a link that stays inside; your own instructions go into {home / INSTRUCTIONS_FILE}"
+    )
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _texts(
-    folders: Iterable[Path], names: Sequence[str], most_bytes: int, hidden: Sequence[Path]
+    folders: Iterable[Path], names: Sequence[str], most_bytes: int, read: Callable[[Path, int], bytes]
 ) -> list[str]:
     texts, left = [], most_bytes
     for folder in folders:
-        text = _first(folder, names, left, hidden)
+        text = _first(folder, names, left, read)
         left -= len(text.encode())
         texts.append(text)
     return texts
 
 
-def _first(folder: Path, names: Sequence[str], limit: int, hidden: Sequence[Path]) -> str:
+def _first(folder: Path, names: Sequence[str], limit: int, read: Callable[[Path, int], bytes]) -> str:
     """The beginning of the first file that the folder has; empty if it has none, or it says nothing."""
     for name in names if limit > 0 else ():
-        with suppress(OSError):
-            content = read_regular(folder / name, limit, hidden)
-            # Half a character at the cut is no text of the file.
-            return content.decode("utf-8", "replace").removesuffix("\ufffd").strip()
+        try:
+            content = read(folder / name, limit)
+        except OSError:
+            continue
+        # Half a character at the cut is no text of the file.
+        return content.decode("utf-8", "replace").removesuffix("\ufffd").strip()
     return ""
 
 

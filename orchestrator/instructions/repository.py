@@ -62,10 +62,14 @@ def _fault(cwd: Path) -> str:
 def from_root(cwd: Path, top: str | None = None) -> Sequence[Path]:
     """The folders from the repository's root down to `cwd`; outside of a repository `cwd` alone.
 
-    `top` is the root as git has told it; None asks git.
+    `top` is the root as git has told it; None asks git. One that is not where the nearest `.git` lies does
+    not count: a stranger's configuration can name any folder (`core.worktree`).
     """
     folder = cwd.resolve()
     if top is None:
         top = git(folder, "rev-parse", "--show-toplevel")
+    place = repository_above(folder)
+    if not top or place is None or place.parent != Path(top):
+        return [folder]
     chain = [folder, *folder.parents]
-    return chain[chain.index(Path(top)) :: -1] if top and Path(top) in chain else [folder]
+    return chain[chain.index(place.parent) :: -1]

@@ -25,6 +25,7 @@ from orchestrator.core.outstanding import (
 )
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
+from orchestrator.instructions.guide import Instructions
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.bisect import Arrived, Bisect
 from orchestrator.runtime.defects import Undecided, given_up, instead_of, submission_of, tries
@@ -192,8 +193,8 @@ class Decisions:
                         self._make(step, SetupBegins())
                         progressed = True
                     case ReadInstructions(folder):
-                        text = await self._instructions(folder, state)
-                        self._make(step, c.InstructionsRead(folder, text))
+                        told = await self._instructions(folder, state)
+                        self._make(step, c.InstructionsRead(folder, told.text, told.warnings))
                         progressed = True
                     case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
                         self._make(step, c.BeginRequest())
@@ -202,17 +203,17 @@ class Decisions:
                         continue
                 break
 
-    async def _instructions(self, folder: str, state: State) -> str | None:
+    async def _instructions(self, folder: str, state: State) -> Instructions:
         try:
             if state.facts.portable is not None:
-                return await self._ports.folders.instructions(state, folder)
+                return Instructions(await self._ports.folders.instructions(state, folder))
             return await self._ports.library.instructions(folder, state.told_folders)
         except (OSError, ValueError) as error:
             # A session goes on without them, as one that began there would have.
             log.warning(
                 "session %s: instructions of %s: %s", self._claim.session, folder, error or "no answer"
             )
-            return None
+            return Instructions()
 
     def _make(self, step: Step, command: c.Command) -> None:
         """Decides a command that the state owes and nobody sent."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from orchestrator.instructions.guide import Guide
+from orchestrator.instructions.guide import Guide, Instructions
 from orchestrator.instructions.prompts import custom_prompts
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime.log import log
@@ -31,7 +31,7 @@ class Library(Protocol):
         """Whether prompts are added to the histories that people's sessions share."""
         ...
 
-    async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
+    async def instructions(self, folder: str, known: Sequence[str]) -> Instructions:
         """The instructions of a folder, without those of the `known` ones."""
         ...
 
@@ -62,7 +62,7 @@ class Files:
     hidden: tuple[Path, ...] = ()
     """Folders of which no image is read: commands do not see them either."""
 
-    async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
+    async def instructions(self, folder: str, known: Sequence[str]) -> Instructions:
         return await _read(lambda: self.guide.further(folder, known))
 
     async def prompts(self) -> tuple[CustomPrompt, ...]:
@@ -85,8 +85,8 @@ class NoFiles:
 
     keeps_history = True
 
-    async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
-        return None
+    async def instructions(self, folder: str, known: Sequence[str]) -> Instructions:
+        return Instructions()
 
     async def prompts(self) -> tuple[CustomPrompt, ...]:
         return ()

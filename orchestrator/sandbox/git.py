@@ -252,6 +252,18 @@ def repository_above(folder: Path) -> Path | None:
     return next((it / ".git" for it in (real, *real.parents) if os.path.lexists(it / ".git")), None)
 
 
+def work_tree(folder: Path) -> Path | None:
+    """The top of the repository around a folder; None without one. Blocking; raises `GitFailed`.
+
+    The nearest `.git` decides: a repository's configuration can name any other folder (`core.worktree`), and
+    a stranger's would make all that lies around it a part of it.
+    """
+    place = repository_above(folder)
+    if place is None or run_git(folder, "rev-parse", "--show-toplevel").text != str(place.parent):
+        return None
+    return place.parent
+
+
 def irregular(repository: Path) -> str:
     """The fault of a repository (its `.git`) in which a file is none: git would wait for a pipe."""
     for file in (repository, *_files_of(repository)):

@@ -46,11 +46,15 @@ _MARKS = (".git", "pyvenv.cfg")
 """Names in a folder that is a project, or an environment of one."""
 
 
+class LeadsOut(PermissionError):
+    """A link leads out of the folder in which a file has to lie."""
+
+
 def read_regular(path: Path, limit: int, hidden: Iterable[Path] = (), below: Path | None = None) -> bytes:
     """At most `limit` bytes of a file. Never waits for a pipe.
 
-    Raises OSError for what is no regular file, for what really lies below a hidden path, and with `below` for
-    what lies anywhere but below that folder.
+    Raises OSError for what is no regular file, for what really lies below a hidden path, and with `below`
+    LeadsOut for what lies anywhere but below that folder.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -58,10 +62,10 @@ def read_regular(path: Path, limit: int, hidden: Iterable[Path] = (), below: Pat
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
         # What was opened, not what the name leads to by now.
         real = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if below is not None and not real.is_relative_to(below.resolve()):
+            raise LeadsOut(errno.EACCES, f"A link leads out of {below}", str(path))
         if any(real.is_relative_to(folder.resolve()) for folder in hidden):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        if below is not None and not real.is_relative_to(below.resolve()):
-            raise PermissionError(errno.EACCES, f"A link leads out of {below}", str(path))
         return file.read(limit)
 
 

@@ -93,7 +93,7 @@ def new_birth(
         at_ms=now_ms,
         user_instructions="\n\n".join(instructions) or None,
         git=workspace.git or None,
-        warnings=(workspace.fault,) if workspace.fault else (),
+        warnings=workspace.warnings,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from orchestrator.core.settings import PortableFolder
 from orchestrator.folders.head import excludes_of
 from orchestrator.folders.records import Bounds, FolderError
-from orchestrator.sandbox.git import GitFailed, repository_above, run_git
+from orchestrator.sandbox.git import GitFailed, run_git, work_tree
 from orchestrator.tables import WorkspaceSettings
 
 IGNORED_BYTES = 16 << 10
@@ -141,12 +141,8 @@ def _asked(folder: Path, *words: str) -> str:
 
 
 def _top_of(folder: Path) -> Path:
-    """The top of the repository around a folder, else the folder.
-
-    The nearest `.git` decides: a repository's configuration can name any other folder (`core.worktree`), and
-    that one would be copied.
-    """
-    place = repository_above(folder)
-    if place is None or _asked(folder, "rev-parse", "--show-toplevel") != str(place.parent):
-        return folder
-    return place.parent
+    """The top of the repository around a folder, else the folder."""
+    try:
+        return work_tree(folder) or folder
+    except GitFailed as error:
+        raise UnfitFolder(str(error)) from error

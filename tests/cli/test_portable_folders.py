@@ -241,3 +241,17 @@ def test_a_pack_with_other_bytes_than_its_name_says_is_not_read(
     told = refused(machine, capsys, "checkout", session, str(tmp_path / "mine"))
     assert "other bytes than its name says" in told
     assert not (tmp_path / "mine").exists()
+
+
+def test_changes_are_merged_into_no_folder_that_a_strangers_configuration_names(
+    machine: Machine, log: PortableLog, tmp_path: Path
+) -> None:
+    """With `core.worktree` git itself says that the checkout is your home folder, say."""
+    session, home, checkout = log.plant(machine), tmp_path / "anna", tmp_path / "anna/checkout"
+    for folder in (home, checkout):
+        log.bench.write(BEGAN, folder)
+    git(checkout, "init", "--quiet")
+    git(checkout, "config", "core.worktree", str(home))
+    says(machine, "apply", session, at=checkout)
+    assert not (home / "new.txt").exists()
+    assert (checkout / "new.txt").read_bytes() == b"new\n"

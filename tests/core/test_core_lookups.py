@@ -182,6 +182,17 @@ def test_folder_without_instructions_is_asked_once() -> None:
     assert session.owes() == (OweRequest(),)
 
 
+def test_person_is_warned_once_of_instructions_that_were_left_out() -> None:
+    session = born()
+    session.submit(turn("/new"), "u1")
+    said = len(session.texts())
+    for _ in range(2):
+        session.happens(c.InstructionsRead("/new", warnings=("/new/AGENTS.md leads out",)))
+    warnings = [id for id, it in session.events if it.get("message") == "/new/AGENTS.md leads out"]
+    assert warnings == ["u1"]
+    assert len(session.texts()) == said, "the model is not told"
+
+
 def test_planning_session_in_a_new_folder_reads_its_instructions_for_itself_alone() -> None:
     session = born()
     session.say("go", "u1")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from orchestrator.instructions.guide import Guide
+from orchestrator.instructions.guide import Guide, Instructions
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Skills
+from tests.gateways.test_workspace_mark import git
 from tests.instructions.test_skills import write
 
 
@@ -25,19 +27,19 @@ def test_persons_own_file_comes_first_and_the_nearest_last(
     (repository / "AGENTS.md").write_text("outer\n")
     (repository / "sub/AGENTS.md").write_text("inner")
     write(repository / ".agents/skills", "x")
-    text = guide.first(repository / "sub") or ""
+    text = guide.first(repository / "sub").text or ""
     assert text.startswith("mine\n\nouter\n\ninner\n\n## Skills\n")
 
 
 def test_override_and_then_the_other_names_stand_in_for_the_file(repository: Path, guide: Guide) -> None:
     (repository / "README.md").write_text("read me")
-    assert guide.first(repository) == "read me"
+    assert guide.first(repository).text == "read me"
     (repository / "CLAUDE.md").write_text("claude")
-    assert guide.first(repository) == "claude"
+    assert guide.first(repository).text == "claude"
     (repository / "AGENTS.md").write_text("agents")
-    assert guide.first(repository) == "agents"
+    assert guide.first(repository).text == "agents"
     (repository / "AGENTS.override.md").write_text("override")
-    assert guide.first(repository) == "override"
+    assert guide.first(repository).text == "override"
 
 
 def test_files_have_only_so_many_bytes_together(repository: Path, home: Path, guide: Guide) -> None:
@@ -45,18 +47,18 @@ def test_files_have_only_so_many_bytes_together(repository: Path, home: Path, gu
     (home / "AGENTS.md").write_text("m" * 2000)
     (repository / "AGENTS.md").write_text("ä" * 500)
     (repository / "sub/AGENTS.md").write_text("x" * 2000)
-    assert guide.first(repository / "sub") == "\n\n".join(["m" * 1024, "ä" * 500, "x" * 24])
+    assert guide.first(repository / "sub").text == "\n\n".join(["m" * 1024, "ä" * 500, "x" * 24])
 
 
 def test_half_a_character_at_the_cut_is_left_out(repository: Path, guide: Guide) -> None:
     (repository / "AGENTS.md").write_text("x" + "ä" * 1000)
-    assert guide.first(repository) == "x" + "ä" * 511
+    assert guide.first(repository).text == "x" + "ä" * 511
 
 
 def test_no_bytes_are_no_files(repository: Path, home: Path, skills: Skills) -> None:
     (home / "AGENTS.md").write_text("mine")
     (repository / "AGENTS.md").write_text("ours")
-    assert Guide(ProjectDocs(home, 0), skills).first(repository) is None
+    assert Guide(ProjectDocs(home, 0), skills).first(repository).text is None
 
 
 def test_link_of_a_repository_into_the_home_folder_tells_nothing(
@@ -64,7 +66,82 @@ def test_link_of_a_repository_into_the_home_folder_tells_nothing(
 ) -> None:
     (home / "secret.md").write_text("secret")
     (repository / "AGENTS.override.md").symlink_to(home / "secret.md")
-    assert guide.first(repository) is None
+    assert guide.first(repository).text is None
+
+
+@pytest.mark.parametrize("name", ["AGENTS.md", "AGENTS.override.md", "CLAUDE.md"])
+@pytest.mark.parametrize("later", [False, True])
+def test_link_that_leads_out_of_a_repository_tells_no_model_of_a_persons_file(
+    repository: Path, guide: Guide, tmp_path: Path, name: str, later: bool
+) -> None:
+    """It is read before any command runs, and outside of every sandbox."""
+    key = tmp_path / "person/.ssh/id_rsa"
+    key.parent.mkdir(parents=True)
+    key.write_text("swordfish-4711")
+    below = repository / "sub"
+    below.mkdir()
+    (below / name).symlink_to(key)
+    told = guide.further(str(below), [str(repository)]) if later else guide.first(below)
+    assert told.text is None
+    (warning,) = told.warnings
+    assert (
+        f"{below / name} was left out of the instructions: it is a link that leads out of {repository}"
+        in (warning)
+    )
+    assert "id_rsa" not in warning
+
+
+def test_link_that_stays_inside_of_a_repository_tells_what_it_leads_to(
+    repository: Path, guide: Guide
+) -> None:
+    (repository / "sub").mkdir()
+    (repository / "CLAUDE.md").write_text("ours")
+    (repository / "sub/AGENTS.md").symlink_to("../CLAUDE.md")
+    assert guide.first(repository / "sub") == Instructions("ours\n\nours")
+
+
+def test_persons_own_file_may_be_a_link_to_anywhere(
+    repository: Path, home: Path, guide: Guide, tmp_path: Path
+) -> None:
+    (tmp_path / "dotfiles.md").write_text("mine")
+    (home / "AGENTS.md").symlink_to(tmp_path / "dotfiles.md")
+    assert guide.first(repository) == Instructions("mine")
+
+
+def test_file_without_a_repository_is_no_link_out_of_its_folder(guide: Guide, tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "key").write_text("swordfish-4711")
+    (tmp_path / "alone/AGENTS.md").symlink_to("../key")
+    told = guide.first(tmp_path / "alone")
+    assert (told.text, len(told.warnings)) == (None, 1)
+
+
+def test_strangers_configuration_makes_no_folder_around_it_a_part_of_the_repository(
+    repository: Path, guide: Guide, tmp_path: Path
+) -> None:
+    """With `core.worktree` git itself names that folder, and files there would count, and links to them."""
+    (tmp_path / "key").write_text("swordfish-4711")
+    (tmp_path / "AGENTS.md").write_text("of another project")
+    (repository / "AGENTS.md").symlink_to(tmp_path / "key")
+    write(tmp_path / "elsewhere", "x")
+    (repository / ".agents").mkdir()
+    (repository / ".agents/skills").symlink_to(tmp_path / "elsewhere")
+    git(repository, "config", "core.worktree", str(tmp_path))
+    for top in (None, str(tmp_path)):
+        told = guide.first(repository, top)
+        assert (told.text, len(told.warnings)) == (None, 1)
+
+
+def test_warning_about_a_name_that_is_no_utf_8_can_stand_in_an_event(
+    repository: Path, guide: Guide, tmp_path: Path
+) -> None:
+    folder = repository / os.fsdecode(b"\xff")
+    folder.mkdir()
+    (tmp_path / "key").write_text("swordfish-4711")
+    (folder / "AGENTS.md").symlink_to(tmp_path / "key")
+    (warning,) = guide.first(folder).warnings
+    assert "\\udcff/AGENTS.md was left out" in warning
+    assert warning.encode()
 
 
 def test_folder_that_is_entered_later_tells_only_what_is_new(repository: Path, guide: Guide) -> None:
@@ -73,8 +150,8 @@ def test_folder_that_is_entered_later_tells_only_what_is_new(repository: Path, g
     (repository / "sub/AGENTS.md").write_text("inner")
     write(repository / ".agents/skills", "outer")
     write(repository / "sub/.agents/skills", "inner")
-    text = guide.further(str(repository / "sub"), [str(repository)]) or ""
+    text = guide.further(str(repository / "sub"), [str(repository)]).text or ""
     assert text.startswith("inner\n\n## Skills\n")
     assert "outer" not in text
-    assert guide.further(str(repository), [str(repository / "sub")]) is None
-    assert (guide.further(str(repository), ["/"]) or "").startswith("outer\n\n## Skills\n")
+    assert guide.further(str(repository), [str(repository / "sub")]).text is None
+    assert (guide.further(str(repository), ["/"]).text or "").startswith("outer\n\n## Skills\n")

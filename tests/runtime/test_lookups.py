@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from orchestrator.core.ids import SessionId
+from orchestrator.instructions.guide import Instructions
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime import library
@@ -43,9 +44,9 @@ class Shelf(NoFiles):
         if self.fails is not None:
             raise self.fails
 
-    async def instructions(self, folder: str, known: Sequence[str]) -> str | None:
+    async def instructions(self, folder: str, known: Sequence[str]) -> Instructions:
         await self._look("instructions", folder, tuple(known))
-        return self.found.get(folder)
+        return Instructions(self.found.get(folder))
 
     async def prompts(self) -> tuple[CustomPrompt, ...]:
         await self._look("prompts")

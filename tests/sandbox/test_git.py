@@ -371,7 +371,7 @@ READ = {
     "orchestrator/gateways/app_server/door.py": 1,
     "orchestrator/gateways/wires/peers.py": 3,
     "orchestrator/gateways/workspace.py": 1,
-    "orchestrator/instructions/project.py": 1,
+    "orchestrator/instructions/project.py": 2,
     "orchestrator/instructions/prompts.py": 1,
     "orchestrator/instructions/skills.py": 1,
     "orchestrator/model/credentials.py": 1,

@@ -188,8 +188,8 @@ def test_link_of_a_strangers_repository_gives_no_model_what_is_hidden(tmp_path: 
         f"workspace.root='{tmp_path}/copies'",
         f"upkeep.archive_url='{archive}'",
     )
-    assert "swordfish" not in (guide(found).first(repository) or "")
+    assert "swordfish" not in (guide(found).first(repository).text or "")
     (repository / "AGENTS.md").unlink()
     (repository / "AGENTS.md").symlink_to("README.md")
     (repository / "README.md").write_text("Read this.")
-    assert guide(found).first(repository) == "Read this."
+    assert guide(found).first(repository).text == "Read this."

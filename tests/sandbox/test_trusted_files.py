@@ -122,12 +122,6 @@ def test_instructions_that_a_command_planted_hold_nobody_up_and_tell_no_secret(
     assert len(told) <= 32 * 1024
 
 
-def test_instructions_are_read_by_a_link_of_the_person(workspace: Path, home: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.md").write_text("Be kind.")
-    (workspace / "AGENTS.md").symlink_to(tmp_path / "mine.md")
-    assert look_at(workspace, guide_of(home)).instructions == "Be kind."
-
-
 @pytest.mark.parametrize("kind", ["pipe", "device", "endless file"])
 async def test_mark_that_a_command_planted_holds_nobody_up(kind: str, workspace: Path, home: Path) -> None:
     (workspace / ".dendro").mkdir()
@@ -297,7 +291,7 @@ def test_person_is_told_of_a_repository_that_counts_as_none(
 ) -> None:
     """The words are a warning at the session's beginning, and in its log."""
     subprocess.run(["git", "init", "-q", str(workspace)], check=True)
-    assert look_at(workspace, guide_of(tmp_path / "home")).fault == ""
+    assert look_at(workspace, guide_of(tmp_path / "home")).warnings == ()
     break_it(workspace / ".git")
     settings = load_settings(SettingsSources(workspace, {"DENDRO_HOME": str(tmp_path / "home")}))
     birth = new_birth(settings, look_at(workspace, guide_of(tmp_path / "home")), 0, os.urandom)
@@ -308,4 +302,4 @@ def test_person_is_told_of_a_repository_that_counts_as_none(
 
 def test_empty_git_folder_is_no_news(workspace: Path, tmp_path: Path) -> None:
     (workspace / ".git").mkdir()
-    assert look_at(workspace, guide_of(tmp_path / "home")).fault == ""
+    assert look_at(workspace, guide_of(tmp_path / "home")).warnings == ()

@@ -15,6 +15,7 @@ from orchestrator.core.decide.task import begin_failing, begin_task
 from orchestrator.core.decide.task_end import fail
 from orchestrator.core.extras import PendingLookUp
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import WarningEvent
 from orchestrator.protocol.wire import written
 
 LookUpOp = (
@@ -91,3 +92,5 @@ def instructions_read(draft: Draft, command: InstructionsRead) -> None:
     draft.add(f.FoldersTold(told[-MOST_FOLDERS:]))
     if command.text:
         draft.add(e.item(instructions_item(command.text)))
+    for warning in command.warnings:
+        draft.event(WarningEvent(message=warning))
