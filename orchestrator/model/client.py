@@ -130,8 +130,10 @@ class ModelClient:
         the generator, or cancelling the task that waits for it, closes the HTTP stream at once.
         """
         content = self._content(prompt)
+        asked: list[ProviderSettings] = []
         try:
             while True:
+                asked.append(self.provider)
                 try:
                     async with aclosing(self._exchange(content, prompt)) as events:
                         async for event in events:
@@ -140,8 +142,10 @@ class ModelClient:
                 except _PassingFault as fault:
                     await self._pass_over(fault, budget)
         except ModelError as error:
-            # Servers like to quote the key that they refuse, in a body or inside a stream.
-            error.censor(partial(redacted, self.provider))
+            # Servers like to quote the key that they refuse, in a body or inside a stream; another one may be
+            # in use by then.
+            for provider in asked:
+                error.censor(partial(redacted, provider))
             raise
 
     async def _exchange(self, content: bytes, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:

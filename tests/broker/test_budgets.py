@@ -209,6 +209,17 @@ async def test_waiting_agent_is_woken_by_the_commit_that_makes_room(broker: Brok
     await child.does(reservation=wants("1", 50))
 
 
+async def test_step_that_ends_two_requests_wakes_who_waits_for_the_first(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 60))
+    await root.does(reservation=wants("2", 30))
+    await waits(child, 50)
+    await root.does(settlements=(used("1", 10), used("2", 10)))
+    assert (await broker.registry(root.tree)).waiting == {}
+    await child.claims_again()
+
+
 async def test_wake_survives_the_worker_that_made_the_room(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, Ra
 from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.provider import redacted
 from orchestrator.stub import behaviour
+from orchestrator.tables import Secret
 from orchestrator.tools.local_shell import LOCAL_SHELL
 from tests.model.chat_chunks import COST, CUSTOM, DONE, STOP, UNPAID, USAGE, calling, chunk, line, part
 from tests.model.stubbed_client import API_KEY, connected, prompt, provider, raw_server
@@ -124,6 +125,15 @@ async def test_client_raises_what_a_failed_response_stands_for(
             await peer.ask()
     assert API_KEY not in str(raised.value)
     assert (raised.value.usage or {}).get("input_tokens") == 7
+
+
+async def test_error_tells_no_key_that_the_request_was_sent_with_before_another_came() -> None:
+    failed = {"code": "server_error", "message": f"key {API_KEY}"}
+    async with connected([{"items": [{"text": "a"}], "failed": failed}], **CHAT) as peer:
+        with pytest.raises(RetryableModelError) as raised:
+            async for _ in peer.client.stream(prompt(), HttpBudget(4)):
+                peer.client.use_key(Secret("sk-of-tomorrow"))
+    assert "key [redacted]" in raised.value.message
 
 
 async def test_client_raises_an_incomplete_response_as_worth_a_retry() -> None:

@@ -98,8 +98,8 @@ local function draw_budget(own, now)
   for _, row in ipairs(settlements) do
     local counted = settle(budget, 'r:' .. session .. ':' .. row.request, KEYS[6], not row.estimated and row.used or nil)
     for i = 1, 3 do settled[i] = settled[i] + counted[i] end
-    to_wake, budget.waiting.reserved = budget.waiting.reserved, ''
   end
+  if #settlements > 0 then to_wake, budget.waiting.reserved = budget.waiting.reserved, '' end
   local why, kind
   if within_budget then
     why, kind = no_room(budget, {0, 0, 0})
