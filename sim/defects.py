@@ -356,6 +356,7 @@ DEFECTS = (
         "a silent supervisor counts as proof",
         "stopping waits for a second for what it stopped, and does not ask the supervisor again",
         swapped(effects, "_ended_all", _waits_a_second),
+        "zombies",
     ),
     Mutant(
         "takeover runs again",
@@ -404,6 +405,7 @@ DEFECTS = (
             "if self._deadlines.get(claim, 0.0) <= _now():",
             "if False:",
         ),
+        "zombies",
     ),
     Mutant(
         "trust longer than the lease",
@@ -411,7 +413,9 @@ DEFECTS = (
         swapped(
             Leases,
             "__init__",
-            lambda real: lambda self, times, *given: real(self, replace(times, trust_s=16.0), *given),
+            lambda real: (
+                lambda self, times, *given: real(self, times.model_copy(update={"trust_s": 16.0}), *given)
+            ),
         ),
     ),
     Mutant(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from orchestrator.broker import connection, seal
@@ -27,7 +26,7 @@ def _thinks_it_is_there(real: Any) -> Any:
 
 def _trusts_for(seconds: float) -> Any:
     def make(real: Any) -> Any:
-        return lambda self, times, *given: real(self, replace(times, trust_s=seconds), *given)
+        return lambda self, times, *given: real(self, times.model_copy(update={"trust_s": seconds}), *given)
 
     return make
 
@@ -81,6 +80,7 @@ DEFECTS = (
         "no time for the supervisor",
         "trust ends so late that a slow supervisor kills behind the end of the lease",
         swapped(Leases, "__init__", _trusts_for(5.8)),
+        "zombies",
     ),
     Mutant(
         "progress counts as a try",
@@ -92,11 +92,13 @@ DEFECTS = (
         "refused is acknowledged",
         "a client takes a submission that Redis has no memory for as one that it has",
         swapped(Client, "submit", _thinks_it_is_there),
+        "refusals",
     ),
     Mutant(
         "read-only is an error of the program",
         "a server that was made a replica is not asked again",
         text(connection, "mapped", "isinstance(error, foreign.ReadOnlyError)", "False"),
+        "refusals",
     ),
     Mutant(
         "entries without the chain key",

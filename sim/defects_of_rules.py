@@ -108,7 +108,7 @@ DEFECTS = (
         "cancelled above first",
         "an agent is reported canceled before those below it have ended",
         text(agent_status, "come_to_rest", "elif tree.ending_children or", "elif"),
-        "family",
+        "ends",
     ),
     Mutant(
         "servers' calls run again",
@@ -187,7 +187,7 @@ DEFECTS = (
             "return [call for call in named if call.asked_seq <= seen_seq]",
             "return named",
         ),
-        "approvals",
+        "reruns",
     ),
     Mutant(
         "answered questions stay listed",

@@ -169,6 +169,7 @@ DEFECTS = (
         "what is cleared is set",
         "a timer that one step sets and clears is set",
         swapped(Step, "_take_timers", _sets_what_it_clears),
+        "watchdogs",
     ),
     Mutant(
         "watchdogs bark for ever",

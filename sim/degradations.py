@@ -95,19 +95,22 @@ class Degradations:
             self.site.loop.on(self.lane, thaw, machine.supervisor, after=self._rng.uniform(1.0, 12.0))
 
     async def _frozen_host(self) -> None:
-        """A worker and its supervisor stand still for longer than a lease when a call has just begun."""
-        if machine := self._draw_machine():
-            self._trigger = Trigger(machine, self._freezes, 1, starts_a_call)
+        """A worker and its supervisor stand still behind the start of a call; or that one is slow."""
+        self._trigger = Trigger(None, self._freezes, 1, starts_a_call)
 
     def _freezes(self, machine: Machine) -> None:
         self.site.loop.on(self.lane, self._stands_still, machine, after=self._rng.choice((0.0, 0.3, 1.0)))
 
     def _stands_still(self, machine: Machine) -> None:
         if machine.alive:
-            lasts_s = self._rng.uniform(6.5, 12.0)
+            lasts_s, supervisor = self._rng.uniform(6.5, 12.0), machine.supervisor
             machine.pause(lasts_s)
-            self.site.ledger.freeze(machine.supervisor)
-            self.site.loop.on(self.lane, self.site.ledger.thaw, machine.supervisor, after=lasts_s)
+            if self._rng.random() < 0.4:
+                supervisor.slow_s = self._rng.uniform(0.5, 1.0)
+                self.site.loop.on(self.lane, supervisor.hurries, after=lasts_s)
+                return
+            self.site.ledger.freeze(supervisor)
+            self.site.loop.on(self.lane, self.site.ledger.thaw, supervisor, after=lasts_s)
 
     async def takes(self, session: str) -> None:
         """Takes a session from its holder."""

@@ -171,6 +171,29 @@ class SlowCommit(HeldMessage):
         return 0.0 if sent.name == "fire" else None
 
 
+class LateAnnouncement(HeldMessage):
+    """The first copy of an announcement that was sent again arrives behind its session's birth."""
+
+    def holds(self, sent: Sent) -> bool:
+        return sent.name == "announce"
+
+    def caught(self) -> None:
+        assert self.held is not None
+        self.site.network.loses(self.held[1])
+
+    def saw(self, sent: Sent, reply: Any) -> bool:
+        if self.held is None or sent.name != "create" or not _done(reply):
+            return False
+        announced, *_ = arguments(self.held[0].args)
+        if str(announced) != session_of(sent.name, sent.args):
+            return False
+        self.lets_go(0.001)
+        return True
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return None
+
+
 @dataclass
 class LostText(HeldMessage):
     """A commit that names a large text is on its way while Redis forgets that it was given the text."""
@@ -180,9 +203,9 @@ class LostText(HeldMessage):
     put_s: float = -inf
 
     def saw(self, sent: Sent, reply: Any) -> bool:
-        if sent.name == "put_blob" and self.held is None:
+        if sent.name == "put_blob" and not self.session:
             self.victim, self.put_s = sent.machine, self.site.loop.time()
-        return False
+        return bool(self.session) and self.held is None
 
     def holds(self, sent: Sent) -> bool:
         soon = self.site.loop.time() < self.put_s + 0.1

@@ -88,6 +88,8 @@ class Odds:
     prefixes: float = 0.0
     """Commands whose prefix a person may allow from now on."""
     large: float = 0.05
+    long_s: float = 0.0
+    """So much longer at most than others commands and patches last."""
     proposes: float = 0.0
     """Plans put to people, and drafts of helpers for them, in the place of commands."""
     questions: float = 0.0

@@ -1,8 +1,8 @@
 """Planted defects: what the simulator is worth is how soon it finds them.
 
 `python -m sim.mutants` plants each in a process of its own, runs seeds until a rule is broken,
-and writes the table into `docs/simulator.md`. A defect that no longer fits the product's text
-fails loudly: it must be planted anew, not passed over.
+and writes their rows into `docs/planted-defects.md`, each with the commit that it was made at. A defect that
+no longer fits the product's text fails loudly: it must be planted anew, not passed over.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from multiprocessing import get_context
-from pathlib import Path
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
 
-from sim.campaign import run_batch
+from sim.campaign import run_batch, stories
 from sim.defects import DEFECTS
 from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
 from sim.defects_of_births import DEFECTS as DEFECTS_OF_BIRTHS
@@ -37,11 +41,15 @@ from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
 from sim.defects_of_undecidable import DEFECTS as DEFECTS_OF_UNDECIDABLE
 from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
+from sim.foreign.trial import ROOT, commit
 from sim.mutant import Mutant
 
-PAGE = Path(__file__).parent.parent / "docs" / "simulator.md"
+PAGE = ROOT / "docs" / "planted-defects.md"
 BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
-MOST_SEEDS = 2_000
+FEW_SEEDS, NEW_SEEDS = 30, 300
+"""Seeds that each defect is given at least, and one that the page does not have yet."""
+PATIENCE = 3
+"""A defect is not found when so many times the page's count were run in vain."""
 
 
 MUTANTS = (
@@ -69,34 +77,42 @@ MUTANTS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the page: how soon a defect was found when the row was made, and at which commit that was."""
+
+    wrong: str
+    seeds: int
+    workload: str
+    rule: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """How a defect was found: after how many seeds, and by which rule."""
 
     name: str
-    wrong: str
     seeds: int | None
     rule: str = ""
-    seed: int = -1
     workload: str = ""
+    ran: int = 0
+    """Seeds that were run."""
+    cpu_s: float = 0.0
 
 
-def _named(name: str) -> Mutant:
-    return next(mutant for mutant in MUTANTS if mutant.name == name)
-
-
-def hunt(name: str, first: int, most: int) -> Found:
-    """Plants one defect in this process, for good, and looks for it from seed `first` on."""
-    mutant = _named(name)
-    mutant.plant()
-    for at in range(first, most, 10):
-        outcomes, _ = run_batch(range(at, min(at + 10, most)), mutant.workload or None)
-        for outcome in outcomes:
-            if outcome.violation:
-                if "TypeError" in outcome.violation.seen:
-                    raise ValueError(f"{name!r} does not fit the product any more: {outcome.violation}")
-                seed, rule = outcome.seed, outcome.violation.rule
-                return Found(name, mutant.wrong, seed + 1, rule, seed, mutant.workload)
-    return Found(name, mutant.wrong, None)
+def hunt(name: str, workload: str, seeds: Sequence[int]) -> Found:
+    """Plants one defect in this process, for good, and looks for it in these seeds."""
+    began = time.process_time()
+    next(mutant for mutant in MUTANTS if mutant.name == name).plant()
+    ran = 0
+    for outcome in stories((workload or None, seed) for seed in seeds):
+        ran += 1
+        if outcome.violation:
+            if "TypeError" in outcome.violation.seen:
+                raise ValueError(f"{name!r} does not fit the product any more: {outcome.violation}")
+            cpu_s = time.process_time() - began
+            return Found(name, outcome.seed + 1, outcome.violation.rule, workload, ran, cpu_s)
+    return Found(name, None, "", workload, ran, time.process_time() - began)
 
 
 def holds(seed: int, workload: str) -> bool:
@@ -104,49 +120,145 @@ def holds(seed: int, workload: str) -> bool:
     return run_batch([seed], workload or None)[0][0].violation is None
 
 
-def _hunted(pool: ProcessPoolExecutor, name: str, most: int) -> Found:
-    """A seed that breaks a rule by itself says nothing of the defect: it is passed over."""
-    first = 0
+Hunt = Generator[Callable[[], Any], Any, Found]
+"""The search for one defect: yields what a process of its own is to do, and is sent what came of it."""
+
+
+def hunted(mutant: Mutant, row: Row | None, most: int | None, *, checks: bool) -> Hunt:
+    """Looks for a defect from seed 0 on; `checks`: first under the seed that the page has found it by.
+
+    A seed that breaks a rule by itself says nothing of the defect: it is passed over.
+    """
+    name, workload = mutant.name, mutant.workload
+    known = row if row is not None and row.workload == workload else None
+    limit = most or (max(PATIENCE * known.seeds, FEW_SEEDS) if known is not None else NEW_SEEDS)
+    first, ran, cpu_s = 0, 0, 0.0
+    if checks and known is not None:
+        soon: Found = yield partial(hunt, name, workload, [known.seeds - 1])
+        if soon.seeds and (yield partial(holds, known.seeds - 1, workload)):
+            return soon
+        ran, cpu_s = soon.ran, soon.cpu_s
     while True:
-        found = pool.submit(hunt, name, first, most).result()
-        if found.seeds is None or pool.submit(holds, found.seed, found.workload).result():
-            return found
-        first = found.seed + 1
+        found: Found = yield partial(hunt, name, workload, range(first, limit))
+        ran, cpu_s = ran + found.ran, cpu_s + found.cpu_s
+        if found.seeds is None or (yield partial(holds, found.seeds - 1, workload)):
+            return replace(found, ran=ran, cpu_s=cpu_s)
+        first = found.seeds
 
 
-def table(found: Iterable[Found]) -> str:
-    """The page's table."""
-    rows = ["| defect | what is wrong | seeds | broken rule |", "|---|---|---|---|"]
-    for one in found:
-        seeds = f"{one.seeds}" if one.seeds else "not found"
-        seeds += f" of `{one.workload}`" if one.workload else ""
-        rows.append(f"| {one.name} | {one.wrong} | {seeds} | {f'`{one.rule}`' if one.rule else ''} |")
-    return "\n".join(rows)
+def together(hunts: Iterable[Hunt], processes: int) -> Iterator[Found]:
+    """Runs hunts side by side. A defect stays in its process: each look has a new one, forked from this."""
+    context, waiting = get_context("fork"), iter(hunts)
+    running: dict[Connection, tuple[Hunt, BaseProcess]] = {}
+
+    def begins(hunting: Hunt, job: Callable[[], Any]) -> None:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_does, args=(job, there))
+        process.start()
+        there.close()
+        running[here] = hunting, process
+
+    for hunting in islice(waiting, processes):
+        begins(hunting, next(hunting))
+    while running:
+        for ready in cast(list[Connection], wait(list(running))):
+            hunting, process = running.pop(ready)
+            try:
+                came = ready.recv()
+            except EOFError:
+                came = ValueError("a process died before it had told what it found")
+            process.join()
+            try:
+                begins(hunting, hunting.throw(came) if isinstance(came, Exception) else hunting.send(came))
+            except StopIteration as over:
+                yield cast(Found, over.value)
+                for another in islice(waiting, 1):
+                    begins(another, next(another))
+
+
+def _does(job: Callable[[], Any], there: Connection) -> None:
+    try:
+        there.send(job())
+    except Exception as error:
+        there.send(ValueError(f"{type(error).__name__}: {error}"))
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────
+
+
+def rows(page: str) -> dict[str, Row]:
+    """The page's rows, by the names of their defects."""
+    told = page.partition(BEGIN)[2].partition(END)[0]
+    lines = [line[2:-2].split(" | ") for line in told.splitlines() if line.startswith("| ")][1:]
+    found = {}
+    for name, wrong, seeds, rule, at in lines:
+        count, _, workload = seeds.partition(" of ")
+        found[name] = Row(wrong, int(count), workload.strip("`"), rule.strip("`"), at.strip("`"))
+    return found
+
+
+def table(known: Mapping[str, Row]) -> str:
+    """The page's table: of all defects that were found, in their order."""
+    lines = ["| defect | what is wrong | seeds | broken rule | at commit |", "|---|---|---|---|---|"]
+    for mutant in MUTANTS:
+        if (row := known.get(mutant.name)) is not None:
+            seeds = f"{row.seeds} of `{row.workload}`" if row.workload else f"{row.seeds}"
+            lines.append(f"| {mutant.name} | {mutant.wrong} | {seeds} | `{row.rule}` | `{row.at}` |")
+    return "\n".join(lines)
+
+
+def _write(found: Sequence[Found]) -> None:
+    page, at = PAGE.read_text(encoding="utf-8"), commit()
+    known, wrong = rows(page), {mutant.name: mutant.wrong for mutant in MUTANTS}
+    known |= {
+        one.name: Row(wrong[one.name], one.seeds, one.workload, one.rule, at) for one in found if one.seeds
+    }
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(known)}\n\n{END}{after}", encoding="utf-8")
 
 
 def main() -> int:
-    """Exit code 1 if a defect was not found."""
+    """Exit code 1 if a defect was not found within its seeds."""
+    given = _arguments()
+    chosen = [mutant for mutant in MUTANTS if not given.names or mutant.name in given.names]
+    if unknown := {*given.names} - {mutant.name for mutant in chosen}:
+        print(f"no such defect: {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    known = rows(PAGE.read_text(encoding="utf-8"))
+    # The long ones first: else they end behind all others, one core each.
+    lengths = {
+        mutant.name: known[mutant.name].seeds if mutant.name in known else NEW_SEEDS for mutant in chosen
+    }
+    ordered = sorted(chosen, key=lambda mutant: -lengths[mutant.name])
+    found: list[Found] = []
+    began = time.monotonic()
+    hunts = (hunted(one, known.get(one.name), given.seeds, checks=given.check) for one in ordered)
+    for one in together(hunts, given.processes):
+        found.append(one)
+        print(f"{one.name}: {one.seeds or 'NOT FOUND'} {one.rule} ({one.cpu_s:.1f} s)", flush=True)
+    seeds, cpu_s = sum(one.ran for one in found), sum(one.cpu_s for one in found)
+    print(f"{len(found)} defects, {seeds:,} seeds: {cpu_s:.0f} s of processor time, ", end="")
+    print(f"{time.monotonic() - began:.0f} s by the clock")
+    if not given.check:
+        _write(found)
+    lost = [one.name for one in found if not one.seeds]
+    for name in lost:
+        print(f"not found within its seeds: {name}")
+    return 1 if lost else 0
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m sim.mutants", description="Plants defects and looks for them."
+        prog="python -m sim.mutants", description="Plants defects, looks for them and writes their rows."
     )
     parser.add_argument("names", nargs="*", help="only these")
-    parser.add_argument("--seeds", type=int, default=MOST_SEEDS, help="give up after (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, help="give up after so many; else by the page's counts")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    given = parser.parse_args()
-    names = given.names or [mutant.name for mutant in MUTANTS]
-    context = get_context("spawn")
-    with ProcessPoolExecutor(given.processes, mp_context=context, max_tasks_per_child=1) as pool:
-        found = []
-        with ThreadPoolExecutor(given.processes) as hunters:
-            for one in hunters.map(lambda name: _hunted(pool, name, given.seeds), names):
-                print(f"{one.name}: {one.seeds or 'NOT FOUND'} {one.rule}", flush=True)
-                found.append(one)
-    if not given.names:
-        text = PAGE.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{after}", encoding="utf-8")
-    return 0 if all(one.seeds for one in found) else 1
+    parser.add_argument(
+        "--check", action="store_true", help="begin with the seeds of the page, and leave the page as it is"
+    )
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

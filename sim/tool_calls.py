@@ -205,6 +205,8 @@ class SimTools:
             return finished(call, f"killed {call.call_id}", "killed")
         run, done = begun[0]
         lasts = model.rng.choice((0.0, 0.01, 0.3, 2.0, 7.0, 15.0)) * model.rng.random()
+        if model.odds.long_s:
+            lasts += model.odds.long_s * model.rng.random()
         for part in range(run.files):
             self._runs.switch(run, after=lasts * (part + 1) / run.files)
         asks = bool(model.odds.elicits) and isinstance(call.work, McpWork)

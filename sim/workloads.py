@@ -380,8 +380,7 @@ async def letters(fixture: Fixture) -> None:
     odds.calls, odds.asks = 0.4, 0.0
     rules = TreeRules(slots=4, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=20.0)
     session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
-    if rng.random() < 0.7:
-        fixture.nemesis.lie_in_wait(LateCopy)
+    fixture.nemesis.lie_in_wait(LateCopy)
     await asyncio.wait([person.does(person.says(session), "says")])
     other = fixture.person()
     for _ in range(rng.choice((1, 2, 3))):
@@ -496,6 +495,7 @@ LATER = (
     ((folders,), 0.03),
     ((texts,), 0.01),
     ((ends,), 0.01),
+    ((letters,), 0.02),
     ((turns,), 0.01),
     ((contents,), 0.02),
 )
@@ -512,7 +512,7 @@ WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts_s=20.0)}
 WORKLOADS |= {"texts": Workload("texts", texts, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"reruns": Workload("reruns", reruns)}
-WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=5, lasts_s=40.0)}
+WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=10, lasts_s=60.0)}
 WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)}
 WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, lasts_s=40.0)}

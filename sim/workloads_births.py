@@ -11,6 +11,7 @@ from sim.archive_moves import NEVER, UpkeepRules
 from sim.births import DAY_S, Founder
 from sim.fixture import Fixture
 from sim.folders import PORTABLE, SCRIPTED
+from sim.held_messages import LateAnnouncement
 from sim.nemesis import Nemesis
 
 LOOK_S, LOOKS = 0.5, 120
@@ -31,6 +32,8 @@ async def births(fixture: Fixture) -> None:
     late = Random(f"late:{rng.getstate()[1][:4]}").random() < LATE_SEEDS
     if late and nemesis.failover is not None:
         nemesis.failover.gives_up = 1.0
+    if Random(f"announced:{rng.getstate()[1][:4]}").random() < 0.5:
+        nemesis.lie_in_wait(LateAnnouncement)
     founders = []
     for _ in range(rng.choice((2, 3, 4))):
         facts: dict[str, Any] = {"portable": rng.choice((PORTABLE, PORTABLE, SCRIPTED))}

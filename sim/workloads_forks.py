@@ -16,7 +16,7 @@ async def heirs(fixture: Fixture) -> None:
     working = person.does(used(fixture, person, session, rng.choice((2, 4))), "uses")
     for _ in range(rng.choice((1, 2, 3))):
         await asyncio.sleep(rng.uniform(0.0, 60.0))
-        if rng.random() < 0.4:
+        if rng.random() < 0.7:
             fixture.nemesis.forgets_birth()
         forking = person.does(person.forks(session), "forks")
         await asyncio.wait([forking])

@@ -34,11 +34,11 @@ async def zombies(fixture: Fixture) -> None:
     start, of a stop, of anything, and wake up behind their deadlines."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
     odds.calls, odds.asks, odds.plans, odds.patches = 0.95, 0.0, 0.0, 0.2
+    odds.long_s = 20.0
     fixture.nemesis.weights |= {
         "pause_at": 60,
         "frozen_supervisor": 30,
-        "frozen_host": 30,
-        "slow_supervisor": 20,
+        "frozen_host": 150,
         "end_at": 20,
     }
     person.habits |= {"interrupt": 8, "say": 14}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sim.mutant import Mutant
-from sim.mutants import MUTANTS
+from sim.mutants import MUTANTS, PAGE, Found, Row, hunted, rows, table, together
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -30,6 +33,55 @@ def test_planted_defect_is_found_within_a_hundred_seeds(defect: str) -> None:
     words = [sys.executable, "-m", "sim.mutants", defect, "--seeds", "100", "--processes", "1"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_page_has_a_row_of_every_planted_defect_and_no_other() -> None:
+    told = {name: (row.wrong, row.workload) for name, row in rows(PAGE.read_text(encoding="utf-8")).items()}
+    known = {mutant.name: (mutant.wrong, mutant.workload) for mutant in MUTANTS}
+    assert told == known, "make the rows of these anew: python -m sim.mutants NAME …"
+
+
+def test_row_is_read_as_it_was_written() -> None:
+    name = MUTANTS[0].name
+    known = {name: Row(MUTANTS[0].wrong, 13, "tree", "epochs", "0123456789")}
+    assert rows(f"<!-- planted defects: begin -->\n{table(known)}\n<!-- planted defects: end -->") == known
+
+
+HARMLESS = Mutant("nothing", "nothing is wrong", lambda: None, "single")
+
+
+def test_defect_is_given_three_times_the_seeds_of_its_row_and_no_more() -> None:
+    looks = hunted(HARMLESS, Row("", 20, "single", "log", ""), None, checks=False)
+    job = next(looks)
+    assert job.args[2] == range(60)  # type: ignore[attr-defined]
+    with pytest.raises(StopIteration) as over:
+        looks.send(Found("nothing", None, ran=60))
+    assert over.value.value == Found("nothing", None, "", "", 60)
+
+
+def test_seed_that_breaks_a_rule_by_itself_finds_nothing() -> None:
+    looks = hunted(HARMLESS, None, 10, checks=False)
+    next(looks)
+    looks.send(Found("nothing", 4, "log", "single", 4))
+    job = looks.send(False)
+    assert job.args[2] == range(4, 10)  # type: ignore[attr-defined]
+
+
+def test_check_begins_with_the_seed_of_the_page() -> None:
+    looks = hunted(HARMLESS, Row("", 20, "single", "log", ""), None, checks=True)
+    job = next(looks)
+    assert job.args[2] == [19]  # type: ignore[attr-defined]
+    job = looks.send(Found("nothing", None, ran=1))
+    assert job.args[2] == range(60)  # type: ignore[attr-defined]
+
+
+def test_look_that_dies_ends_the_whole() -> None:
+    def dies() -> Generator[Callable[[], Any], Any, Found]:
+        yield partial(os._exit, 3)
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="a process died before it had told what it found"):
+        list(together([dies()], 1))
 
 
 def test_every_planted_defect_fits_the_product() -> None:
