@@ -106,7 +106,7 @@ class Degradations:
             lasts_s, supervisor = self._rng.uniform(6.5, 12.0), machine.supervisor
             machine.pause(lasts_s)
             if self._rng.random() < 0.4:
-                supervisor.slow_s = self._rng.uniform(0.5, 1.0)
+                supervisor.slow_s = self._rng.uniform(1.0, 1.8)
                 self.site.loop.on(self.lane, supervisor.hurries, after=lasts_s)
                 return
             self.site.ledger.freeze(supervisor)

@@ -48,6 +48,7 @@ PAGE = ROOT / "docs" / "planted-defects.md"
 BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
 FEW_SEEDS, NEW_SEEDS = 30, 300
 """Seeds that each defect is given at least, and one that the page does not have yet."""
+NOT_YET = "not found yet"
 PATIENCE = 3
 """A defect is not found when so many times the page's count were run in vain."""
 
@@ -191,7 +192,7 @@ def rows(page: str) -> dict[str, Row]:
     told = page.partition(BEGIN)[2].partition(END)[0]
     lines = [line[2:-2].split(" | ") for line in told.splitlines() if line.startswith("| ")][1:]
     found = {}
-    for name, wrong, seeds, rule, at in lines:
+    for name, wrong, seeds, rule, at in (line for line in lines if line[2] != NOT_YET):
         count, _, workload = seeds.partition(" of ")
         found[name] = Row(wrong, int(count), workload.strip("`"), rule.strip("`"), at.strip("`"))
     return found
@@ -204,6 +205,8 @@ def table(known: Mapping[str, Row]) -> str:
         if (row := known.get(mutant.name)) is not None:
             seeds = f"{row.seeds} of `{row.workload}`" if row.workload else f"{row.seeds}"
             lines.append(f"| {mutant.name} | {mutant.wrong} | {seeds} | `{row.rule}` | `{row.at}` |")
+        else:
+            lines.append(f"| {mutant.name} | {mutant.wrong} | {NOT_YET} | | |")
     return "\n".join(lines)
 
 
