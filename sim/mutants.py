@@ -48,7 +48,7 @@ PAGE = ROOT / "docs" / "planted-defects.md"
 BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
 FEW_SEEDS, NEW_SEEDS = 30, 300
 """Seeds that each defect is given at least, and one that the page does not have yet."""
-NOT_YET = "not found yet"
+NOT_YET = "not counted yet"
 PATIENCE = 3
 """A defect is not found when so many times the page's count were run in vain."""
 
