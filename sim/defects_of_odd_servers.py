@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from orchestrator.core.calls.invoked import Invoked
 from orchestrator.core.decide import call_end, elicitation, request
 from orchestrator.runtime.item_stream import ItemStream
 from sim.mutant import Mutant, swapped, text
@@ -47,17 +46,6 @@ DEFECTS = (
         "withdrawn, and answered all the same",
         "an answer counts that comes behind the withdrawal of its question",
         text(elicitation, "open_elicitation", "task.open_elicitations if", "task.elicitations if"),
-        "oddities",
-    ),
-    Mutant(
-        "in doubt, and told as done",
-        "the end of a call that nobody saw end is told as that of one that gave nothing",
-        text(
-            Invoked,
-            "broken_off",
-            "return self.end(call_id, text, after_s)",
-            "return self.end(call_id, CallToolResult(content=()), after_s)",
-        ),
         "oddities",
     ),
     Mutant(
