@@ -1,15 +1,20 @@
 """Image files as data URLs: the form in which a model takes them here.
 
-A person's image that is
-larger than a model can use is scaled, if Pillow is installed; the header alone is read before.
+A person's image that is larger than a model can use is scaled by `image_process`, if Pillow is installed.
+This process reads the header alone.
 """
 
 from __future__ import annotations
 
 import base64
-import io
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from orchestrator.core.images import DATA_URL, MAX_IMAGE_BYTES, kind_of
 from orchestrator.sandbox.trusted_files import read_regular
@@ -19,6 +24,14 @@ SENT_EDGE = 2_048
 """Pixels of the longer edge: providers scale what is larger, and count its tokens."""
 MOST_PIXELS = 64 << 20
 """Pixels that are unpacked to be scaled: a file of some kilobytes can hold billions."""
+SCALED_S = 8.0
+"""By the clock, for an image, and for the others before it; by the processor's time it has less."""
+CPU_S = 5
+MOST_AT_ONCE = 2
+OUTPUT_BYTES = 32 << 20
+_COMPLAINT_BYTES = 16 << 10
+_MODULE = "orchestrator.tools.image_process"
+_scaling = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
 def data_url(path: Path, hidden: Iterable[Path] = (), below: Path | None = None) -> str:
@@ -124,25 +137,60 @@ _DIMENSIONS = {"png": _of_png, "gif": _of_gif, "webp": _of_webp, "jpeg": _of_jpe
 
 
 def _scaled(kind: str, content: bytes, size: str) -> bytes:
-    """The image as a JPEG whose longer edge is `SENT_EDGE` at most; of an animation the first picture."""
+    """The image as a JPEG whose longer edge is `SENT_EDGE` at most, made by a process of its own."""
     try:
-        from PIL import Image
+        import PIL  # noqa: F401
     except ImportError:
         raise ValueError(
             f"it has {size}; at most {SENT_EDGE:,} pixels an edge and {SENT_BYTES:,} bytes are sent. Scale "
             "it, or install Pillow beside the worker (the extra `images`), which does so"
         ) from None
+    if not _scaling.acquire(timeout=SCALED_S):
+        raise ValueError("other images are being scaled, and take long; send it again")
     try:
-        # No other format is tried: each is a parser that a hostile file could aim at.
-        with Image.open(io.BytesIO(content), formats=[kind.upper()]) as opened:
-            if opened.width * opened.height > MOST_PIXELS:
-                raise ValueError("its header is damaged: it names two sizes")
-            opened.thumbnail((SENT_EDGE, SENT_EDGE))
-            flat = Image.new("RGB", opened.size, "white")
-            seen = opened.convert("RGBA")
-            flat.paste(seen, mask=seen.getchannel("A"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"it cannot be scaled: {error}") from None
-    scaled = io.BytesIO()
-    flat.save(scaled, "JPEG", quality=85)
-    return scaled.getvalue()
+        return _by_process(kind, content)
+    finally:
+        _scaling.release()
+
+
+def _by_process(kind: str, content: bytes) -> bytes:
+    # Files in memory, and no pipes: what it writes has a bound, and nobody waits for its end.
+    with _memory() as given, _memory() as out, _memory() as complaint:
+        given.write(content)
+        given.seek(0)
+        bounds = SENT_EDGE, MOST_PIXELS, OUTPUT_BYTES, CPU_S
+        # An empty environment: a decoder that is made to do another thing finds no key in it.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", _MODULE, kind, *map(str, bounds)],
+            stdin=given,
+            stdout=out,
+            stderr=complaint,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(SCALED_S)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGXCPU
+        finally:
+            process.kill()
+            process.wait()
+        if code == 0:
+            return os.pread(out.fileno(), OUTPUT_BYTES, 0)
+        if code in (-signal.SIGXCPU, -signal.SIGKILL):
+            raise ValueError("it cannot be scaled: that takes too long")
+        why = os.pread(complaint.fileno(), _COMPLAINT_BYTES, 0).decode("utf-8", "replace").strip()
+        raise ValueError(f"it cannot be scaled: {why.rpartition(chr(10))[2] or 'it broke what unpacks it'}")
+
+
+def _memory() -> IO[bytes]:
+    return os.fdopen(os.memfd_create("dendro-image", os.MFD_CLOEXEC), "w+b", buffering=0)
+
+
+def _forked() -> None:
+    global _scaling
+    _scaling = threading.BoundedSemaphore(MOST_AT_ONCE)
+
+
+os.register_at_fork(after_in_child=_forked)

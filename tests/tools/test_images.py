@@ -17,6 +17,7 @@ from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Skills
 from orchestrator.runtime.library import Files
+from orchestrator.tools import images
 from orchestrator.tools.images import data_url, dimensions, fitting_data_url
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -90,6 +91,36 @@ def test_large_image_is_scaled(tmp_path: Path) -> None:
     assert (head, scaled.size) == ("data:image/jpeg;base64", (2048, 512))
     # What was transparent is white, as on a page.
     assert scaled.getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_worker_unpacks_no_image_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders are C, and this process has the keys of the providers."""
+    pillow = pytest.importorskip("PIL.Image")
+    pillow.new("RGB", (4096, 8)).save(tmp_path / "x", "PNG")
+
+    def unpacked(*given: object, **more: object) -> None:
+        raise AssertionError("unpacked here")
+
+    monkeypatch.setattr(pillow, "open", unpacked)
+    assert fitting_data_url(tmp_path / "x").startswith("data:image/jpeg;base64,")
+
+
+def test_image_that_keeps_its_decoder_busy_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each scan of a progressive JPEG goes over the whole picture; a file may have 170,000 of them."""
+    pillow = pytest.importorskip("PIL.Image")
+    made = io.BytesIO()
+    pillow.new("L", (8000, 8000)).save(made, "JPEG", progressive=True)
+    content = made.getvalue()
+    tables = [at for at in range(len(content)) if content.startswith(b"\xff\xc4", at)]
+    scans = [at for at in range(len(content)) if content.startswith(b"\xff\xda", at)]
+    begin = max(at for at in tables if at < scans[1])
+    end = min(at for at in (*tables, *scans) if at > scans[1])
+    (tmp_path / "x").write_bytes(content[:-2] + content[begin:end] * 2_000 + b"\xff\xd9")
+    monkeypatch.setattr(images, "CPU_S", 1)
+    with pytest.raises(ValueError, match="it cannot be scaled: that takes too long"):
+        fitting_data_url(tmp_path / "x")
 
 
 def test_large_image_is_refused_with_the_remedy_where_nothing_scales(

@@ -9,18 +9,13 @@ length, the script. Answers are four bytes of length and JSON.
 from __future__ import annotations
 
 import json
-import os
-import platform
-import resource
 import signal
 import socket
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import astuple
 
-from orchestrator.sandbox import landlock, seccomp
-from orchestrator.sandbox.confine import confine_self
+from orchestrator.sandbox.decoder import confine_decoder
 from orchestrator.tools.commands.bash_grammar import beginnings, plain
 from orchestrator.tools.commands.bash_patch import patch_call
 
@@ -36,7 +31,7 @@ _LENGTH = struct.Struct("!I")
 def main() -> None:
     """Answers until the other end closes."""
     asked = socket.socket(fileno=0)
-    _confine()
+    confine_decoder(MEMORY_BYTES)
     asked.sendall(_LENGTH.pack(0))
     while head := asked.recv(_HEAD.size, socket.MSG_WAITALL):
         kind, length = _HEAD.unpack(head)
@@ -46,27 +41,6 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         body = json.dumps(answer).encode()
         asked.sendall(_LENGTH.pack(len(body)) + body)
-
-
-def _confine() -> None:
-    for limit, most in (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 0),
-    ):
-        resource.setrlimit(limit, (most, most))
-    with suppress(OSError, seccomp.UnsupportedMachine):
-        ruleset = landlock.build_ruleset(landlock.abi(), ()) if landlock.abi() else None
-        confine_self(
-            mounts=(),
-            hidden=(),
-            device_rights=0,
-            keep_capabilities=False,
-            ruleset=ruleset,
-            seccomp=seccomp.program(platform.machine(), seccomp.Families(allowed=())),
-        )
-        if ruleset is not None:
-            os.close(ruleset)
 
 
 def _plain(source: bytes) -> object:

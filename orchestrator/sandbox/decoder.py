@@ -1,0 +1,36 @@
+"""Confinement of a process of the product's own that only computes on what a stranger wrote."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from contextlib import suppress
+
+from orchestrator.sandbox import landlock, seccomp
+from orchestrator.sandbox.confine import confine_self
+
+
+def confine_decoder(memory_bytes: int, output_bytes: int = 0) -> None:
+    """Bounds this process and, as far as the kernel can, keeps it from writing, connecting and starting.
+
+    `output_bytes` bound each file that it has open for writing.
+    """
+    for limit, most in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, output_bytes),
+    ):
+        resource.setrlimit(limit, (most, most))
+    with suppress(OSError, seccomp.UnsupportedMachine):
+        ruleset = landlock.build_ruleset(landlock.abi(), ()) if landlock.abi() else None
+        confine_self(
+            mounts=(),
+            hidden=(),
+            device_rights=0,
+            keep_capabilities=False,
+            ruleset=ruleset,
+            seccomp=seccomp.program(platform.machine(), seccomp.Families(allowed=())),
+        )
+        if ruleset is not None:
+            os.close(ruleset)
