@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core.decide import child_folder
 from orchestrator.core.evolve import workspace as workspace_facts
-from orchestrator.folders import copy, keeper_process, merge_writer, names, take
+from orchestrator.folders import keeper_process, merge_writer, names, take
 from orchestrator.folders.build import Build
 from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
@@ -140,17 +140,6 @@ DEFECTS = (
         "contents",
     ),
     Mutant(
-        "copies of any claim are clean",
-        "a copy that an earlier claim left clean is taken, though a later one had the folder elsewhere",
-        text(
-            Copy,
-            "is_clean",
-            "found.kind, found.snapshot, found.epoch, found.boot",
-            "found.kind, found.snapshot, epoch, found.boot",
-        ),
-        "folders",
-    ),
-    Mutant(
         "copies stay clean",
         "a copy is not noted as written to before a call begins",
         text(Copy, "dirty", 'if (found.kind, found.claim) != ("dirty", claim):', "if found.kind == 'none':"),
@@ -183,16 +172,5 @@ DEFECTS = (
             "f.WorkspaceBegun(known.base, known.base_packs, known.omitted)",
         ),
         "contents",
-    ),
-    Mutant(
-        "folders keep what was there",
-        "a folder is made in the place of another one only where there is none",
-        text(
-            copy.Copy,
-            "_put_in_place",
-            "beside.rename(self.place.folder)",
-            "self.place.folder.exists() or beside.rename(self.place.folder)",
-        ),
-        "folders",
     ),
 )
