@@ -75,7 +75,9 @@ class LineEars(Ears):
         told = told_of(id, message)
         names = self._doors.named(self.session, *divmod(number, STEP), told)
         if kind == "error" and id in self.mine and not names:
-            # The gateway's own word.
+            # The gateway's own word: whoever comes back behind it misses nothing, and is told nothing again.
+            if self.place is not None and number < self.number:
+                self._broken("heard", self.session, f"is told {told} at {number}, behind {self.number}")
             return
         if self.place is not None:
             if not any(self._doors.comes_behind(self.session, name, *self.place) for name in names):
