@@ -18,6 +18,7 @@ from orchestrator.doctor.machine import judge_model
 from orchestrator.folders.records import Bounds
 from orchestrator.gateways.app_server.ports import NewThread
 from orchestrator.gateways.issuer_tokens import IssuerTokens
+from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.tokens import PrincipalLookUp
 from orchestrator.gateways.wires.addresses import BadAddress
 from orchestrator.gateways.wires.authentication import Unauthenticated
@@ -84,6 +85,13 @@ def folder_of_a_thread(settings: Settings) -> Path:
     repositories = Repositories(NOWHERE.environ)
     made, _ = NewThreads(opening(settings), NOWHERE, repositories)._settings(NewThread())
     return made.session_defaults.cwd
+
+
+def content_of_a_thread(settings: Settings) -> str:
+    """The first content of a session whose client chooses none."""
+    makes = NewThreads(opening(settings), NOWHERE, Repositories(NOWHERE.environ))
+    placed = asyncio.run(makes._placed(cast(Any, None), Principal("ann"), NewThread()))
+    return "host" if placed.workspace is None else "empty" if placed.workspace.empty else "another"
 
 
 def limit_of_client_tools(settings: Settings) -> int:

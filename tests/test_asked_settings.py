@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,7 +21,7 @@ def asked(folder: Path, *overrides: str, **arguments: Any) -> Settings:
     def sources(flags: Mapping[str, object]) -> SettingsSources:
         return SettingsSources(folder, environ, overrides=overrides, flags=flags)
 
-    sessions = AskedSessions(sources, None, folder)  # type: ignore[arg-type]
+    sessions = AskedSessions(cast(Any, None), sources, cast(Any, None), folder)
     return sessions._settings(RunArguments(prompt="go", **arguments))
 
 

@@ -34,6 +34,7 @@ from tests.parts_of_settings import (
     budget,
     client_of_sign_in,
     clones_a_folder,
+    content_of_a_thread,
     estimated,
     folder_of_a_thread,
     issuer_of_sign_in,
@@ -350,6 +351,7 @@ EFFECTS: Mapping[str, Effect] = {
         "5", lambda s: listener_config(s, Authentication()).most_connections, 5
     ),
     "gateway.cwd": Effect('"/var"', folder_of_a_thread, Path("/var")),
+    "gateway.workspace": Effect('"portable"', content_of_a_thread, "empty"),
     "gateway.client_tool_timeout_s": Effect("5", limit_of_client_tools, 5_000),
     "gateway.auto_review": Effect('"ask"', lambda s: door_ports(opening(s), NOWHERE).asks_auto_review, True),
     "gateway.tls_certificate": Effect('"/c.pem"', refuses_certificate, True, KEY_FILE, costly=True),

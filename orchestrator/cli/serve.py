@@ -238,7 +238,7 @@ async def _serve_tools(invocation: Invocation, settings: Settings, worker: Compa
     async with opened(settings, insists=True, kind="gateway") as found:
         client = found.client(namespace=HOME_NAMESPACE)
         folder = Path(settings.session_defaults.cwd)
-        asked = AskedSessions(invocation.sources, client, folder)
+        asked = AskedSessions(found, invocation.sources, client, folder)
         door = McpDoor(Deployment(found.broker, client, asked.create, VERSION))
         serving = door.serve(Streams(read_stdin, write_json), settings.wire.line_limit_bytes)
         if worker is not None:

@@ -43,6 +43,15 @@ def new(
         float | None,
         typer.Option("--days", metavar="N", min=0, help="It counts so long; else until revoked."),
     ] = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option(
+            "--workspace",
+            metavar="KIND",
+            help="Its new sessions work in a folder of the gateway's machine (host), or in portable copies "
+            "(portable); without it, as gateway.workspace says.",
+        ),
+    ] = None,
 ) -> None:
     """Makes a token and prints it, once: only its SHA-256 is kept.
 
@@ -50,15 +59,16 @@ def new(
     dendro token new ci
     dendro token new anna --scope approve --days 30
     dendro token new acme --namespace acme --scope admin
+    dendro token new ben --scope approve --workspace portable
     """
     import asyncio
 
     from orchestrator.gateways.principals import Scope
-    from orchestrator.gateways.tokens import BadToken, TokenWish
+    from orchestrator.gateways.tokens import BadToken, TokenWish, workspace_kind
 
     expires = None if days is None else int(time.time() * 1000 + days * DAY_MS)
     try:
-        wish = TokenWish(name, namespace, Scope.of_word(scope), expires)
+        wish = TokenWish(name, namespace, Scope.of_word(scope), expires, workspace_kind(workspace))
     except (BadToken, ValueError) as error:
         raise Fault(str(error), ExitCode.USAGE) from None
     text, record = asyncio.run(_new(Invocation.of(ctx), wish))
@@ -136,4 +146,5 @@ def _line(record: TokenRecord) -> str:
         at = datetime.fromtimestamp(record.expires_ms / 1000).isoformat(" ", "minutes")
         until = f"{'over since' if record.is_over(int(time.time() * 1000)) else 'until'} {at}"
     whose = f"namespace {record.namespace}" if record.namespace else "your sessions"
-    return f"{record.id}  {record.name}  {record.scope.word}  {whose}  {until}"
+    works_in = f"{record.workspace} folders  " if record.workspace else ""
+    return f"{record.id}  {record.name}  {record.scope.word}  {whose}  {works_in}{until}"

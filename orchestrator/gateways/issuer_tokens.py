@@ -1,8 +1,9 @@
 """Bearer tokens of an OpenID issuer: their holders are principals, as those of Dendro's own tokens are.
 
 A token says by its claims what its holder may do: `scope` has `dendro:read`, `dendro:submit`,
-`dendro:approve` or `dendro:admin`, and `dendro_namespace` may name a tenant's namespace. Without such a scope
-it opens nothing: an issuer's tokens are made for other programs, too.
+`dendro:approve` or `dendro:admin`, `dendro_namespace` may name a tenant's namespace, and `dendro_workspace`
+the kind of folder of new sessions. Without such a scope it opens nothing: an issuer's tokens are made for
+other programs, too.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope
+from orchestrator.gateways.principals import HOME_NAMESPACE, WORKSPACE_KINDS, Principal, Scope
 from orchestrator.gateways.tokens import NAME, PrincipalLookUp
 from orchestrator.model.issuer import BadIssuerToken, Issuer, IssuerError
 
 PREFIX: Final = "dendro:"
 NAMESPACE: Final = "dendro_namespace"
+WORKSPACE: Final = "dendro_workspace"
 OWN: Final = "dendro_"
 """The begin of Dendro's own tokens."""
 MOST_REMEMBERED: Final = 10_000
@@ -74,9 +76,14 @@ def principal_of(claims: Mapping[str, Any], token: str) -> Principal:
         raise BadIssuerToken("its subject has other characters than a name may have, or too many")
     if not isinstance(namespace, str) or (namespace and not NAME.fullmatch(namespace)):
         raise BadIssuerToken(f"its {NAMESPACE} is no name of a namespace")
+    workspace = claims.get(WORKSPACE)
+    if workspace is not None and workspace not in WORKSPACE_KINDS:
+        raise BadIssuerToken(f"its {WORKSPACE} is none of {', '.join(WORKSPACE_KINDS)}")
     # No name of a token, and no user of a machine, begins so.
     name = f"openid:{subject}"
-    return Principal(f"{namespace}/{name}" if namespace else name, namespace, _scope(claims), token)
+    return Principal(
+        f"{namespace}/{name}" if namespace else name, namespace, _scope(claims), token, workspace
+    )
 
 
 def _scope(claims: Mapping[str, Any]) -> Scope:

@@ -11,9 +11,15 @@ import os
 import socket
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal, TypeAlias, get_args
 
 HOME_NAMESPACE = ""
 """The namespace of the machine's user: of all sessions that no token's holder has made."""
+
+
+WorkspaceKind: TypeAlias = Literal["host", "portable"]
+"""The folder of a new session: one of the machine, or a copy in the session's log."""
+WORKSPACE_KINDS: tuple[WorkspaceKind, ...] = get_args(WorkspaceKind)
 
 
 class Scope(IntEnum):
@@ -57,6 +63,8 @@ class Principal:
     """The highest scope; it holds the lower ones."""
     token: str = ""
     """The id of the token that it came with; empty for the machine's user."""
+    workspace: WorkspaceKind | None = None
+    """The kind of folder where it does not choose one itself; None: as the gateway's settings say."""
 
     @property
     def is_tenant(self) -> bool:

@@ -18,7 +18,13 @@ from typing import Protocol
 
 import orjson
 
-from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope
+from orchestrator.gateways.principals import (
+    HOME_NAMESPACE,
+    WORKSPACE_KINDS,
+    Principal,
+    Scope,
+    WorkspaceKind,
+)
 
 SECRET_BYTES = 32
 ID_BYTES = 5
@@ -53,6 +59,8 @@ class TokenRecord:
     scope: Scope
     created_ms: int
     expires_ms: int | None = None
+    workspace: WorkspaceKind | None = None
+    """The kind of folder that its holder's sessions begin in; None: as the gateway's settings say."""
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its time has passed."""
@@ -63,7 +71,7 @@ class TokenRecord:
         """The one for whom it speaks."""
         # No name of a token looks like `user@host`, and a tenant's like nobody else's.
         name = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return Principal(name, self.namespace, self.scope, self.id)
+        return Principal(name, self.namespace, self.scope, self.id, self.workspace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,7 @@ class TokenWish:
     namespace: str = HOME_NAMESPACE
     scope: Scope = Scope.SUBMIT
     expires_ms: int | None = None
+    workspace: WorkspaceKind | None = None
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -85,6 +94,16 @@ class TokenWish:
             )
 
 
+def workspace_kind(word: str | None) -> WorkspaceKind | None:
+    """The kind of folder that a person named; raises `BadToken` that lists both."""
+    for kind in WORKSPACE_KINDS:
+        if kind == word:
+            return kind
+    if word is None:
+        return None
+    raise BadToken(f"{word!r} is no kind of folder: {', '.join(WORKSPACE_KINDS)}")
+
+
 async def new_token(
     store: TokenStore, wish: TokenWish, now_ms: int, random_bytes: Callable[[int], bytes]
 ) -> tuple[str, TokenRecord]:
@@ -93,7 +112,14 @@ async def new_token(
     while True:
         token_id = b32encode(random_bytes(ID_BYTES)).decode().lower()
         record = TokenRecord(
-            token_id, _digest(secret), wish.name, wish.namespace, wish.scope, now_ms, wish.expires_ms
+            token_id,
+            _digest(secret),
+            wish.name,
+            wish.namespace,
+            wish.scope,
+            now_ms,
+            wish.expires_ms,
+            wish.workspace,
         )
         if await store.add_token(token_id, _encode(record)):
             return f"dendro_{token_id}_{secret}", record
@@ -146,6 +172,7 @@ def _encode(record: TokenRecord) -> bytes:
             "scope": record.scope.word,
             "created_ms": record.created_ms,
             "expires_ms": record.expires_ms,
+            "workspace": record.workspace,
         }
     )
 
@@ -160,4 +187,5 @@ def _decode(token_id: str, kept: bytes) -> TokenRecord:
         Scope.of_word(value["scope"]),
         value["created_ms"],
         value["expires_ms"],
+        value.get("workspace"),
     )

@@ -46,6 +46,12 @@ class GatewaySettings(Table):
     cwd: Path | None = setting(None, "gateway.cwd", shown_default="the folder that it was started in")
     """Working folder of a new session whose client of the app-server protocol names none."""
 
+    workspace: Literal["host", "portable"] = setting("host", "gateway.workspace")
+    """Kind of the folder of a new session whose client does not choose one (`workspace`): the folder itself
+    that its client names as `cwd`, or a portable copy of it ([portable folders](workspaces.md)). With
+    `portable`, a client that names no `cwd` begins with an empty folder. A token that says one of both
+    (`dendro token new --workspace`) is heard before this setting."""
+
     auto_review: Literal["queue", "ask"] = setting("queue", "gateway.auto_review")
     """The way of a request for approval whose client says that a model reviews it
     (`approvalsReviewer: auto_review`, the default of Codex's Python SDK, whose handler accepts anything): it

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.mcp_server.door import NotPermitted
 from orchestrator.gateways.mcp_server.tools import RunArguments
+from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings, SettingsError, SettingsSources, keys_that_loosen, load_settings
-from orchestrator.wiring.open_deployment import new_session
+from orchestrator.wiring.open_deployment import Opened, new_session, portable_session
 
 Sources = Callable[[Mapping[str, object]], SettingsSources]
 """The person's sources with these flags laid over them."""
 
 
 class AskedSessions:
-    """Makes sessions in one folder or below it."""
+    """Makes sessions in one folder or below it, or in copies of those folders, as the settings say."""
 
-    def __init__(self, sources: Sources, client: Client, folder: Path) -> None:
+    def __init__(self, found: Opened, sources: Sources, client: Client, folder: Path) -> None:
+        self._found = found
         self._sources = sources
         self._client = client
         self._folder = folder.resolve()
 
     async def create(self, asked: RunArguments) -> SessionId:
-        """A session as a `run` wants it; raises `NotPermitted` for more than the person permits."""
+        """A session as a `run` wants it; raises `NotPermitted` for more than the person permits, `ViewError`
+        for a folder that cannot be copied.
+        """
         # The folder is looked at, and files are read.
         settings = await in_git_thread(self._settings, asked)
-        return await new_session(settings, self._client)
+        if self._found.settings.gateway.workspace == "host":
+            return await new_session(settings, self._client)
+        copied = WorkspaceSource(folder=str(settings.session_defaults.cwd))
+        return await portable_session(replace(self._found, settings=settings), self._client, copied)
 
     def _settings(self, asked: RunArguments) -> Settings:
         folder = self._in_folder(asked.cwd)

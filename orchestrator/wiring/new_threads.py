@@ -15,7 +15,7 @@ from orchestrator.broker.births import Births
 from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
-from orchestrator.core.ids import InvalidSessionId, TreeId, parse_session_id
+from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports, Saved
 from orchestrator.gateways.client import Client
@@ -26,6 +26,7 @@ from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.workspace import look_at
 from orchestrator.protocol.bounds import PATH_BYTES
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.sandbox.git import in_git_thread
@@ -57,6 +58,11 @@ MORE = frozenset(
     }
 )
 SHOWN_KEYS = 12
+TO_WORK_IN = "name one on the machine whose workers run the session"
+TO_COPY = (
+    "the session begins with a copy of a folder of the gateway's machine; name one there, or none to begin "
+    "with an empty folder"
+)
 
 
 def keys_of_clients() -> frozenset[str]:
@@ -77,15 +83,16 @@ class NewThreads:
 
     async def create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
         """Makes a root session as a client wishes it; raises `BadSetting`, `NotPermitted`."""
+        wish = await self._placed(client, principal, wish)
         settings, warnings = await in_git_thread(self._seen, principal, wish)
         await self._check(principal, settings, wish)
-        birth = await self._born(client, principal, wish, settings)
+        birth = await self._born(wish.workspace, settings)
         facts = replace(birth.facts, client_tools=self._brought(wish))
         birth = replace(birth, facts=facts, history=await client.history())
         session = await client.create(birth, ephemeral=wish.ephemeral)
         head, path = await head_of(self.found.broker, session), birth.facts.rollout_path or ""
         self.found.broker.remember(head)
-        return Born(head, birth.settings, warnings, path)
+        return Born(head, birth.settings, warnings, path, portable=wish.workspace is not None)
 
     def _brought(self, wish: NewThread) -> ClientTools | None:
         limit_ms = round(self.found.settings.gateway.client_tool_timeout_s * 1000)
@@ -94,15 +101,35 @@ class NewThreads:
         except BadTool as error:
             raise BadSetting(f"dynamicTools: {error}") from None
 
-    async def _born(self, client: Client, principal: Principal, wish: NewThread, settings: Settings) -> Birth:
-        if (source := wish.workspace) is None:
+    async def _placed(self, client: Client, principal: Principal, wish: NewThread) -> NewThread:
+        """The wish with the first content of a portable folder, which its client may have; as it is where the
+        session is to work in the folder `cwd` itself.
+
+        A client that does not choose has what its token says, else the settings. It may name the path of
+        a portable folder that it was told, which no machine has: the session begins with a copy.
+        """
+        source = wish.workspace
+        if source is not None:
+            if source.folder is not None:
+                _check_copies(principal, "name a git address")
+            if source.session is not None:
+                await _check_seen(client, source.session)
+            return wish
+        settings = self.found.settings
+        if (principal.workspace or settings.gateway.workspace) == "host":
+            return wish
+        if wish.cwd is None:
+            return replace(wish, workspace=WorkspaceSource(empty=True))
+        if (session := _root_of(wish.cwd, settings.workspace.root)) is not None:
+            await _check_seen(client, session)
+            return replace(wish, cwd=None, workspace=WorkspaceSource(session=session))
+        _check_copies(principal, "leave `cwd` out to begin with an empty folder")
+        folder = await asyncio.to_thread(_folder, wish.cwd, TO_COPY)
+        return replace(wish, workspace=WorkspaceSource(folder=str(folder)))
+
+    async def _born(self, source: WorkspaceSource | None, settings: Settings) -> Birth:
+        if source is None:
             return await in_git_thread(self._birth, settings)
-        if source.folder is not None:
-            if principal.is_tenant:
-                raise NotPermitted("folders of the gateway's machine are its user's: name a git address")
-            principal.require(Scope.APPROVE, "a copy of a folder of the gateway's machine")
-        if source.session is not None:
-            await _check_seen(client, source.session)
         from orchestrator.wiring.portable import portable_birth
 
         try:
@@ -214,6 +241,27 @@ def permissions_of(settings: Settings, principal: Principal, folder: str = "") -
     return Permissions(principal, replace(_policies(defaults, sandbox), cwd=folder))
 
 
+def _root_of(cwd: str, root: Path | None) -> SessionId | None:
+    """The root session of the tree in whose portable folder a path lies; None for all other paths."""
+    path = Path(os.path.normpath(cwd))
+    if root is None or not path.is_relative_to(root) or path == root:
+        return None
+    try:
+        return parse_session_id(path.relative_to(root).parts[0])
+    except InvalidSessionId:
+        return None
+
+
+def _check_copies(principal: Principal, instead: str) -> None:
+    """Raises `NotPermitted` for one that may copy no folder of this machine."""
+    if principal.is_tenant:
+        raise NotPermitted(f"folders of the gateway's machine are its user's: {instead}")
+    try:
+        principal.require(Scope.APPROVE, "a copy of a folder of the gateway's machine")
+    except NotPermitted as error:
+        raise NotPermitted(f"{error}, or {instead}") from None
+
+
 async def _check_seen(client: Client, text: str) -> None:
     """Raises `BadSetting` for a session that is not named whole, or is of another namespace."""
     try:
@@ -242,7 +290,7 @@ def _named(wish: NewThread) -> frozenset[str]:
     return frozenset(folder.union(wish.settings, map(".".join, said)))
 
 
-def _folder(text: str) -> Path:
+def _folder(text: str, instead: str = TO_WORK_IN) -> Path:
     if (size := len(text.encode(errors="surrogatepass"))) > PATH_BYTES:
         raise BadSetting(f"cwd: at most {PATH_BYTES:,} bytes, this has {size:,}")
     folder = Path(text)
@@ -253,9 +301,7 @@ def _folder(text: str) -> Path:
     except OSError as error:
         raise BadSetting(f"cwd: {text} cannot be looked at: {error.strerror}") from None
     if not there:
-        raise BadSetting(
-            f"cwd: there is no folder {text}: name one on the machine whose workers run the session"
-        )
+        raise BadSetting(f"cwd: there is no folder {text}: {instead}")
     return folder
 
 

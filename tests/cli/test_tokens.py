@@ -24,3 +24,12 @@ def test_scope_that_does_not_exist_is_refused_with_those_that_do(machine: Machin
     refused = machine.run("token", "new", "ci", "--scope", "root")
     assert refused.returncode == 2
     assert "read, submit, approve, admin" in refused.stderr
+
+
+def test_person_says_where_the_sessions_of_a_token_work(machine: Machine) -> None:
+    made = machine.run("token", "new", "ben", "--workspace", "portable")
+    assert "ben  submit  your sessions  portable folders  until revoked" in made.stderr
+    assert "portable folders" in machine.run("token", "list").stdout
+    refused = machine.run("token", "new", "ben", "--workspace", "cloud")
+    assert refused.returncode == 2
+    assert "'cloud' is no kind of folder: host, portable" in refused.stderr

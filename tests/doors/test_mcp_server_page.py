@@ -62,11 +62,11 @@ def test_client_of_the_page_runs_a_session_and_goes_on_with_it(
 
 
 @asynccontextmanager
-async def client_of(user: Machine) -> AsyncIterator[tuple[ClientSession, int]]:
+async def client_of(user: Machine, *words: str) -> AsyncIterator[tuple[ClientSession, int]]:
     """A client of a server's process, and the process's id."""
-    words = dendro("-c", "worker.drain_grace_s=0", "mcp-server")
+    command = dendro("-c", "worker.drain_grace_s=0", "mcp-server", *words)
     process = Started(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=user.folder, env=dict(user.environ)
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=user.folder, env=dict(user.environ)
     )
     assert process.stdin is not None
     assert process.stdout is not None

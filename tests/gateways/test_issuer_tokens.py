@@ -70,6 +70,10 @@ async def test_holder_of_an_issuers_token_is_a_principal_with_the_highest_scope_
     tenant = await found(at.token(scp=["dendro:submit"], dendro_namespace="acme"))
     assert tenant is not None
     assert (tenant.name, tenant.namespace, tenant.scope) == ("acme/openid:ann", "acme", Scope.SUBMIT)
+    assert (ann.workspace, tenant.workspace) == (None, None)
+    apart = await found(at.token(scope="dendro:submit", dendro_workspace="portable"))
+    assert apart is not None
+    assert apart.workspace == "portable"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +94,8 @@ async def test_holder_of_an_issuers_token_is_a_principal_with_the_highest_scope_
         {"scope": {"dendro:admin": True}},
         {"dendro_namespace": "a/b"},
         {"dendro_namespace": 7},
+        {"dendro_workspace": "cloud"},
+        {"dendro_workspace": ["portable"]},
     ],
 )
 async def test_token_that_was_not_made_for_this_gateway_opens_nothing(

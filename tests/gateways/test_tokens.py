@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,21 @@ async def test_holder_of_a_token_is_known_by_name_namespace_and_scope() -> None:
     assert await PrincipalLookUp(store, lambda: 6)(text) == Principal(
         "acme/ci", "acme", Scope.APPROVE, record.id
     )
+
+
+async def test_token_tells_the_kind_of_folder_and_an_older_one_leaves_it_to_the_gateway() -> None:
+    store, look_up = Kept(), PrincipalLookUp
+    text, record = await new_token(store, TokenWish("ci", workspace="portable"), 5, os.urandom)
+    holder = await look_up(store, lambda: 6)(text)
+    assert holder is not None
+    assert holder.workspace == "portable"
+    older = {
+        name: value for name, value in orjson.loads(store.records[record.id]).items() if name != "workspace"
+    }
+    store.records[record.id] = orjson.dumps(older)
+    holder = await look_up(store, lambda: 6)(text)
+    assert holder is not None
+    assert holder.workspace is None
 
 
 async def test_redis_learns_no_token() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from orchestrator.gateways.app_server.errors import RpcError
 from orchestrator.gateways.app_server.method import Params
 from orchestrator.gateways.app_server.methods.running import ThreadStartParams, _workspace
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread
-from orchestrator.gateways.principals import NotPermitted, Principal, Scope
+from orchestrator.gateways.principals import NotPermitted, Principal, Scope, WorkspaceKind
 from orchestrator.gateways.sq_eq.door import _done_with
 from orchestrator.gateways.sq_eq.first_line import parse_first_line
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.replay import fold_session
-from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.new_threads import NewThreads
 from orchestrator.wiring.open_deployment import Opened, opened
 from orchestrator.wiring.repositories import Repositories
@@ -51,9 +52,30 @@ async def makes(redis: RedisServer, tmp_path: Path) -> AsyncIterator[NewThreads]
         yield NewThreads(found, sources, Repositories(environ))
 
 
+def by_default(makes: NewThreads) -> NewThreads:
+    """The same gateway where people have set `gateway.workspace`."""
+    found = makes.found
+    return replace(makes, found=replace(found, settings=with_workspace(found.settings, "portable")))
+
+
+def with_workspace(settings: Settings, kind: str) -> Settings:
+    gateway = settings.gateway.model_copy(update={"workspace": kind})
+    return replace(settings, gateway=gateway)
+
+
+async def start(makes: NewThreads, who: Principal, cwd: Path | str | None = None, **wish: Any) -> Born:
+    """A thread of a client that cannot choose."""
+    client = makes.found.client(who.name, who.namespace)
+    return await makes.create(client, who, NewThread(None if cwd is None else str(cwd), **wish))
+
+
 async def create(makes: NewThreads, who: Principal, **wish: Any) -> Born:
     client = makes.found.client(who.name, who.namespace)
     return await makes.create(client, who, NewThread(workspace=WorkspaceSource(**wish)))
+
+
+async def snapshot_of(found: Opened, born: Born) -> Any:
+    return (await fold_session(found, born.head, None)).state.workspace.snapshot
 
 
 async def facts_of(found: Opened, born: Born) -> Any:
@@ -109,6 +131,94 @@ async def test_client_that_names_an_entry_begins_with_the_folder_as_it_was_then(
     assert (await facts_of(makes.found, again)).portable is not None
 
 
+async def test_client_that_cannot_choose_works_in_a_copy_where_the_gateway_says_so(
+    makes: NewThreads, tmp_path: Path
+) -> None:
+    portable = by_default(makes)
+    born = await start(portable, ANN, tmp_path / "work")
+    facts = await facts_of(makes.found, born)
+    assert (born.portable, facts.portable.name, facts.workspace) == (True, "work", None)
+    assert born.settings.cwd == f"{tmp_path}/home/workspaces/{born.head.tree}/work"
+    assert (await snapshot_of(makes.found, born)) is not None
+    plain = await start(makes, ANN, tmp_path / "work")
+    assert (plain.portable, plain.settings.cwd) == (False, str(tmp_path / "work"))
+    assert (await facts_of(makes.found, plain)).portable is None
+
+
+async def test_client_that_names_no_folder_begins_with_an_empty_one(makes: NewThreads) -> None:
+    for who in (ANN, Principal("bob", scope=Scope.SUBMIT), Principal("acme/eve", "acme", Scope.SUBMIT)):
+        born = await start(by_default(makes), who)
+        assert (await facts_of(makes.found, born)).portable.source is None
+        assert await snapshot_of(makes.found, born) is None
+
+
+async def test_token_says_where_its_holder_works_whatever_the_gateway_says(
+    makes: NewThreads, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    kinds: tuple[tuple[NewThreads, WorkspaceKind], ...] = ((makes, "portable"), (by_default(makes), "host"))
+    for gateway, kind in kinds:
+        holder = Principal("bob", scope=Scope.APPROVE, token="t", workspace=kind)
+        assert (await start(gateway, holder, work)).portable == (kind == "portable")
+    chosen = Principal("bob", scope=Scope.APPROVE, token="t", workspace="host")
+    born = await start(makes, chosen, work, workspace=WorkspaceSource(empty=True))
+    assert born.portable
+
+
+async def test_client_that_may_copy_no_folder_is_told_so_before_it_is_looked_at(
+    makes: NewThreads, tmp_path: Path
+) -> None:
+    refused = {
+        Principal("bob", scope=Scope.SUBMIT): r"needs the scope approve.*leave `cwd` out",
+        Principal("acme/eve", "acme"): r"are its user's: leave `cwd` out",
+    }
+    for who, said in refused.items():
+        for folder in (tmp_path / "work", tmp_path / "none"):
+            with pytest.raises(NotPermitted, match=said):
+                await start(by_default(makes), who, folder)
+
+
+@pytest.mark.parametrize(
+    ("cwd", "said"),
+    [
+        ("/nowhere", "there is no folder /nowhere: the session begins with a copy"),
+        ("here", "is no absolute path"),
+        ("", "is no absolute path"),
+        ("/" + "a/" * 3_000, r"at most 4,096 bytes, this has 6,001"),
+    ],
+)
+async def test_client_with_a_folder_that_cannot_be_copied_is_told_why(
+    makes: NewThreads, cwd: str, said: str
+) -> None:
+    with pytest.raises(BadSetting, match=said):
+        await start(by_default(makes), ANN, cwd)
+
+
+async def test_client_that_names_the_folder_it_was_told_begins_with_a_copy_of_it(
+    makes: NewThreads, tmp_path: Path
+) -> None:
+    portable = by_default(makes)
+    first = await start(portable, ANN, tmp_path / "work")
+    for cwd in (first.settings.cwd, f"{first.settings.cwd}/below"):
+        again = await start(portable, Principal("bob", scope=Scope.SUBMIT), cwd)
+        assert again.settings.cwd == f"{tmp_path}/home/workspaces/{again.head.tree}/work"
+        assert again.head.tree != first.head.tree
+        assert await snapshot_of(makes.found, again) == await snapshot_of(makes.found, first)
+    with pytest.raises(BadSetting, match="there is no session"):
+        await start(portable, Principal("acme/eve", "acme"), first.settings.cwd)
+    root = tmp_path / "home/workspaces"
+    for elsewhere in (root, root / "copies" / first.head.session, root / "0199a2b4-0000" / "work"):
+        with pytest.raises(BadSetting, match="folder"):
+            await start(portable, ANN, elsewhere)
+
+
+async def test_client_cannot_change_where_it_works_by_a_setting(makes: NewThreads, tmp_path: Path) -> None:
+    config = {"gateway.workspace": "host", "gateway": {"workspace": "host"}}
+    born = await start(by_default(makes), ANN, tmp_path / "work", config=config)
+    assert born.portable
+    assert "gateway.workspace" in born.warnings[0]
+
+
 async def test_client_is_told_why_a_repository_is_not_cloned(makes: NewThreads) -> None:
     with pytest.raises(BadSetting, match=r"workspace\.git_protocols"):
         await create(makes, ANN, git="file:///srv/secret.git")
@@ -119,7 +229,7 @@ def test_first_line_leaves_nothing_of_the_folder_to_be_configured_again() -> Non
     first = parse_first_line(line)
     assert not first.changes_settings
     assert first.op.workspace == WorkspaceSource(empty=True)
-    left = first.op.model_copy(update=_done_with(first.op))
+    left = first.op.model_copy(update=_done_with(portable=True))
     assert (left.cwd, left.workspace, left.session_id) == (None, None, None)
 
 

@@ -33,7 +33,7 @@ class NewThread:
     """More of them, dotted or nested, among which a client may name some that nobody knows."""
     ephemeral: bool = False
     workspace: WorkspaceSource | None = None
-    """The first content of a portable folder; None for the folder `cwd`."""
+    """The first content of a portable folder; None where the client does not choose: the settings do."""
     tools: tuple[ClientTool, ...] = ()
     """The tools that the client brings along, and the name under which it is asked."""
     client: str = ""
@@ -48,6 +48,8 @@ class Born:
     warnings: tuple[str, ...] = ()
     rollout_path: str = ""
     """The file that its rollout is to be written to."""
+    portable: bool = False
+    """Whether its folder is a copy: the path that its client named is none of this session."""
 
 
 class BadSetting(Exception):

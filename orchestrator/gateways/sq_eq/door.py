@@ -28,7 +28,6 @@ from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream
 from orchestrator.gateways.wires.wire import HANDSHAKE_S, WireClosed
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import short_id
-from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.views.errors import SetAside, ViewError
@@ -46,6 +45,8 @@ class Attached:
     number: int = 0
     greeting: Greeting | None = None
     """The first lines out; None where the session's own first event is it."""
+    begun_portable: bool = False
+    """Whether it was made just now, with a folder that is a copy."""
 
 
 class SqEqDoor:
@@ -95,7 +96,7 @@ class SqEqDoor:
         if attached.greeting is not None:
             await stream.write(attached.greeting.lines({"seq": attached.number} if first.with_seq else {}))
         if first.changes_settings:
-            op = first.op.model_copy(update=_done_with(first.op))
+            op = first.op.model_copy(update=_done_with(portable=attached.begun_portable))
             await client.submit(attached.session, replace(first.submission, op=op))
         await connection.serve(attached.cursor)
 
@@ -106,7 +107,7 @@ class SqEqDoor:
             if first.forked_from is not None:
                 return await self._forked(client, principal, wish, first.forked_from, first.last_response)
             made = await self._ports.create(client, principal, wish)
-            return Attached(made.head.session)
+            return Attached(made.head.session, begun_portable=made.portable)
         principal.require(Scope.READ, "a session")
         head = await _head(client, first.op.session_id)
         if first.last_event is not None:
@@ -127,10 +128,9 @@ class SqEqDoor:
         return Attached(head.session, told.cursor, number_of(told.cursor), told)
 
 
-def _done_with(op: ConfigureSession) -> dict[str, None]:
+def _done_with(*, portable: bool) -> dict[str, None]:
     """The fields that the session was made with: what is in a portable folder has another path there."""
-    done = {"session_id": None}
-    return done if op.workspace is None else {**done, "workspace": None, "cwd": None}
+    return dict.fromkeys(("session_id", "workspace", "cwd") if portable else ("session_id",))
 
 
 async def _head(client: Client, text: str) -> SessionHead:

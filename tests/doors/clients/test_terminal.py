@@ -248,6 +248,46 @@ def test_terminal_that_resumes_a_root_is_asked_what_its_agent_asks(machine: Mach
 
 
 @pytest.mark.timeout(300)
+def test_terminal_works_in_portable_folders_where_its_gateway_says_so(machine: Machine) -> None:
+    address = f"unix://{machine.folder.parent / 'door'}"
+    words = ("--remote", address, "--sandbox", "workspace-write")
+    (machine.folder / "here.txt").write_text("here")
+    steps = [
+        {"items": [{"call": "shell", "args": {"command": ["bash", "-c", "ls; touch made.txt"]}}]},
+        {"items": [{"text": "All is made."}]},
+        {"items": [{"text": "All is told."}]},
+    ]
+    agents = [{"prompt": "title", "steps": [{"items": [{"text": "A title"}]}]}]
+    scenario = {"per_session": True, "after_end": "repeat_last", "agents": agents, "steps": steps}
+    with (
+        machine.playing(json.dumps(scenario)) as user,
+        server(user, address, "-c", "gateway.workspace=portable"),
+    ):
+        with terminal(user, *words) as screen:
+            screen.wait_for("Ask Codex|describe a task")
+            screen.type("make it here")
+            screen.wait_for("All is made")
+            screen.type("tell me more")
+            screen.wait_for("All is told")
+        with terminal(user, *words, "-C", str(machine.folder)) as screen:
+            screen.wait_for("Trust this folder")
+            time.sleep(1)
+            screen.press("Enter")
+            screen.wait_for("describe a task")
+            screen.type("make it there")
+            screen.wait_for("All is made")
+            screen.type("tell me more")
+            screen.wait_for("All is told")
+        made = {one["title"]: one["session_id"] for one in user.sessions()}
+        here, there = (made["make it here"], made["make it there"])
+        logs = [user.run("logs", one).stdout for one in (here, there)]
+        changes = [user.run("diff", one, "--stat").stdout for one in (here, there)]
+    assert ["  here.txt\n" in log for log in logs] == [False, True]
+    assert all("made.txt" in change for change in changes)
+    assert [path.name for path in machine.folder.iterdir()] == ["here.txt"]
+
+
+@pytest.mark.timeout(300)
 def test_terminal_asks_once_whether_it_may_trust_a_folder(machine: Machine) -> None:
     address = f"unix://{machine.folder.parent / 'door'}"
     words = ("--remote", address, "-C", str(machine.folder))

@@ -52,6 +52,8 @@ class Client:
         self._socket.settimeout(30)
         self._socket.connect(str(path))
         self._lines = self._socket.makefile("rb")
+        self.heard: list[str] = []
+        """The types of all events so far."""
 
     def send(self, line: str) -> None:
         self._socket.sendall(line.encode() + b"\n")
@@ -59,6 +61,7 @@ class Client:
     def until(self, type: str) -> dict[str, Any]:
         for line in self._lines:
             event: dict[str, Any] = json.loads(line)
+            self.heard.append(event["msg"]["type"])
             if event["msg"]["type"] == type:
                 return event
         raise AssertionError(f"the connection ended before {type}")
