@@ -53,8 +53,8 @@ file, your own file, the default.
 - **The home folder** holds the private Redis server, exported rollouts and the archive: `DENDRO_HOME`, else
   `$XDG_DATA_HOME/dendro`, else `~/.local/share/dendro`.
 - **`DENDRO_PROGRAMS`** names folders, joined by colons, in which no session ever writes. `git`, `bwrap` and
-  `redis-server` are started from folders of the system and from those that your user cannot write; programs
-  in `~/.local/bin` or another folder of yours count where you name it here.
+  `redis-server` are started from folders of the system and from those of root that your user cannot write;
+  programs in `~/.local/bin`, another folder of yours or another user's count where you name it here.
 - **`-c key=value`** takes a dotted key; the value is read as TOML, and as a string if it is none:
   `-c model=gpt-5 -c 'sandbox_workspace_write.writable_roots=["/data"]'`. A table given so replaces the
   file's.
