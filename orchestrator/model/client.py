@@ -131,6 +131,7 @@ class ModelClient:
         """
         content = self._content(prompt)
         asked: list[ProviderSettings] = []
+        served = False
         try:
             while True:
                 asked.append(self.provider)
@@ -140,12 +141,15 @@ class ModelClient:
                             yield event
                     return
                 except _PassingFault as fault:
+                    served = served or fault.served
                     await self._pass_over(fault, budget)
         except ModelError as error:
             # Servers like to quote the key that they refuse, in a body or inside a stream; another one may be
             # in use by then.
             for provider in asked:
                 error.censor(partial(redacted, provider))
+            # An attempt that broke off behind its last byte may be billed, however the last one ended.
+            error.served = error.served or served
             raise
 
     async def _exchange(self, content: bytes, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:

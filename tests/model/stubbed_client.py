@@ -95,7 +95,7 @@ async def raw_server(
         at_work.append(cast("asyncio.Task[None]", asyncio.current_task()))
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                await _read_request(reader)
+                await read_request(reader)
                 writer.write(reply)
                 await writer.drain()
                 if after is not None:
@@ -117,7 +117,8 @@ async def raw_server(
             await asyncio.gather(*at_work)
 
 
-async def _read_request(reader: asyncio.StreamReader) -> None:
+async def read_request(reader: asyncio.StreamReader) -> None:
+    """Reads one request to its last byte."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
     await reader.readexactly(length)

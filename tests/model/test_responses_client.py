@@ -29,7 +29,15 @@ from orchestrator.model.events import (
     TextDelta,
 )
 from orchestrator.stub import Scenario
-from tests.model.stubbed_client import API_KEY, Connected, connected, prompt, provider, raw_server
+from tests.model.stubbed_client import (
+    API_KEY,
+    Connected,
+    connected,
+    prompt,
+    provider,
+    raw_server,
+    read_request,
+)
 
 OK = {"items": [{"text": "recovered"}]}
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -374,6 +382,23 @@ async def test_client_does_not_wait_for_a_server_that_never_ends_its_response() 
         async with asyncio.timeout(20):
             events = [event async for event in client.stream(prompt(), HttpBudget(0))]
     assert events == [Completed("r1", None, None)]
+
+
+async def test_request_may_be_billed_whose_first_attempt_broke_off_and_whose_second_was_refused() -> None:
+    replies = [b"", b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}"]
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(replies.pop(0))
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    async with server, ModelClient(provider(url), ClientPorts(jitter=lambda: 0.0)) as client:
+        with pytest.raises(FatalModelError) as refused:
+            [event async for event in client.stream(prompt(), HttpBudget(2))]
+    assert refused.value.served
+    assert replies == []
 
 
 async def test_client_reports_a_server_that_cannot_be_reached_when_its_budget_is_used_up() -> None:
