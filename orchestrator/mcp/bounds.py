@@ -20,6 +20,9 @@ OPEN_REQUESTS = 32
 REQUESTS_A_MINUTE = 600
 """Requests of a server within a minute, answered or not; one more ends the connection."""
 
+MESSAGES_A_MINUTE = 60_000
+"""Messages of a server of any kind within a minute; one more ends the connection. Each costs some 0.1 ms."""
+
 OPEN_EXCHANGES = 64
 """HTTP responses of a server that have not ended; one more ends the connection."""
 

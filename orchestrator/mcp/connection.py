@@ -23,7 +23,7 @@ from orchestrator.mcp.bounds import ERROR_CHARS, PAGES, QUESTION_CHARS, cut
 from orchestrator.mcp.faults import McpFault, Misbehaved, StartFailed, TimedOut, ToolFault
 from orchestrator.mcp.records import Ask, Question, ServerTool
 from orchestrator.mcp.schemas import cleaned
-from orchestrator.mcp.traffic import Traffic
+from orchestrator.mcp.traffic import Traffic, counted
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.tables import McpServerSettings
 
@@ -149,7 +149,8 @@ class Connection:
     @asynccontextmanager
     async def _session_of(self, streams: OpenStreams) -> AsyncIterator[ClientSession]:
         async with (
-            streams(self._traffic) as (inbound, outbound),
+            streams(self._traffic) as transport,
+            counted(*transport, self._traffic) as (inbound, outbound),
             ClientSession(
                 inbound,
                 outbound,

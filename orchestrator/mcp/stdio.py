@@ -51,7 +51,6 @@ async def _read(pipes: Pipes, inbound: _Inbound, traffic: Traffic) -> None:
                     if message is None:
                         lines.count_noise(line)
                     else:
-                        traffic.received(message)
                         await inbound.send(SessionMessage(message))
             traffic.fail(f"the server ended: {pipes.last_words()}")
         except Misbehaved as fault:
@@ -63,7 +62,6 @@ async def _read(pipes: Pipes, inbound: _Inbound, traffic: Traffic) -> None:
 async def _write(pipes: Pipes, outbound: _Outbound, traffic: Traffic) -> None:
     async with outbound:
         async for sent in outbound:
-            traffic.sent(sent.message)
             try:
                 await pipes.write(
                     sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"

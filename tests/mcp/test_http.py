@@ -203,6 +203,18 @@ async def _endless() -> AsyncIterator[bytes]:
         await asyncio.sleep(0)  # the client has the same loop
 
 
+async def _pings() -> AsyncIterator[bytes]:
+    for number in range(100_000):
+        yield b'event: message\ndata: {"jsonrpc": "2.0", "id": %d, "method": "ping"}\n\n' % number
+        await asyncio.sleep(0)
+
+
+def _pinging(request: Request, body: dict[str, Any]) -> Response:
+    if body.get("method") == "initialize":
+        return StreamingResponse(_pings(), media_type="text/event-stream")
+    return Response(status_code=202)
+
+
 BAD: dict[str, tuple[Bad, str]] = {
     "a body beyond the bound": (
         lambda request, body: _json(b'{"jsonrpc": "' + b"x" * (5 << 20) + b'"}'),
@@ -225,6 +237,7 @@ BAD: dict[str, tuple[Bad, str]] = {
         "Unexpected content type: text/html",
     ),
     "a failure": (lambda request, body: Response(status_code=500), "Server returned an error response"),
+    "questions without an end": (_pinging, "the server asked more than "),
     "no JSON": (lambda request, body: _json(b"{]"), "Failed to parse JSON response"),
 }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from mcp.types import JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
+from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from orchestrator.mcp.bounds import OPEN_REQUESTS, REQUESTS_A_MINUTE
+from orchestrator.mcp.bounds import MESSAGES_A_MINUTE, OPEN_REQUESTS, REQUESTS_A_MINUTE
 from orchestrator.mcp.faults import Misbehaved
 from orchestrator.mcp.traffic import Traffic
 
@@ -23,6 +23,9 @@ def ping() -> JSONRPCMessage:
 
 def pong() -> JSONRPCMessage:
     return JSONRPCResponse(jsonrpc="2.0", id=1, result={})
+
+
+NEWS = JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
 
 
 def ask(traffic: Traffic, times: int) -> None:
@@ -44,6 +47,18 @@ def test_server_whose_requests_are_answered_at_once_asks_no_more_than_its_bound_
     ask(traffic, REQUESTS_A_MINUTE)
     with pytest.raises(Misbehaved, match="asked more than 600 things within a minute"):
         traffic.received(ping())
+
+
+def test_server_sends_no_more_messages_of_any_kind_than_its_bound_a_minute() -> None:
+    traffic = Traffic("bad", clock := Clock())
+    for _ in range(2):
+        for _ in range(MESSAGES_A_MINUTE):
+            traffic.received(NEWS)
+        clock.now += 60
+    for _ in range(MESSAGES_A_MINUTE):
+        traffic.received(NEWS)
+    with pytest.raises(Misbehaved, match="sent more than 60,000 messages within a minute"):
+        traffic.received(pong())
 
 
 def test_server_that_asks_now_and_then_is_served_for_ever() -> None:
