@@ -92,7 +92,9 @@ class Notifications:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         if self.bell is not None and type in self.settings.notifications:
-            self.bell(f"\x1b]9;{one_line(line)[:SHOWN_CHARS]}{BEL}" if self.osc9 else BEL)
+            # What begins with a number is no text but an order to some terminals: 9;4 moves a progress bar.
+            words = f" {line}" if line[:1].isdigit() else line
+            self.bell(f"\x1b]9;{one_line(words)[:SHOWN_CHARS]}{BEL}" if self.osc9 else BEL)
 
     async def _run(self, argument: str) -> None:
         name, *words = self.settings.notify

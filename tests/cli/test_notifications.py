@@ -140,6 +140,14 @@ async def test_no_text_of_a_model_steers_the_terminal(tmp_path: Path) -> None:
     assert len(rung) < 140
 
 
+async def test_text_of_a_model_that_begins_with_a_number_moves_no_progress_bar(tmp_path: Path) -> None:
+    """`OSC 9 ; 4 ; 3` is an order to some terminals."""
+    person = Person(tmp_path, (), notifications=("agent-turn-complete",))
+    person.notifications.osc9 = True
+    await person.called(happens("task_complete", last_agent_message="4;3;50"))
+    assert person.rung == ["\x1b]9; 4;3;50\a"]
+
+
 @pytest.mark.parametrize(
     ("given", "news"),
     [
