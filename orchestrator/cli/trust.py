@@ -80,9 +80,9 @@ def _is_setup(file: Path) -> bool:
 def _trust(known: TrustList, file: Path) -> None:
     import time
 
-    from orchestrator.settings import keys_to_trust, read_config
+    from orchestrator.settings import keys_to_trust, read_folder_file
 
-    content = read_config(file)
+    content = read_folder_file(file)
     lines = _script(content) if _is_setup(file) else list(_lines(keys_to_trust(file, content)))
     added = known.add(file, content, int(time.time()))
     typer.echo(f"{_place(added)} is trusted as it is now (sha256 {added.sha256[:12]})")
@@ -109,10 +109,10 @@ def _show(entries: Sequence[TrustedFile]) -> None:
 
 
 def _state(trusted: TrustedFile) -> str:
-    from orchestrator.settings import SettingsError, content_hash, read_config
+    from orchestrator.settings import SettingsError, content_hash, read_folder_file
 
     try:
-        same = content_hash(read_config(Path(trusted.path))) == trusted.sha256
+        same = content_hash(read_folder_file(Path(trusted.path))) == trusted.sha256
     except SettingsError:
         return "(no such file now)"
     return "" if same else "(the file is another one now)"

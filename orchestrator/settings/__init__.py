@@ -16,7 +16,7 @@ knows is a warning, not an error: a file of Codex's, or of a newer version, must
 - `document`: the page `docs/configuration.md`
 """
 
-from orchestrator.settings.layers import SettingsError, read_config
+from orchestrator.settings.layers import SettingsError, read_folder_file
 from orchestrator.settings.load import keys_that_loosen, load_settings
 from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
@@ -36,5 +36,5 @@ __all__ = [
     "keys_that_loosen",
     "keys_to_trust",
     "load_settings",
-    "read_config",
+    "read_folder_file",
 ]

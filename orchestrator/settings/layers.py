@@ -7,10 +7,12 @@ A key is a tuple of parts, never a dotted string: names of headers and models ha
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
+
+from orchestrator.sandbox.trusted_files import read_regular
 
 KeyPath = tuple[str, ...]
 
@@ -120,9 +122,22 @@ def leaves(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]
 
 def read_config(file: Path) -> bytes:
     """The content of a configuration file, or an error that says why there is none."""
+    return _read(file, lambda: _opened(file))
+
+
+def read_folder_file(file: Path) -> bytes:
+    """The same of a file that an agent may have left in a folder: a pipe there would never end."""
+    return _read(file, lambda: read_regular(file, FILE_LIMIT_BYTES + 1))
+
+
+def _opened(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(FILE_LIMIT_BYTES + 1)
+
+
+def _read(file: Path, content_of: Callable[[], bytes]) -> bytes:
     try:
-        with file.open("rb") as stream:
-            content = stream.read(FILE_LIMIT_BYTES + 1)
+        content = content_of()
     except OSError as error:
         raise SettingsError(
             str(file), "", f"cannot be read: {error.strerror}", "name a readable file"

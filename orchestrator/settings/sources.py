@@ -28,6 +28,7 @@ from orchestrator.settings.layers import (
     parse_toml,
     parse_value,
     read_config,
+    read_folder_file,
 )
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.settings.trust import FolderConfig, TrustList
@@ -188,7 +189,7 @@ def _lay_folder(layers: Layers, sources: SettingsSources, usual: Usual) -> Folde
     file = folder_file(sources)
     if file is None:
         return None
-    content = read_config(file)
+    content = read_folder_file(file)
     table, trusted = parse_toml(file, content), TrustList(sources.home).trusts(file, content)
     refused = [] if trusted else _folder_rules(usual).refused(table, layers)
     layers.merge(table, Origin(Rank.FOLDER, str(file), file.parent), without=frozenset(refused))

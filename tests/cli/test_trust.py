@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -227,3 +228,16 @@ def test_a_session_that_may_only_read_says_so_and_how_to_let_it_write(machine: M
     with machine.model(says("one"), says("two")) as user:
         assert said in user.run("run", "hello").stderr
         assert said not in user.run("run", "hello", "-c", "sandbox_mode=read-only").stderr
+
+
+def test_pipe_in_the_place_of_a_trusted_file_holds_up_no_command(machine: Machine) -> None:
+    """An agent can leave one; to open it waits for ever."""
+    file = machine.folder / "dendro.toml"
+    file.write_text('model = "mine"\n')
+    assert machine.run("trust").returncode == 0
+    file.unlink()
+    os.mkfifo(file)
+    assert "(no such file now)" in machine.run("trust", "--list").stdout
+    refused = machine.run("trust")
+    assert refused.returncode != 0
+    assert "cannot be read: Not a regular file" in refused.stderr

@@ -391,7 +391,7 @@ READ = {
     "orchestrator/sandbox/policy.py": 1,
     "orchestrator/sandbox/submodules.py": 1,
     "orchestrator/sandbox/trusted_files.py": 4,
-    "orchestrator/settings/layers.py": 1,
+    "orchestrator/settings/layers.py": 2,
     "orchestrator/settings/load.py": 1,
     "orchestrator/settings/private_home.py": 1,
     "orchestrator/settings/trust.py": 2,
