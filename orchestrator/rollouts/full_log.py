@@ -8,7 +8,7 @@ nothing on the way of a session that resumes from its snapshot.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.reader import Reader
@@ -16,14 +16,21 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 
-if TYPE_CHECKING:
-    from orchestrator.rollouts.archive import Archive
-
 PAGE = 500
 
 
+class SealedEntries(Protocol):
+    """The archive as a log's reader asks it."""
+
+    def read_entries(self, manifest: Manifest, after: int, through: int) -> AsyncIterator[StoredEntry]: ...
+
+
 async def full_log(
-    reader: Reader, archive: Archive | None, session: SessionId, after: int = 0, through: int | None = None
+    reader: Reader,
+    archive: SealedEntries | None,
+    session: SessionId,
+    after: int = 0,
+    through: int | None = None,
 ) -> AsyncIterator[StoredEntry]:
     """The entries after `after`, up to `through` (the log's end now, if not given), in order.
 
@@ -74,7 +81,7 @@ async def _sealed_after(reader: Reader, session: SessionId, after: int) -> Manif
 
 
 def _archived(
-    archive: Archive | None, manifest: Manifest, after: int, through: int
+    archive: SealedEntries | None, manifest: Manifest, after: int, through: int
 ) -> AsyncIterator[StoredEntry]:
     if archive is None:
         raise BrokenArchive(f"entry {after + 1} was sealed, and this process was given no archive to read")
@@ -82,7 +89,7 @@ def _archived(
 
 
 async def read_all(
-    reader: Reader, archive: Archive | None, session: SessionId, after: int, through: int
+    reader: Reader, archive: SealedEntries | None, session: SessionId, after: int, through: int
 ) -> Sequence[StoredEntry]:
     """The entries after `after` up to `through` at once; raises `BrokenArchive` if one is missing."""
     found = [entry async for entry in full_log(reader, archive, session, after, through)]

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.folders.records import Bounds
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import require_private
 from orchestrator.wiring.deployment import Deployment, ProcessKind, chain_key, deployment, redis_url
@@ -27,16 +26,28 @@ if TYPE_CHECKING:
     from orchestrator.broker.texts import Texts
     from orchestrator.core.birth import Birth
     from orchestrator.core.birth.session_fork import ForkedFrom
+    from orchestrator.folders.records import Bounds
     from orchestrator.gateways.client import Client
     from orchestrator.gateways.messages import Messages
     from orchestrator.gateways.permissions import Permits
     from orchestrator.protocol.workspaces import WorkspaceSource
     from orchestrator.rollouts.archive import Archive
+    from orchestrator.rollouts.segments import Manifest
     from orchestrator.rollouts.storage import Storage
     from orchestrator.workspaces.packs import Packs
 
 PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WhenSealed:
+    """The archive for the reader of a log, which is opened where entries of the log are in it."""
+
+    open: Callable[[], Archive]
+
+    def read_entries(self, manifest: Manifest, after: int, through: int) -> AsyncIterator[StoredEntry]:
+        return self.open().read_entries(manifest, after, through)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,8 @@ class Opened:
 
     def folder_bounds(self) -> Bounds:
         """The bounds within which folders of sessions are read on this machine."""
+        from orchestrator.folders.records import Bounds
+
         own = self.settings.workspace
         return Bounds(own.max_file, own.max_files, own.max_bytes, own.seconds)
 
@@ -100,7 +113,7 @@ class Opened:
         """The session's entries after `after` up to `through`, wherever they are kept."""
         from orchestrator.rollouts.full_log import full_log
 
-        return full_log(self.broker, self.archive(), session, after, through)
+        return full_log(self.broker, _WhenSealed(self.archive), session, after, through)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         """The texts that entries refer to, from Redis or the archive; one that is nowhere is left out."""

@@ -299,7 +299,8 @@ def test_a_list_imports_no_rule_event_or_store(machine: Machine, command: str) -
         "from orchestrator.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = ('orchestrator.core.state', 'orchestrator.core.entries', 'orchestrator.protocol.events',\n"
-        "         'orchestrator.runtime', 'orchestrator.model', 'orchestrator.gateways', 'fsspec')\n"
+        "         'orchestrator.runtime', 'orchestrator.model', 'orchestrator.gateways', 'fsspec',\n"
+        "         'orchestrator.folders')\n"
         "print([n for n in heavy if n in sys.modules])"
     )
     words = [sys.executable, "-c", script]
@@ -322,7 +323,8 @@ def test_a_tree_and_a_log_are_shown_without_importing_rules_facts_or_events(
         "from orchestrator.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = ('orchestrator.core.state', 'orchestrator.core.facts', 'orchestrator.core.calls',\n"
-        "         'orchestrator.protocol.events', 'orchestrator.runtime', 'orchestrator.model')\n"
+        "         'orchestrator.protocol.events', 'orchestrator.runtime', 'orchestrator.model',\n"
+        "         'orchestrator.folders', 'fsspec')\n"
         "print([n for n in heavy if n in sys.modules])"
     )
     process = [sys.executable, "-c", script]
