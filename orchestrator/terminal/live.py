@@ -145,7 +145,7 @@ class Live:
             case "patch_apply_begin":
                 self.changes(message)
             case "patch_apply_end" if not message["success"]:
-                self.line(f"the patch failed: {message['stderr'] or message['stdout']}", "red")
+                self.line(_hung(f"the patch failed: {message['stderr'] or message['stdout']}"), "red")
             case "mcp_tool_call_begin":
                 self.line(one_line(f"⚙ {mcp_call_text(message)}"), "bold cyan")
             case "mcp_tool_call_end":
@@ -171,7 +171,8 @@ class Live:
                 self._agent(message)
             case _:
                 if (remark := _remark(event.type, message, self.agent)) is not None:
-                    self.line(*remark)
+                    text, style = remark
+                    self.line(_hung(text), style)
 
     def _agent(self, message: Mapping[str, Any]) -> None:
         known = message.get("subagent") or {}
@@ -179,7 +180,7 @@ class Live:
             self._labels[known["agent_id"]] = known["label"]
         text = lifecycle_text(message)
         if text:
-            self.line(text, "blue")
+            self.line(_hung(text), "blue")
 
     # ── lines ─────────────────────────────────────────────────────────────────────────────────
 
@@ -223,7 +224,7 @@ class Live:
 
     def _command(self, message: Mapping[str, Any]) -> None:
         self._outputs[message["call_id"]] = _Output()
-        self.line(f"$ {command_text(message['command'])}", "bold cyan")
+        self.line(_hung(f"$ {command_text(message['command'])}"), "bold cyan")
 
     def _output(self, message: Mapping[str, Any]) -> None:
         output = self._outputs.get(message["call_id"])
@@ -289,10 +290,11 @@ class Live:
 
     def _plan(self, message: Mapping[str, Any]) -> None:
         if message.get("explanation"):
-            self.line(message["explanation"], "dim")
+            self.line(_indented(message["explanation"], "  "), "dim")
         for step in message["plan"]:
             done = step["status"] == "completed"
-            self.line(f"  {STEP_MARKS.get(step['status'], '·')} {step['step']}", "dim" if done else "")
+            text = f"  {STEP_MARKS.get(step['status'], '·')} {one_line(step['step'])}"
+            self.line(text, "dim" if done else "")
 
     def _reviewed(self, output: Mapping[str, Any] | None) -> None:
         if output is None:
@@ -364,6 +366,11 @@ def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     mark, style = ("+", "green") if change["type"] == "add" else ("-", "red")
     for line in plain(change.get("content", "")).splitlines():
         yield f"{mark}{line}", style
+
+
+def _hung(text: str) -> str:
+    """The text with its further lines set in: one of a model's must not look like another line of ours."""
+    return plain(text).replace("\n", "\n  ")
 
 
 def _indented(text: str, margin: str) -> str:
