@@ -1,15 +1,17 @@
-"""Defects of commands that go on behind their calls."""
+"""Defects of commands that go on behind their calls, and of the reading of scripts."""
 
 from __future__ import annotations
 
 from orchestrator.core import outstanding
+from orchestrator.core.calls.exec import DESTRUCTIVE_REASON, Exec
 from orchestrator.core.decide import cancel, ops, process, refusal, takeover, task_end, user_turn
+from orchestrator.tools.commands import bash, safety, script_reader
 from orchestrator.tools.exec import supervisor_process
 from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
 from orchestrator.tools.write_stdin import WriteStdinTool
-from sim.mutant import Mutant, text
+from sim.mutant import Mutant, swapped, text
 
-_PLAY = "left_running"
+_PLAY, _SCRIPTS = "left_running", "scripts"
 
 DEFECTS = (
     Mutant(
@@ -197,5 +199,92 @@ DEFECTS = (
             "if claim not in self._deadlines:",
         ),
         _PLAY,
+    ),
+    Mutant(
+        "late readers are asked again",
+        "a reader of scripts that was late is kept, and its late answer is taken for the next one",
+        text(script_reader, "_ask", "except OSError:", "except ConnectionError:"),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "a lost reader is not replaced",
+        "a script whose reader was lost is not read by another one",
+        text(
+            script_reader,
+            "ask",
+            "        with suppress(OSError):\n            return _ask(kind, source)\n",
+            "",
+        ),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "lost readers are left behind",
+        "a reader that was lost or late is not killed",
+        text(script_reader, "_ask", "_reader.end()", "pass"),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "readers that do not start are left behind",
+        "a reader that does not say that it is there is not killed",
+        text(script_reader._Reader, "__init__", "self.end()", "pass"),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "a piece of an answer is taken for all of it",
+        "a reader's answer is read once, however much of it comes",
+        text(script_reader._Reader, "_receive", "while len(data) < length:", "if length:"),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "lost answers are kept",
+        "a script that cost two readers counts as empty, now and later",
+        text(
+            bash,
+            "_beginnings",
+            "found = ask(BEGINNINGS, source)",
+            "found = []\n    with suppress(OSError):\n        found = ask(BEGINNINGS, source)",
+        ),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "what nobody can read is destructive",
+        "a script that cost two readers is asked about as a destructive one",
+        text(safety, "dangers", "return False, found", 'return True, ""'),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "what nobody can read is harmless",
+        "a script that cost two readers counts as one that destroys nothing",
+        text(safety, "dangers", "return False, found", 'return False, ""'),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "scripts in scripts need not be read",
+        "a script within another one that cost two readers counts as harmless",
+        text(safety, "dangers", 'next((fault for _, fault in below if fault), "")', '""'),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "what a script begins with is all of it",
+        "the first command of a script alone is looked at",
+        text(safety, "dangers", "for beginning in found]", "for beginning in found[:1]]"),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "unread commands are refused as dangerous",
+        "the model is told that a command is dangerous which nobody could read",
+        text(
+            Exec,
+            "_judged_risky",
+            '"the command is dangerous" if self.dangerous else self.risk',
+            '"the command is dangerous"',
+        ),
+        _SCRIPTS,
+    ),
+    Mutant(
+        "unread commands run",
+        "nobody is asked about a command that cannot be read",
+        swapped(Exec, "risk", lambda real: property(lambda exec: exec.dangerous and DESTRUCTIVE_REASON)),
+        _SCRIPTS,
     ),
 )

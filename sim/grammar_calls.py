@@ -203,16 +203,24 @@ class CallGrammar(Reading):
                 {"running": "run", "awaiting_approval": "ask"}.get(phase, phase),
                 spec.get("sandboxed", False),
             )
-            check(done == wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
+            check(done in wanted, f"{fact['call_id']} under {dict(settings)}: {done} and not {wanted}")
         elif before == "proposed" and self._refusal:
             wanted = self._wanted(name, item, spec, heard)
-            check(wanted[0] == "refuse", f"{fact['call_id']} is refused and not {wanted}: {self._refusal}")
+            refused = any(one[0] == "refuse" for one in wanted)
+            check(refused, f"{fact['call_id']} is refused and not {wanted}: {self._refusal}")
 
-    def _wanted(self, name: str, item: Item, spec: Mapping[str, Any], heard: set[str]) -> Verdict:
+    def _wanted(self, name: str, item: Item, spec: Mapping[str, Any], heard: set[str]) -> list[Verdict]:
+        """The verdict; where a script was read several times, one for each time."""
         given, settings, facts = orjson.loads(item["arguments"]), self._task["settings"], self.facts
         writes = not facts.get("agent_id") or settings["sandbox_policy"]["mode"] != "read-only"
         leaves = writes and not facts.get("helper_call") and not only_plans(settings)
-        return verdict(name, given, spec, settings, heard, may_leave=leaves)
+        read = [
+            {"dangerous": one.destroys or one.unread, "ask": not one.safe, "prefix": one.prefix}
+            for one in (self.readings.get(item["call_id"], ()) if "script" in given else ())
+        ]
+        return [
+            verdict(name, {**given, **each}, spec, settings, heard, may_leave=leaves) for each in read or [{}]
+        ]
 
     @property
     def _refusal(self) -> str:

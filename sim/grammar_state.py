@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.entries import Entry
 from sim.grammar_terms import Item, check
+from sim.ledger import Reading as ScriptReading
 
 
 class Reading:
@@ -70,6 +71,8 @@ class Reading:
         self._due: list[tuple[str, Callable[[Entry], bool]]] = []
         """Names and tests of the entries that must come next."""
         self.read_so_far = 0
+        self.readings: Mapping[str, Sequence[ScriptReading]] = {}
+        """The findings that workers were to make of the scripts of each call."""
 
     @property
     def before(self) -> Entry | None:

@@ -12,6 +12,14 @@ PROCESS_RULES = {
         ),
         Case("a start was asked for behind the deadline"),
     ),
+    "readings": Rule(
+        (
+            "A script is judged by what it says, also where a reader of it was lost, or late. One that cost"
+            " two is asked about, or refused, because nobody could read it: it is not called destructive, and"
+            " not safe. No reader is left behind."
+        ),
+        Case("a script that had cost two readers was asked about, or refused"),
+    ),
     "typed": Rule(
         (
             "To a process is typed what a call of its own session says, once, by a turn under the policies"

@@ -53,6 +53,18 @@ class Run:
     mark: Callable[[str], None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The finding that a worker is to make of a script: the truth, as far as readers answered in time."""
+
+    destroys: bool
+    unread: bool
+    """Two readers were lost with it, or with a script in it."""
+    safe: bool
+    prefix: bool
+    """It is certain which commands it consists of."""
+
+
 class Ledger:
     """Every run that there ever was."""
 
@@ -76,6 +88,10 @@ class Ledger:
         """Told of a run that begins behind the deadline of its claim."""
         self.saw: Callable[[str], None] = lambda case: None
         """Told of cases that rules are interested in."""
+        self.readings: dict[str, list[Reading]] = {}
+        """The findings that workers were to make of the scripts of each call, time by time."""
+        self.misread: Callable[[str], None] = lambda seen: None
+        """Told of a script that is judged otherwise than it is."""
 
     def begin(self, run: Run) -> None:
         if self._loop.time() > run.supervisor.trusted_until_s(run.claim) + 1e-6:

@@ -124,6 +124,10 @@ class Odds:
     """Responses that keep no rules."""
     dies: float = 0.0
     """MCP servers that die in the middle of a call."""
+    scripts: float = 0.0
+    """Commands that are scripts, which workers read before they judge them."""
+    readers: float = 0.0
+    """How likely a worker's reader of scripts is lost or late, at each moment of its life."""
     same_ids: bool = False
     """Whether calls are counted session by session, so that several sessions have calls of the same ids."""
 
@@ -242,6 +246,9 @@ class ModelScript:
                     arguments[what] = self.rng.random() < getattr(odds, what)
             if odds.prefixes and self.rng.random() < odds.prefixes:
                 arguments["prefix"] = True
+            if odds.scripts and self.rng.random() < odds.scripts:
+                arguments["script"] = self.rng.choice((0, 1))
+                arguments["costs"] = self.rng.choice((-1, -1, -1, -1, 0, 1))
         return self._item(name, arguments)
 
     def _of_processes(self) -> tuple[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -54,6 +54,7 @@ from sim.ledger import Ledger, Run, SimSupervisor
 from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript
 from sim.odd_servers import DIED
 from sim.processes import SimProcesses
+from sim.script_readers import ScriptReaders
 from sim.worker_runs import WorkerRuns
 
 READING = frozenset(ViewImage.names)
@@ -100,6 +101,7 @@ class SimTools:
         self._folders = folders
         self._runs = WorkerRuns(model.loop, model.rng, ledger, supervisor, machine)
         self.processes = SimProcesses(self._runs, model, folders)
+        self._scripts = ScriptReaders(ledger, model.rng)
         self._setups = SimSetups(self._runs, model.rng, folders)
         self.session_of: Callable[[str], str] = lambda claim: ""
         """The session of a claim that the worker has."""
@@ -182,10 +184,19 @@ class SimTools:
                 parsed = (UnknownCommand(cmd="true"),)
                 # Some commands are the same ones again: they may have been approved for the session.
                 key = call.call_id if self._model.rng.random() < 0.7 else "again"
+                if "script" in arguments:
+                    return await self._script(call, arguments, key)
                 judged = Exec(("true",), "/sim", parsed, key, safe=not arguments.get("ask"))
                 if arguments.get("prefix"):
                     judged = replace(judged, segments=(Segment(("touch", call.call_id)),))
                 return replace(judged, **{what: True for what in BEYOND if arguments.get(what)})
+
+    async def _script(self, call: Call, arguments: Mapping[str, Any], key: str) -> Exec:
+        """As the product's `shell`, which waits for readers that are late."""
+        self._scripts.odds = self._model.odds.readers
+        judged = self._scripts.judged(call.call_id, arguments, key)
+        await asyncio.sleep(self._scripts.spent_s)
+        return replace(judged, escalated=bool(arguments.get("escalated")))
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         model = self._model

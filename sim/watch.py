@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from orchestrator.broker.keys import Keys
@@ -49,6 +50,7 @@ from sim.renewals import Renewals
 from sim.requests import Requests
 from sim.rest import Rest
 from sim.rights import Rights
+from sim.script_rules import ScriptRules
 from sim.secrets import Secrets
 from sim.seen import Seen
 from sim.shown import Shown
@@ -95,6 +97,9 @@ class Watch(Rest, Branches, TreeLogs):
         self.jobs = Jobs(self, ledger)
         self.answers = Answers(self)
         ledger.behind = self._begins_behind
+        ledger.misread = partial(self.broken, "readings")
+        self._readings = ledger.readings
+        self.script_rules = ScriptRules(self, ledger)
         self.processes = ProcessRules(self, ledger)
         self.cancels = Cancels(self, self.rights, ledger)
         self.requests = Requests(self)
@@ -259,6 +264,7 @@ class Watch(Rest, Branches, TreeLogs):
             return
         if session not in self.sessions:
             made = self.sessions[session] = Seen(data[b"pool"].decode(), data[b"tree"].decode())
+            made.grammar.readings = self._readings
             self.members[made.tree][session] = made
         seen = self.sessions[session]
         self._read_log(session, seen, data)
@@ -322,6 +328,7 @@ class Watch(Rest, Branches, TreeLogs):
         except Wrong as error:
             self.broken("grammar", f"session {session}, entry {stored.seq}: {error}")
         self.processes.entry(session, seen, entry, stored.epoch)
+        self.script_rules.entry(session, entry)
         self.deadlines.entry(session, seen.state, entry)
         if entry.type == DENDRO:
             self.cancels.entry(session, seen, entry, stored.epoch)

@@ -30,7 +30,7 @@ from sim.workloads_doors import doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_odd import oddities
-from sim.workloads_processes import left_running
+from sim.workloads_processes import left_running, scripts
 from sim.workloads_queues import queues
 from sim.workloads_rare import refusals, reruns, zombies
 
@@ -498,6 +498,7 @@ LATER = (
     ((letters,), 0.02),
     ((turns,), 0.01),
     ((contents,), 0.02),
+    ((scripts,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""

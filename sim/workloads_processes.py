@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.settings import TreeRules
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
-from sim.fixture import Fixture, new_session, used
+from sim.fixture import Fixture, new_session, perhaps_agents, used
 from sim.folders import PORTABLE
 from sim.people import FREE, Person
 
@@ -60,6 +60,25 @@ async def left_running(fixture: Fixture) -> None:
         else:
             await person.submits(session, person._turn(session))
     await used(fixture, person, session, rng.choice((1, 2)))
+
+
+async def scripts(fixture: Fixture) -> None:
+    """A session whose commands are scripts, and whose workers lose the processes that read them."""
+    rng, person, other, odds = fixture.rng, fixture.person(), fixture.person(), fixture.site.model.odds
+    odds.calls, odds.patches, odds.plans, odds.large = 0.9, 0.0, 0.0, 0.0
+    odds.asks, odds.dangerous, odds.escalated, odds.denied = 0.5, 0.4, 0.1, 0.1
+    odds.scripts, odds.readers = 1.0, rng.choice((0.05, 0.2, 0.4))
+    odds.prefixes = rng.choice((0.0, 0.3))
+    person.habits |= {"interrupt": 4, "turn": 8}
+    facts: dict[str, Any] = {
+        "approval_timeout_ms": rng.choice((None, 5_000, 3_600_000)),
+        "mode": rng.choice((FREE, "workspace-write")),
+        **perhaps_agents(rng, 0.2),
+    }
+    policy = rng.choice(("untrusted", "on-request", "on-failure", "never", "never"))
+    session = await new_session(fixture, person, policy, **facts)
+    other.does(other.follows(session, partial(other.answers, session)), "follows")
+    await used(fixture, person, session, rng.choice((2, 4)))
 
 
 async def _is_hasty(fixture: Fixture, person: Person, session: str, event: Event) -> None:
