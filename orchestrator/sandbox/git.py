@@ -33,6 +33,7 @@ REMEMBER_S: Final = 30.0
 MOST_BYTES: Final = 64 << 20
 """Bytes of an answer that are read."""
 _MOST_FOLDERS: Final = 256
+_MOST_HOOKS: Final = 100
 _RENAMES_ABI: Final = 2
 _OBEY_NOTHING: Final = (
     *("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=", "core.editor=:", "core.askPass="),
@@ -134,6 +135,8 @@ def run_git(
     }
     roots = tuple(writable)
     try:
+        if roots:
+            environ |= _without_hooks(where, environ, patience)
         return _finished(lambda start: _start_confined(start, roots), argv, environ, input, patience)
     except TimeoutError:
         text = (
@@ -143,6 +146,25 @@ def run_git(
         )
         _remember(where, text)
         raise GitFailed(text) from None
+
+
+def _without_hooks(where: str, environ: Mapping[str, str], seconds: float) -> dict[str, str]:
+    """Variables that switch off the hooks which configurations name, from git 2.54 on (`hook.NAME.command`).
+
+    `core.hooksPath` knows nothing of them, and there is no word for all of them. A name may hold anything, so
+    it stands in no `-c`. Raises `GitFailed`.
+    """
+    argv = git_words("-C", where, "config", "--null", "--name-only", "--get-regexp", r"^hook\..*\.event$")
+    found = _finished(lambda start: _start_confined(start, ()), argv, environ, b"", seconds)
+    if found.code not in (0, 1):  # 1: there is none
+        raise GitFailed(f"git cannot tell its hooks: {found.why}")
+    names = sorted({os.fsdecode(key)[: -len("event")] for key in found.out.split(b"\0") if key})
+    if len(names) > _MOST_HOOKS:
+        raise GitFailed(f"the configuration of git names more than {_MOST_HOOKS} hooks: remove some")
+    told = {"GIT_CONFIG_COUNT": str(len(names))}
+    for number, name in enumerate(names):
+        told |= {f"GIT_CONFIG_KEY_{number}": f"{name}enabled", f"GIT_CONFIG_VALUE_{number}": "false"}
+    return told
 
 
 def run_git_here(words: tuple[str, ...], environ: Mapping[str, str], folder: Path, seconds: float) -> Answer:

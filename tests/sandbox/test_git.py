@@ -246,6 +246,26 @@ def test_git_of_the_product_writes_nothing(tmp_path: Path, trap: Path, started: 
     assert run_git(tmp_path / "repo", "config", "a.b", "c").code != 0
 
 
+@pytest.mark.parametrize("name", ["a", "a=b.enabled=true", "two\twords"])
+def test_git_that_writes_runs_no_hook_that_a_configuration_names(tmp_path: Path, name: str) -> None:
+    """From 2.54 on git runs `hook.NAME.command` for `hook.NAME.event`, wherever `core.hooksPath` leads."""
+    git(tmp_path, "init", "-q", "repo")
+    repo = tmp_path / "repo"
+    git(repo, "config", f"hook.{name}.event", "reference-transaction")
+    git(repo, "config", f"hook.{name}.command", "false")
+    told = run_git(repo, "config", "--get", f"hook.{name}.enabled", writable=(repo / ".git",))
+    assert told.text == "false"
+
+
+def test_git_writes_nothing_where_nobody_can_switch_off_all_hooks(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "repo")
+    hooks = "".join(f'[hook "h{n}"]\n\tevent = update\n\tcommand = false\n' for n in range(101))
+    with (tmp_path / "repo/.git/config").open("a") as config:
+        config.write(hooks)
+    with pytest.raises(GitFailed, match="more than 100 hooks"):
+        run_git(tmp_path / "repo", "write-tree", writable=(tmp_path / "repo/.git",))
+
+
 @pytest.mark.parametrize("name", ["HEAD", "config", "packed-refs"])
 def test_pipe_in_a_repository_is_named_at_once(tmp_path: Path, name: str) -> None:
     git(tmp_path, "init", "-q")
