@@ -18,10 +18,10 @@ from orchestrator.folders.build import Build, clock_ns, doubted, remove
 from orchestrator.folders.difference import difference
 from orchestrator.folders.git_objects import EMPTY_TREE, Head, snapshot_of
 from orchestrator.folders.head import HeadImport, read_head
-from orchestrator.folders.known import Known, Walk, changes, dumped, loaded
+from orchestrator.folders.known import File, Known, Walk, changes, dumped, loaded
 from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Planner
 from orchestrator.folders.merge_writer import settle, take_back, write
-from orchestrator.folders.names import quoted
+from orchestrator.folders.names import LINK, MOST_LINK, quoted
 from orchestrator.folders.packs import Pack, PackWriter
 from orchestrator.folders.records import (
     ANYWHERE,
@@ -60,6 +60,8 @@ from orchestrator.folders.take import (
 _FORMAT = 1
 MOST_READ = 1024 * 1024
 """Bytes of a file that is read from a snapshot."""
+MOST_FOLLOWED = 40
+"""Links on the way to one file."""
 MOST_READ_TOGETHER = 16 * 1024 * 1024
 
 
@@ -318,16 +320,15 @@ class Copy:
     def read_tree(
         self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[PackSource] = ()
     ) -> Mapping[str, bytes]:
-        """Contents of files of a snapshot; those that it lacks, large ones, and too many are left out."""
+        """Contents of files of a snapshot, also by its links, none of which leads out of it.
+
+        Files that it lacks, large ones, and too many are left out.
+        """
         objects = self._with(packs)
         root = self._walked(objects, snapshot)[0]
         found, room = {}, MOST_READ_TOGETHER
         for path in paths:
-            *folders, name = path.split("/")
-            here: Known | None = root
-            for folder in folders:
-                here = here.folders.get(folder) if here is not None else None
-            file = here.files.get(name) if here is not None else None
+            file = _followed(objects, root, path)
             if file is not None and file.size <= min(MOST_READ, room):
                 room -= file.size
                 found[path] = objects.read(file.sha, "blob")
@@ -420,3 +421,27 @@ class Copy:
                     shutil.copyfileobj(file, target, 1 << 20)
                 beside.replace(path)
         return path
+
+
+def _followed(objects: Objects, root: Known, path: str) -> File | None:
+    """The file at a path of a snapshot, through links of it."""
+    todo, at, links = path.split("/")[::-1], [root], 0
+    while todo:
+        name = todo.pop()
+        if name == ".." and links:
+            if len(at) == 1:
+                return None
+            at.pop()
+        elif (below := at[-1].folders.get(name)) is not None:
+            at.append(below)
+        elif (file := at[-1].files.get(name)) is not None and file.mode != LINK:
+            return None if todo else file
+        elif file is not None and links < MOST_FOLLOWED and file.size <= MOST_LINK:
+            links += 1
+            target = os.fsdecode(objects.read(file.sha, "blob"))
+            if target.startswith("/"):
+                return None
+            todo += [part for part in target.split("/") if part not in ("", ".")][::-1]
+        else:
+            return None
+    return None

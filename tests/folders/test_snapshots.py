@@ -262,6 +262,17 @@ def test_files_are_read_from_a_snapshot_up_to_a_bound(bench: Bench) -> None:
     assert found == {f"{n}": bytes((n,)) * (1 << 20) for n in range(16)}
 
 
+def test_files_are_read_from_a_snapshot_by_links_that_stay_in_it(bench: Bench) -> None:
+    """A repository has `CLAUDE.md` as its `AGENTS.md`; a link's own text would be told as instructions."""
+    bench.write({
+        "CLAUDE.md": b"Be kind.", "AGENTS.md": "./CLAUDE.md", "a/AGENTS.md": "../AGENTS.md", "b": "a",
+        "round": "round", "gone": "none", "folder": "a/",
+    })  # fmt: skip
+    bench.born()
+    paths = ["AGENTS.md", "a/AGENTS.md", "b/AGENTS.md", "round", "gone", "folder", "CLAUDE.md/x"]
+    assert bench.copy.read_tree(bench.at, paths) == dict.fromkeys(paths[:3], b"Be kind.")
+
+
 def test_pack_that_decays_on_this_machine_is_noticed(bench: Bench) -> None:
     bench.write({"a": os.urandom(5000)})
     bench.born()
