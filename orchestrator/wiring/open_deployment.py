@@ -44,10 +44,10 @@ PATIENCE_S = 10.0
 class _WhenSealed:
     """The archive for the reader of a log, which is opened where entries of the log are in it."""
 
-    open: Callable[[], Archive]
+    archive: Callable[[], Archive]
 
     def read_entries(self, manifest: Manifest, after: int, through: int) -> AsyncIterator[StoredEntry]:
-        return self.open().read_entries(manifest, after, through)
+        return self.archive().read_entries(manifest, after, through)
 
 
 @dataclass(frozen=True, slots=True)
