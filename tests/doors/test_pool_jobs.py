@@ -107,6 +107,9 @@ async def test_door_has_a_worker_look_and_run_under_the_sandbox_for_as_long_as_i
             assert "+++ b/new.txt\n@@ -0,0 +1 @@\n+new\n" in diff.diff
             with pytest.raises(JobError, match="no git repository"):
                 await pool.do(j.DiffToRemote(cwd=folder + "/.."), j.DiffResult)
+            git(machine.folder, "config", "core.worktree", str(machine.folder.parent))
+            with pytest.raises(JobError, match="names another folder as its own"):
+                await pool.do(j.DiffToRemote(cwd=folder), j.DiffResult)
             read = await pool.do(j.ReadFile(path=folder + "/a.txt"), j.FileContent)
             assert base64.b64decode(read.data_base64) == b"3\n"
             with pytest.raises(JobError, match="No such file"):

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.protocol.jobs import CommandResult, DiffResult, DiffToRemote, RunCommand
 from orchestrator.protocol.wire import written
 from orchestrator.sandbox.environment import command_environment
+from orchestrator.sandbox.git import repository_above
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import InvalidPolicy, resolve
 from orchestrator.sandbox.probe import NoConfinement
@@ -98,6 +99,10 @@ class Commands:
         if found is None:
             raise JobRefused(f"{job.cwd} is in no git repository with a commit")
         top, sha = found.decode("utf-8", "surrogateescape").split("\n")[:2]
+        place = repository_above(cwd)
+        if place is None or place.parent != Path(top):
+            # A stranger's configuration may: files of that folder would be shown as changes.
+            raise JobRefused(f"{job.cwd}: its repository names another folder as its own (core.worktree)")
         base = await self._last_on_a_remote(claim, Path(top), sha)
         diff = await self._git(claim, Path(top), *_DIFF, base, "--") or b""
         diff += await self._untracked(claim, Path(top))
