@@ -198,7 +198,7 @@ DEFECTS = (
             "if self._deadlines.get(claim, 0.0) <= _now():",
             "if claim not in self._deadlines:",
         ),
-        _PLAY,
+        "thawed",
     ),
     Mutant(
         "late readers are asked again",

@@ -114,6 +114,7 @@ class Grammar(BesideGrammar, ToldGrammar, TreeGrammar, ProcessGrammar, FolderGra
 
     def _fact_task(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(self.task is None, "two tasks hold the session")
+        check(not self.closing, f"{fact['id']} begins while the session is being closed")
         if self.queue:
             check(fact["id"] == self.queue.pop(0), f"task {fact['id']} begins before what was queued first")
             self.replacing &= set(self.queue)

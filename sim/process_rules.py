@@ -297,6 +297,11 @@ class ProcessRules:
         elif "under other policies" in output:
             holds = lives and process is not None and self._differs(seen, process)
             self._watch.reach.saw("typed")
+        elif (told := _LOOK.fullmatch(output)) is not None and told["code"] is not None:
+            # The last words that are kept are read by the log's word, once.
+            self._broken(
+                "process_said", session, f"{call_id} reads the end of {number}, and the log does not"
+            )
         else:
             return
         if not holds:
@@ -369,6 +374,7 @@ class ProcessRules:
         task = seen.grammar.task
         if not self._watch.reads_anew:
             self._all_stop(session, seen, known)
+            self._all_looked_at(session, known)
             for entry in consumed:
                 self._heard(session, known, entry, task)
             caused = known.canceling or any(one.op in CAUSES or one.kind == "mail" for one in consumed)
@@ -395,6 +401,15 @@ class ProcessRules:
         left = [number for number, one in known.living.items() if not one.stopping]
         if why and left:
             self._broken("processes_stopped", session, f"{why}, and processes {left} live on")
+
+    def _all_looked_at(self, session: str, known: _Known) -> None:
+        """No process lives on at which nobody looked for so long that its worker cannot have been held up."""
+        for number, process in known.living.items():
+            run = process.run
+            if run is None or process.stopping or run.state != "running" or self._excused(run):
+                continue
+            if self._watch.now_s - max(run.looked_s, run.began_s) > live.UNSEEN_S + SLACK_S:
+                self._broken("unseen", session, f"nobody looks at process {number}, and it lives on")
 
     def _heard(self, session: str, known: _Known, entry: Waiting, task: Mapping[str, Any] | None) -> None:
         """Somebody wanted an end: of the task that ran, or of all that went on."""

@@ -30,7 +30,7 @@ from sim.workloads_doors import doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_odd import oddities
-from sim.workloads_processes import left_running, scripts
+from sim.workloads_processes import left_running, scripts, thawed
 from sim.workloads_queues import queues
 from sim.workloads_rare import refusals, reruns, zombies
 
@@ -499,6 +499,7 @@ LATER = (
     ((turns,), 0.01),
     ((contents,), 0.02),
     ((scripts,), 0.02),
+    ((thawed,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -517,6 +518,7 @@ WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=10, lasts_s=60.0)}
 WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)}
 WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, lasts_s=40.0)}
+WORKLOADS |= {"thawed": Workload("thawed", thawed, faults=10, lasts_s=60.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors)

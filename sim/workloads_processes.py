@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.settings import TreeRules
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
-from sim.fixture import Fixture, new_session, perhaps_agents, used
+from sim.fixture import Fixture, kept_busy, new_session, perhaps_agents, used
 from sim.folders import PORTABLE
 from sim.people import FREE, Person
 
@@ -60,6 +60,20 @@ async def left_running(fixture: Fixture) -> None:
         else:
             await person.submits(session, person._turn(session))
     await used(fixture, person, session, rng.choice((1, 2)))
+
+
+async def thawed(fixture: Fixture) -> None:
+    """A session whose supervisors stand still as calls are to start, and go on behind their deadlines."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.plans, odds.patches = 0.95, 0.0, 0.0, 0.1
+    odds.processes, odds.lives_s = rng.choice((0.0, 0.9)), LONG_S
+    fixture.nemesis.weights |= {"freeze_at": 300}
+    person.habits |= {"say": 14, "interrupt": 2}
+    steers = rng.choice(("replace", "steer"))
+    session = await new_session(
+        fixture, person, "never", unified_exec=odds.processes > 0, on_user_input=steers
+    )
+    await kept_busy(fixture, person, session, 12)
 
 
 async def scripts(fixture: Fixture) -> None:
