@@ -74,6 +74,8 @@ def finder(verdict: Verdict) -> str:
         return f"{Path(file).stem}: {name.partition('[')[0]}" if name else verdict.what
     if verdict.by == "equivalent":
         return f"equivalent: {verdict.what}"
+    if not verdict.tests:
+        return f"none of {verdict.seeds} seeds; no test was asked"
     return "**nothing**"
 
 

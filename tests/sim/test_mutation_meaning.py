@@ -104,10 +104,12 @@ def test_figures_count_for_each_hand_what_found_its_defects(
     (one,) = planted()
     by_rule = Verdict(one.change.id, "simulator", "told", seed=7, workload="tree")
     assert "| hand | 1 | 1 | 1 | 0 | 0 | 100% | 100% |" in figures([one], {one.change.id: by_rule})
-    survives = Verdict(one.change.id, "", reached=False)
+    survives = Verdict(one.change.id, "", tests=1, reached=False)
     assert "| hand | 1 | 0 | 0 | 0 | 1 | 0% | 0% |" in figures([one], {one.change.id: survives})
     assert _row(one, by_rule).endswith("| `told`, seed 7 of `tree` |")
     assert _row(one, survives).endswith("| **nothing** |")
+    seeds_alone = Verdict(one.change.id, "", seeds=40)
+    assert _row(one, seeds_alone).endswith("| none of 40 seeds; no test was asked |")
 
 
 def _row(one: Meaning, verdict: Verdict) -> str:

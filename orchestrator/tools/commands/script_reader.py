@@ -25,6 +25,8 @@ ANSWER_S: Final = 5.0
 """By the clock; the process gives up much earlier, by the processor's time."""
 START_S: Final = 30.0
 _LENGTH: Final = struct.Struct("!I")
+MOST_BYTES: Final = 64 << 20
+"""Of an answer: more than the parts of the longest script take."""
 _MODULE: Final = "orchestrator.tools.commands.script_process"
 
 
@@ -57,7 +59,13 @@ class _Reader:
         """The answer; raises `OSError` if there is none."""
         self._socket.sendall(kind + _LENGTH.pack(len(source)) + source)
         (length,) = _LENGTH.unpack(self._receive(_LENGTH.size))
-        return json.loads(self._receive(length))
+        if length > MOST_BYTES:
+            raise ConnectionError(f"the reader of scripts announced {length:,} bytes")
+        try:
+            return json.loads(self._receive(length))
+        except (ValueError, RecursionError) as error:
+            # The grammar may have overwritten what answers.
+            raise ConnectionError("the reader of scripts gave no answer") from error
 
     def _receive(self, length: int) -> bytes:
         data = b""

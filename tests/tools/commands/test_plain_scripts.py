@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
+import struct
 import subprocess
 import threading
 import time
@@ -432,6 +434,24 @@ def test_reader_that_dies_is_replaced() -> None:
     reader._process.wait()
     assert read_plain("echo of a script that nobody has read") is not None
     assert read_plain("echo two") is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"\0\0\0\2{]", b"\0\0\0\1\xff", struct.pack(">I", 50_000) + b"[" * 50_000, b"\xff\xff\xff\xff"],
+    ids=["no JSON", "no text", "too deep", "too long"],
+)
+def test_reader_that_answers_nonsense_is_replaced(answer: bytes) -> None:
+    assert read_plain("echo a reader is there") is not None
+    before = script_reader._reader
+    assert before is not None
+    before._socket.close()
+    before._socket, theirs = socket.socketpair()
+    with theirs:
+        before._socket.settimeout(10)
+        theirs.sendall(answer)
+        assert command_beginnings(f"rm {os.urandom(8).hex()}") is not None
+    assert script_reader._reader is not before
 
 
 @pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGSTOP])
