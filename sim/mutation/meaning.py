@@ -171,7 +171,8 @@ def table(chosen: Iterable[Meaning], verdicts: Mapping[str, Verdict]) -> str:
     rows = ["| hand | kind | place | what is wrong | breaks | found by |", "|---|---|---|---|---|---|"]
     for one in chosen:
         link = one.page.removeprefix("docs/") if one.page.startswith("docs/") else f"../{one.page}"
-        broken = f"[{link.removesuffix('.md').removeprefix('../')}]({link}): “{one.sentence}”"
+        sentence = one.sentence.replace("|", "\\|")
+        broken = f"[{link.removesuffix('.md').removeprefix('../')}]({link}): “{sentence}”"
         patch = f"../sim/mutation/meaning/{one.hand}/{one.name}.patch"
         place = f"[{one.change.path.removeprefix('orchestrator/')}:{one.change.line}]({patch})"
         found = finder(verdicts[one.change.id])

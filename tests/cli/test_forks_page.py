@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs/forks.md"
 
 
 def test_reader_goes_back_over_a_compaction(machine: Machine) -> None:
-    (example,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    example = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     answers = (says("Redis."), says("a summary"), says("For its streams."))
     with machine.model(*answers) as user:
         marks: list[str] = []
