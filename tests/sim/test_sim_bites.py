@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent.parent
     ],
 )
 def test_planted_defect_is_found_within_a_hundred_seeds(defect: str) -> None:
-    words = [sys.executable, "-m", "sim.mutants", defect, "--seeds", "100", "--processes", "1"]
+    words = [sys.executable, "-m", "sim.mutants", defect, "--seeds", "100", "--processes", "1", "--check"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
