@@ -153,10 +153,13 @@ class SimProcesses:
             self._looked(program.run_)
 
     async def look(self, call: Call, work: StdinWork, site: CallSite) -> CallFinished:
+        run = self._of.get((site.claim, work.number))
+        over = run is not None and run.ended_s > 0
         try:
             return await self._looks.run(call, site)
         finally:
-            if (run := self._of.get((site.claim, work.number))) is not None:
+            # Behind its end a look sees what was left, and keeps nothing alive.
+            if run is not None and not over:
                 self._looked(run)
 
     def _looked(self, run: Run) -> None:
