@@ -94,7 +94,7 @@ class Ledger:
         """Told of a script that is judged otherwise than it is."""
 
     def begin(self, run: Run) -> None:
-        if self._loop.time() > run.supervisor.trusted_until_s(run.claim) + 1e-6:
+        if self._loop.time() > run.supervisor.told_until_s(run.claim) + 1e-6:
             self.behind(run)
         self.runs.append(run)
         self.by_call[run.session, run.call_id].append(run)
@@ -226,6 +226,16 @@ class SimSupervisor:
         """When it went on after it had stood still."""
         self.deadlines: dict[str, float] = {}
         """By claim, in simulated time."""
+        self._left: dict[str, float] = {}
+        """Those of its worker when that died."""
+
+    def loses_worker(self) -> None:
+        """Its worker's end of the socket closes, behind the packets that wait in it."""
+        self._left, self.deadlines = self.deadlines, {}
+
+    def told_until_s(self, claim: str) -> float:
+        """The claim's deadline as the process knows it: it reads of its worker's death behind what waits."""
+        return max(self.trusted_until_s(claim), self._left.get(claim, 0.0))
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
         deadline = self._simulated(deadline_boottime)

@@ -353,7 +353,7 @@ class Machine(Process):
         for lane in self.lanes:
             self.site.loop.kill(lane)
         self.supervisor.kill_now()
-        self.supervisor.deadlines.clear()
+        self.supervisor.loses_worker()
         self.site.folders.killed(self.name)
         self.site.files.crashed(self.name)
 
