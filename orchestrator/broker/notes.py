@@ -70,5 +70,5 @@ class Notes(Reader):
         await self._connection.command("SET", self.keys.news(id), owner, "PX", lease_ms)
 
     async def settle_news(self, id: str) -> None:
-        """Nobody tells these news again."""
+        """Has nobody tell these news again."""
         await self._connection.command("SET", self.keys.news(id), _TOLD, "PX", NEWS_KEPT_MS)

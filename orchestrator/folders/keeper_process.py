@@ -12,7 +12,6 @@ import fcntl
 import gc
 import math
 import os
-import platform
 import resource
 import signal
 import socket
@@ -28,15 +27,12 @@ from typing import Any, NoReturn
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Guard, Place
 from orchestrator.folders.wire import frame, receive
-from orchestrator.sandbox import kernel, landlock, seccomp
-from orchestrator.sandbox.confine import confine_self
+from orchestrator.sandbox import kernel, landlock
 
 MEMORY_BYTES = 3 << 30
 _FILE_SPARE = 1 << 30
 """Bytes that a pack may be larger than the files in it."""
 _MOST_TEXT = 2000
-_RENAMES_ABI = 2
-"""Landlock's version from which on a ruleset can allow renames between folders."""
 
 
 def main(work: int, control: int) -> None:
@@ -107,21 +103,7 @@ def _confine(place: Place, bounds: Bounds) -> None:
         resource.setrlimit(limit, (min(known), min(known)))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    abi = landlock.abi()
-    ruleset = landlock.build_ruleset(abi, _writable(place)) if abi >= _RENAMES_ABI else None
-    try:
-        machine, families = platform.machine(), seccomp.Families(allowed=())
-        confine_self(
-            mounts=(),
-            hidden=(),
-            device_rights=0,
-            keep_capabilities=False,
-            ruleset=ruleset,
-            seccomp=seccomp.program(machine, families) if seccomp.known(machine) else b"",
-        )
-    finally:
-        if ruleset is not None:
-            os.close(ruleset)
+    landlock.confine_here(_writable(place))
 
 
 def _writable(place: Place) -> list[Path]:

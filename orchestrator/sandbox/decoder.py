@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import resource
 from contextlib import suppress
 
-from orchestrator.sandbox import landlock, seccomp
-from orchestrator.sandbox.confine import confine_self
+from orchestrator.sandbox import landlock
 
 
 def confine_decoder(memory_bytes: int, output_bytes: int = 0) -> None:
@@ -22,15 +19,5 @@ def confine_decoder(memory_bytes: int, output_bytes: int = 0) -> None:
         (resource.RLIMIT_FSIZE, output_bytes),
     ):
         resource.setrlimit(limit, (most, most))
-    with suppress(OSError, seccomp.UnsupportedMachine):
-        ruleset = landlock.build_ruleset(landlock.abi(), ()) if landlock.abi() else None
-        confine_self(
-            mounts=(),
-            hidden=(),
-            device_rights=0,
-            keep_capabilities=False,
-            ruleset=ruleset,
-            seccomp=seccomp.program(platform.machine(), seccomp.Families(allowed=())),
-        )
-        if ruleset is not None:
-            os.close(ruleset)
+    with suppress(OSError):
+        landlock.confine_here(least_abi=1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import select
 import signal
 import subprocess
@@ -23,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
-from orchestrator.sandbox import landlock, seccomp
-from orchestrator.sandbox.confine import confine_self
+from orchestrator.sandbox import landlock
 from orchestrator.sandbox.trusted_files import find_program, program_folders, read_regular
 
 PATIENCE_S = 3.0
@@ -34,7 +32,6 @@ MOST_BYTES: Final = 64 << 20
 """Bytes of an answer that are read."""
 _MOST_FOLDERS: Final = 256
 _MOST_HOOKS: Final = 100
-_RENAMES_ABI: Final = 2
 _OBEY_NOTHING: Final = (
     *("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=", "core.editor=:", "core.askPass="),
     *("core.sshCommand=/dev/null", "core.gitProxy=", "core.alternateRefsCommand=", "credential.helper="),
@@ -331,7 +328,7 @@ class _Threads:
     """The threads of this process for git: one confined that starts readers, and some that wait."""
 
     def __init__(self) -> None:
-        self.starting = ThreadPoolExecutor(1, "dendro-git-start", _confine_reader)
+        self.starting = ThreadPoolExecutor(1, "dendro-git-start", landlock.confine_here)
         self.waiting = ThreadPoolExecutor(16, "dendro-git")
 
 
@@ -365,7 +362,7 @@ def _start_confined(
 
     def confined() -> None:
         try:
-            _confine(writable)
+            landlock.confine_here(writable)
             started.set_result(start())
         except BaseException as error:
             started.set_exception(error)
@@ -374,25 +371,3 @@ def _start_confined(
     thread.start()
     thread.join()
     return started.result()
-
-
-def _confine_reader() -> None:
-    _confine(())
-
-
-def _confine(writable: Iterable[Path]) -> None:
-    """Confines this thread, and with it all that it starts; as far as the kernel can."""
-    abi, machine = landlock.abi(), platform.machine()
-    ruleset = landlock.build_ruleset(abi, writable) if abi >= _RENAMES_ABI else None
-    try:
-        confine_self(
-            mounts=(),
-            hidden=(),
-            device_rights=0,
-            keep_capabilities=False,
-            ruleset=ruleset,
-            seccomp=seccomp.program(machine, seccomp.Families(allowed=())) if seccomp.known(machine) else b"",
-        )
-    finally:
-        if ruleset is not None:
-            os.close(ruleset)

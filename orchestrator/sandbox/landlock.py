@@ -7,6 +7,7 @@ allows: it cannot take `.git` out of a writable root, which is left to a read-on
 from __future__ import annotations
 
 import os
+import platform
 import stat
 import struct
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.sandbox import kernel, seccomp
+from orchestrator.sandbox.confine import confine_self
 from orchestrator.sandbox.launch import Launch
 from orchestrator.sandbox.policy import Confinement
 
@@ -34,6 +36,8 @@ _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _EVERY_RIGHT = _READ | _WRITE | _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
 
+ABI_OF_RENAMES = 2
+"""From here on files may be renamed between folders that may both be written."""
 ABI_OF_SIGNAL_SCOPE = 6
 
 
@@ -132,6 +136,27 @@ def build_ruleset(abi_version: int, writable_roots: Iterable[Path]) -> int:
         os.close(ruleset)
         raise
     return ruleset
+
+
+def confine_here(writable: Iterable[Path] = (), least_abi: int = ABI_OF_RENAMES) -> None:
+    """Confines this thread, and with it all that it starts: no network, and no writing but below these.
+
+    As far as the kernel can: without Landlock of `least_abi` the filter alone holds it.
+    """
+    version, machine = abi(), platform.machine()
+    ruleset = build_ruleset(version, writable) if version >= least_abi else None
+    try:
+        confine_self(
+            mounts=(),
+            hidden=(),
+            device_rights=0,
+            keep_capabilities=False,
+            ruleset=ruleset,
+            seccomp=seccomp.program(machine, seccomp.Families(allowed=())) if seccomp.known(machine) else b"",
+        )
+    finally:
+        if ruleset is not None:
+            os.close(ruleset)
 
 
 def _known(abi_version: int) -> int:
