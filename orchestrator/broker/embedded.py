@@ -359,7 +359,9 @@ def _guard(config: EmbeddedConfig) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return  # there is one; it ends with its server
+        # There is one; it ends with its server, which may be the one before.
+        if os.pread(lock, 32, 0) in (b"", str(pid).encode()):
+            return
     finally:
         os.close(lock)
     if pid is not None:

@@ -26,10 +26,25 @@ LOCK = "guard.lock"
 
 
 def main(folder: str, pid: int, idle_s: float) -> None:
-    """Guards a server until it has ended."""
-    place, server = os.open(folder, os.O_RDONLY | os.O_DIRECTORY), os.pidfd_open(pid)
-    mine = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=place)
-    fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """Guards a server until it has ended, in a process of its own; returns once that can miss nothing."""
+    server = os.pidfd_open(pid)
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        mine = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW, dir_fd=place)
+    except FileNotFoundError:
+        _end(server)
+        return
+    # The guard of a server that has ended ends, too; whoever starts the next server may come before that.
+    fcntl.flock(mine, fcntl.LOCK_EX)
+    os.ftruncate(mine, 0)
+    os.pwrite(mine, str(pid).encode(), 0)
+    # Nobody waits for it: its parent ends at once.
+    if os.fork() == 0:
+        os.setsid()
+        _guard(folder, place, server, idle_s)
+
+
+def _guard(folder: str, place: int, server: int, idle_s: float) -> None:
     idle_since: float | None = None
     while not _ended(server, min(LOOK_S, idle_s)):
         if not _is_there(folder, place):
@@ -98,7 +113,4 @@ def _note_end(place: int) -> None:
 
 
 if __name__ == "__main__":
-    # Nobody waits for it: its parent ends at once.
-    if os.fork() == 0:
-        os.setsid()
-        main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

@@ -24,6 +24,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from orchestrator.broker import server_guard
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedError, EmbeddedRedis, NoServer, ServerTooOld
 from orchestrator.broker.server_binary import WHEELS, ServerVersion, installed_servers, writer_of
 
@@ -245,6 +246,30 @@ def test_server_whose_folder_was_removed_ends_by_itself(
     ready, _, _ = select.select([pid], [], [], 15)
     os.close(pid)
     assert ready, "the server lives on"
+
+
+def test_server_whose_folder_was_removed_before_its_guard_came_ends(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as server:
+        subprocess.run(_guard_of(server.pid, tmp_path / "gone"), check=True)
+        assert server.wait(15) == -signal.SIGTERM
+
+
+def test_server_is_guarded_although_the_guard_of_the_one_before_has_not_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    (folder / server_guard.LOCK).touch(0o600)
+    with subprocess.Popen(["sleep", "1000"]) as before, subprocess.Popen(["sleep", "1000"]) as server:
+        subprocess.run(_guard_of(before.pid, folder), check=True)
+        with subprocess.Popen(_guard_of(server.pid, folder)) as comes:
+            before.kill()
+            assert comes.wait(15) == 0
+        assert (folder / server_guard.LOCK).read_text() == str(server.pid)
+        shutil.rmtree(folder)
+        assert server.wait(15) == -signal.SIGTERM
+
+
+def _guard_of(pid: int, folder: Path) -> list[str]:
+    return [sys.executable, "-I", "-S", server_guard.__file__, str(folder), str(pid), "60"]
 
 
 def test_interrupt_of_the_terminal_does_not_reach_the_server(
