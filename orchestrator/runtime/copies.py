@@ -43,7 +43,7 @@ class Copies:
         ]
         if self._weight is not None:
             more = sum(len(entry.payload) for entry in step.entries)
-            self._weight = self._weight._replace(since=self._weight.since + more)
+            self._weight = Weight(self._weight.counted, self._weight.since + more)
 
     def left(self) -> Loaded:
         """The position that the session's next runner may begin with, if it runs in this process."""

@@ -64,8 +64,8 @@ class Decisions:
         """Whether a step ended before all that is owed was decided: the next one follows at once."""
         self._owing: tuple[State, tuple[Work, ...]] | None = None
         """The state that was last asked what it owes, and the answer."""
-        self._rules_for: tuple[tuple[int, int], Rules] | None = None
-        """The retries of the provider that was last asked for, and the rules with them."""
+        self._rules_for: tuple[str, Rules] | None = None
+        """The provider that was last asked for, and the rules with its retries."""
         self._instead: c.Command | Note | None = None
         """The last substitute for a command that failed."""
 
@@ -134,12 +134,12 @@ class Decisions:
         return c.Moment(step.at_ms, self._claim.epoch, at.seq, rules, ports.jitter(), ports.machine)
 
     def _rules(self, state: State) -> Rules:
-        retries = self._ports.models.retries(state.in_force.model_provider)
+        provider = state.in_force.model_provider
         # Asked for at every step, and always the same as long as the provider is.
-        if self._rules_for is None or self._rules_for[0] != retries:
-            http, stream = retries
+        if self._rules_for is None or self._rules_for[0] != provider:
+            http, stream = self._ports.models.retries(provider)
             rules = replace(self._config.rules, request_max_retries=http, stream_max_retries=stream)
-            self._rules_for = retries, rules
+            self._rules_for = provider, rules
         return self._rules_for[1]
 
     def owed(self, state: State) -> tuple[Work, ...]:

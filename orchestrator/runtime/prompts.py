@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import resolve
 from orchestrator.core.compaction import compaction_input
-from orchestrator.core.history import for_model, made_together, since
+from orchestrator.core.history import for_model, since
 from orchestrator.core.ids import TreeId
 from orchestrator.core.inheritance import needed, opened, whole
 from orchestrator.core.plans import with_plan
@@ -55,15 +55,19 @@ def build_prompt(
     text_of: Callable[[str], str | None],
     known: Response | None = None,
     told: Sequence[tuple[str, JsonMapping]] = (),
+    stands: bool | None = None,
 ) -> Prompt:
     """The prompt of `request`. `text_of` gives a stored text by its hash; `told` are secret answers.
+
+    `stands`: whether the conversation refers to no text that is stored, if that was looked at.
 
     A compaction is shown none of them: what it says is logged.
     """
     compact = request.purpose == "compact"
     settings, plan = _task(state).settings, _task(state).pinned
     said = conversation(state, known)
-    shown = said if whole(said) else list(opened(said, text_of))
+    stands = whole(said) if stands is None else stands
+    shown = said if stands else list(opened(said, text_of))
     if plan is not None and not compact:
         shown = with_plan(shown, plan)
     shown = with_secrets(shown, told) if told and not compact else shown
@@ -78,7 +82,6 @@ def build_prompt(
         session_id=state.facts.session_id,
         supports_reasoning=settings.model.startswith(_REASONING_MODELS),
         previous_response_id=known.id if known else None,
-        together=made_together(state.conversation),
         output_schema=None if compact else resolve(_task(state).output_schema, text_of),
     )
 
@@ -88,17 +91,19 @@ def beside(state: State) -> list[Item]:
     return [{"instructions": state.facts.base_instructions, "schema": _task(state).output_schema}]
 
 
-async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> None:
+async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> bool:
     """Makes every text available that the items refer to, those inside inherited conversations too.
 
-    A text that is not stored any more stays unknown, and is asked for once.
+    A text that is not stored any more stays unknown, and is asked for once. Answers whether the items refer
+    to none.
     """
     if whole(items):
-        return
+        return True
     asked: set[str] = set()
     while missing := needed(items, texts.get) - asked:
         asked |= missing
         await texts.fetch(tree, missing)
+    return False
 
 
 def _task(state: State) -> Task:

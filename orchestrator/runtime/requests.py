@@ -10,6 +10,7 @@ from typing import Any, cast
 from orchestrator.broker.admission import ProviderLimits
 from orchestrator.core import commands as c
 from orchestrator.core.frozen import replace
+from orchestrator.core.history import made_together
 from orchestrator.core.ids import TreeId
 from orchestrator.core.secrets import hidden
 from orchestrator.core.state import Request, Response, State, Task
@@ -108,14 +109,17 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
     ports, state, request = following.ports, following.state, following.request
     said = conversation(state, known) if known else list(state.conversation)
     tree = TreeId(state.facts.tree_id)
-    await fetch_texts(ports.texts, tree, said)
+    stands = await fetch_texts(ports.texts, tree, said)
     await fetch_texts(ports.texts, tree, beside(state))
     if request.purpose == "turn":
         await ports.tools.prepare(state, following.delta)
-    prompt = build_prompt(state, request, ports.tools.specs(state), ports.texts.get, known, following.told)
+    table, told, specs = following.table, following.told, ports.tools.specs(state)
+    prompt = build_prompt(state, request, specs, ports.texts.get, known, told, stands)
+    if table.wire_api == "chat":
+        # The other format has items of their own for calls, in which nothing is said of their responses.
+        prompt = replace(prompt, together=made_together(state.conversation))
     if request.purpose != "turn":
         return prompt
-    table = following.table
     return replace(prompt, store=table.previous_response_id, parallel_tool_calls=table.parallel_tool_calls)
 
 
