@@ -7,11 +7,10 @@ most the estimate, which refills: asking or settling again never lets more throu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.core.frozen import record
 
 PATIENCE_MS = 60_000
 """The longest wait before a ticket asks again: requests settled meanwhile make room."""
@@ -19,7 +18,7 @@ GRACE_MS = 30_000
 """Time for which the place of a late ticket is kept: its worker may be lost, or have no room."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProviderLimits:
     """A provider's limits per minute; None is no limit."""
 
@@ -27,14 +26,14 @@ class ProviderLimits:
     tokens_per_minute: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Admitted:
     """The request may be sent now, and is counted."""
 
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wait:
     """The ticket should ask again after `wait_ms`; its place is kept until then and a little longer."""
 

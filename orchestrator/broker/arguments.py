@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from orchestrator.core.frozen import written
+from orchestrator.core.frozen import record, written
 
 Argument = str | bytes | int
 Packer = Callable[[Any], list[Argument]]
@@ -44,7 +44,7 @@ _AS_IT_IS = ("", "#", "~")
 _EMPTY = {"": "''", "#": "0", "?": "false", "~": "'0'", "$": "{0, 0, 0}"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Value:
     """An argument; an amount stands for three."""
 
@@ -67,7 +67,7 @@ class Value:
         return {"?": f"int({value})", "$": f"*{value}"}.get(self.tag, value)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Record:
     """A sequence of fields."""
 
@@ -88,7 +88,7 @@ class Record:
         return packer_of(self.fields)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rows:
     """A count, and then so many rows."""
 
@@ -129,7 +129,7 @@ class Rows:
         return _each(packer_of(self.columns), _by_name(self.columns))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Section:
     """0, or 1 and what it holds."""
 
@@ -185,7 +185,7 @@ def _plain(columns: Sequence[Item]) -> str:
     return ", ".join(fields)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Takes:
     """All arguments of a script."""
 

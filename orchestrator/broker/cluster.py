@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from redis import exceptions as foreign
@@ -29,6 +28,7 @@ from redis.crc import key_slot
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.sentinels import Address
 from orchestrator.broker.sockets import Era, connection_pool
+from orchestrator.core.frozen import record
 
 REDIRECTIONS = 8
 """A slot that moves more often while one command looks for it is not moving: its nodes disagree."""
@@ -36,7 +36,7 @@ REDIRECTIONS = 8
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stretch:
     """The slots that one node has."""
 

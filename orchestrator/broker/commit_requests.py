@@ -6,7 +6,6 @@ Nothing here talks to Redis.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.arguments import Argument
@@ -16,6 +15,7 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, CommitRequest, Place
 from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, mark_of, queue_number
 from orchestrator.broker.tree_records import Spend
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MAX_COMMIT_BYTES = 1 << 20
 """A commit holds Redis for as long as it runs, and every other session of the server waits."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommitShape:
     """Where the sessions that a commit touches beyond its own live, and their further pools."""
 

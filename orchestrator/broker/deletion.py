@@ -6,7 +6,7 @@ What was seen of the sessions is the caller's; the script compares it. Knows no 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import SessionHeld, UnknownSession
@@ -15,10 +15,11 @@ from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.broker.requests import birth_keys, queue_number
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Listed:
     """A session that is to go, and what it must still be; None where anything will do."""
 
@@ -29,7 +30,7 @@ class _Listed:
     sq: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Order:
     """The sessions and keys that one call of the script deletes."""
 

@@ -42,7 +42,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -59,6 +59,7 @@ from orchestrator.broker.server_binary import (
     writer_of,
 )
 from orchestrator.broker.server_watch import Reviver, ServerWatch
+from orchestrator.core.frozen import record
 from orchestrator.private_files import OTHERS, NotPrivate, make_folder, open_file, own_folder, write_file
 from orchestrator.tables import RedisSettings
 
@@ -90,7 +91,7 @@ timeout 0
 """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EmbeddedConfig:
     """Where the private server lives and what it is started from."""
 
@@ -120,7 +121,7 @@ class EmbeddedConfig:
         return self.temp_dir / f"dendro-{os.geteuid()}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Record:
     """server.json. `host` is empty while no server runs."""
 

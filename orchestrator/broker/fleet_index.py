@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from orchestrator.broker.connection import call
@@ -19,6 +18,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, Source
 from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 
@@ -31,7 +31,7 @@ _BEHIND: Final = b"\xff"
 Order = Literal["recency", "creation"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IndexPlace:
     """A place in a list: behind this session, whose time by the list's order was this."""
 
@@ -55,7 +55,7 @@ class IndexPlace:
         return f"{self.at_ms:0{_DIGITS}d}/{self.session}".encode()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Listed:
     """The list that is wanted: the roots of a namespace that began by one of these programs."""
 

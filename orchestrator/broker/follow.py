@@ -9,7 +9,6 @@ Payloads stay opaque: whoever follows turns a `Gap` into a `warning` and log ent
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from orchestrator.broker.errors import UnknownSession
@@ -66,7 +65,7 @@ NOWHERE = EqCursor(0, 0, "f" * 8)
 """A place that no log has: who follows from there is told that Redis went back, and gets the whole log."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Followed:
     """Events that one read has found, in their order and without a hole: at least one."""
 
@@ -79,14 +78,14 @@ class Followed:
         return EqCursor.behind(self.events[-1])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Replayed:
     """A log entry, in place of the events that are gone."""
 
     entry: StoredEntry
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gap:
     """The cursor leads nowhere: the log follows from `after_seq`, then events.
 
@@ -100,7 +99,7 @@ class Gap:
     sealed_seq: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CaughtUp:
     """The replay after a gap is over; events follow, and this cursor comes back here."""
 

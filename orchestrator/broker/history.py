@@ -6,12 +6,12 @@ has an id, drawn once: a place means something only in the log that it was told 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _ID_BYTES = 6
 _MOST_OFFSET = 1 << 53
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeptPrompt:
     """An entry of the log."""
 

@@ -90,9 +90,9 @@ The fields of a session's hash, by who writes them:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import blake2b
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId, shard_of
 
 MOST_PERSON = 100
@@ -101,7 +101,7 @@ CONTROL_SHARD = 0
 """Keys that belong to no tree live here."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Keys:
     """Builds key names for one deployment."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.broker.records import Heard
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, decoded
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 LOOK_AGAIN_S = 1.0
@@ -23,7 +24,7 @@ MOST_PASSED = 16
 _Told = tuple[WorkerState, MachineFacts]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MachineState:
     """A machine, as the heartbeats of its workers show it to one pool."""
 

@@ -7,12 +7,12 @@ when that worker dies, so neither says that anything is going on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 _SESSIONS_A_CALL = 250
@@ -20,7 +20,7 @@ _SESSIONS_A_CALL = 250
 many."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Serving:
     """How a session is served at one moment of Redis's clock. Neither held nor due: it is parked."""
 

@@ -8,7 +8,7 @@ digits of one. Milliseconds are Redis's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from orchestrator.broker.tree_records import (
@@ -32,7 +32,7 @@ NO_TREE_PART, NO_BUDGET_PART = TreePart(), BudgetPart()
 _REDIS, _WORKER, _WORKSPACE = RedisSettings(), WorkerSettings(), WorkspaceSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BrokerConfig:
     """Bounds and durations of one deployment; every process of it should agree."""
 
@@ -62,7 +62,7 @@ class BrokerConfig:
     """Seconds for which a portable session is left to the machine that has its copy."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claim:
     """A worker's right to write one session, until another worker is given it."""
 
@@ -74,7 +74,7 @@ class Claim:
     pool: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Claimant:
     """A worker that asks for sessions of a pool, and the id of the claim that it would get."""
 
@@ -137,7 +137,7 @@ Source = Literal["cli", "exec", "agent"]
 """The program that a session began by: people talk in it, it runs a prompt, or another session made it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Labels:
     """Where lists show a tree, and who may see it; its agents have the same namespace."""
 
@@ -153,7 +153,7 @@ class Labels:
 UNLABELLED = Labels()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewTree:
     """A root session with what its tree starts with."""
 
@@ -168,7 +168,7 @@ class NewTree:
     """The core version that its holders need, if that is more than its maker's."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Submit:
     """A submission from one client; (client, submission) is its idempotency key.
 
@@ -184,7 +184,7 @@ class Submit:
     secret: bytes = field(default=b"", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Submitted:
     """Acknowledged: the submission is in the queue, now or since the first time it was sent."""
 
@@ -195,7 +195,7 @@ class Submitted:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenApproval:
     """An approval that waits for an answer."""
 
@@ -272,7 +272,7 @@ class Committed:
     """The accounts after this commit, if it concerned a budget."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fenced:
     """The claim is over, or the log is not the one that the step was built on; nothing was written."""
 
@@ -280,7 +280,7 @@ class Fenced:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """The step may not be; nothing was written, the claim stands, `decide` chooses what to do instead."""
 
@@ -290,14 +290,14 @@ class Refused:
     """The accounts that a budget's refusal was decided on; `detail` is the kind then."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unstored:
     """Redis lost texts that the step names, and nothing was written: store them again, then send it again."""
 
     digests: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Renewed:
     """The claim stands for another lease; `sq_tip` shows whether something waits."""
 
@@ -305,7 +305,7 @@ class Renewed:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Emitted:
     """The events are in the EQ, the last of them under `eq_n`."""
 
@@ -324,7 +324,7 @@ class LogPlace(Protocol):
     def head(self) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Released:
     """The claim was given back; `parked` is false if the session is due."""
 
@@ -332,14 +332,14 @@ class Released:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stored:
     """A snapshot, seal or archive was accepted."""
 
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fired:
     """A timer became an entry of the session's queue."""
 
@@ -374,7 +374,7 @@ class StoredEvent:
     """Its entry's time, or that of its commit; 0: an earlier version wrote it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionHead:
     """The state of a session that can be read without its log."""
 
@@ -417,7 +417,7 @@ class SessionHead:
     """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolQueue:
     """The sessions of a pool that are due, those that workers hold, and how long work has waited."""
 
@@ -427,7 +427,7 @@ class PoolQueue:
     """The age of the oldest entry unread by the sessions that are next in turn, one of each shard."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Heard:
     """A worker's last heartbeat: its state as it was sent (`worker_state`), and when, by Redis's clock."""
 
@@ -436,7 +436,7 @@ class Heard:
     heard_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Notices:
     """Why a wait ended: shards to poll, held sessions to poll. Neither is a promise."""
 
@@ -450,7 +450,7 @@ class Notices:
     """Whether jobs may wait in the pool."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """Where a session's keys are: facts that do not change while it lives."""
 

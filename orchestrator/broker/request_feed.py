@@ -10,24 +10,24 @@ looks is not told at all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import OpenApproval
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opened:
     """A request that waits for a person."""
 
     request: OpenApproval
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settled:
     """A request that waits for nobody any more, however it ended."""
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib.resources import files
 
 from orchestrator.broker.arguments import Takes, takes_of
+from orchestrator.core.frozen import record
 
 _USES, _THEN = "-- uses: ", "-- then: "
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Script:
     """A Lua script as it is sent to Redis."""
 

@@ -7,14 +7,13 @@ is the writer's to say.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry, NewEvent
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import encode_event
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 
 if TYPE_CHECKING:
     from orchestrator.core.commit_parts import NewSession
@@ -34,7 +33,7 @@ class ChainWriter(Protocol):
     def secret(self) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogWriter:
     """A writer of whole logs: epoch 0 is no claim's, under which sessions are created."""
 

@@ -9,7 +9,7 @@ Knows nothing of commands, and keeps no connection to a Sentinel: it is asked on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
@@ -17,6 +17,7 @@ from redis import exceptions as foreign
 from redis.asyncio import Redis
 
 from orchestrator.broker.errors import Misconfigured
+from orchestrator.core.frozen import record
 
 SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
 DEFAULT_PORT = 26379
@@ -26,7 +27,7 @@ _OWN = "sentinel_"
 Address = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SentinelUrl:
     """`redis+sentinel://user:password@host,host:port/name/0`; with `rediss+sentinel`, TLS to all of them."""
 

@@ -10,9 +10,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.trusted_files import program_folders
 
 PROGRAMS = ("redis-server", "valkey-server")
@@ -44,7 +44,7 @@ class ServerTooOld(EmbeddedError):
     """The installed server is older than, or foreign to, the data that it would open."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerVersion:
     """The server that wrote or would open a data folder. Patch releases share their file formats."""
 
@@ -79,7 +79,7 @@ class ServerVersion:
         return self.flavor == "valkey" and written_by.release <= LAST_COMMON
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerBinary:
     """An installed server."""
 

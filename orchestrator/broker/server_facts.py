@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.connection import connect
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.server_binary import ServerVersion
+from orchestrator.core.frozen import record
 from orchestrator.tables import RedisSettings
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServerFacts:
     """The facts that one look at one server found."""
 

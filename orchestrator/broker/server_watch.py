@@ -10,13 +10,14 @@ import os
 import select
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from orchestrator.core.frozen import record
 
 AGAIN_S = 1.0
 """Between two attempts to start a server that does not come up, or to find one that has no pid yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reviver:
     """How a server is found and started again. Both are called in the watch's thread."""
 

@@ -24,7 +24,6 @@ registry's projection, is one hash of flat fields:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.core.frozen import record
@@ -37,7 +36,7 @@ BudgetKind = Literal["tokens", "cost", "requests", "wall"]
 BUDGET_KINDS: tuple[BudgetKind, ...] = ("tokens", "cost", "requests", "wall")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spend:
     """The cost of model requests: tokens, millionths of the currency, and the number of requests."""
 
@@ -50,7 +49,7 @@ UNPRICED = -1
 """The cost of a reservation whose price is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reservation:
     """The most that a request of this session may use, by estimate; held until it is settled.
 
@@ -64,7 +63,7 @@ class Reservation:
     amount: Spend
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settlement:
     """The request ended. Usage is counted though nothing was reserved for it.
 
@@ -75,7 +74,7 @@ class Settlement:
     used: Spend | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BudgetWait:
     """The session waits until `amount` may fit: `timer`, which it has or sets, is made due then.
 
@@ -110,7 +109,7 @@ class Account:
     """How much of `spent` is estimates."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitChange:
     """More (or less) of some limits of a tree, once per `change` id.
 
@@ -124,7 +123,7 @@ class LimitChange:
     """Its only possible target is the root."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LimitsRaised:
     """The limits as they are now; False if this change was made before."""
 
@@ -135,7 +134,7 @@ class LimitsRaised:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InboxDepth:
     """Messages enqueued and not yet given to the model."""
 
@@ -144,7 +143,7 @@ class InboxDepth:
     interrupts: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeEntry:
     """An entry of the tree log, with what only Redis knew when it was written."""
 
@@ -158,7 +157,7 @@ class TreeEntry:
     about: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RegisteredAgent:
     """An agent in the accounts of its tree. `core.registry` reads what it says of itself."""
 
@@ -166,7 +165,7 @@ class RegisteredAgent:
     used: Spend
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Registry:
     """The projection of a tree at one moment, as of `tree_seq`."""
 
@@ -183,7 +182,7 @@ class Registry:
     """The sessions that wait for a budget: because it is `spent`, or `reserved` by others."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClaimState:
     """Where a session of a tree stood when its claim was to be taken.
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import orjson
+
+from orchestrator.core.frozen import record
 
 SILENT_MS = 15_000
 """Heartbeats come every 5 s: a worker that missed three of them is stuck, cut off or dead."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MachineFacts:
     """The process of a worker, and its machine."""
 
@@ -35,7 +37,7 @@ class MachineFacts:
     """Why its machine makes no portable folders now; empty if it does, and of an older worker."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pace:
     """A worker's work for one pool, over the last minute."""
 
@@ -45,7 +47,7 @@ class Pace:
     tokens_per_min: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerState:
     """A worker's last heartbeat; one of an older version says nothing of its machine."""
 

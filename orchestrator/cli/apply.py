@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 from orchestrator.core.counts import counted
+from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def top_of(folder: Path) -> Path:
         return folder
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wanted:
     """The changes that are wanted, and where."""
 

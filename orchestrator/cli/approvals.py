@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import age
+from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None
                     typer.echo(line)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Words:
     """The words of the command line, by the call that they name."""
 

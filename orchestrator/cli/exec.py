@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.invocation import Invocation
+from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ STOP_S = 2.0
 ORIGINATOR = "CODEX_INTERNAL_ORIGINATOR_OVERRIDE"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Order:
     """The wish of the command line."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Protocol
@@ -14,6 +13,7 @@ import typer
 
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
+from orchestrator.core.frozen import record
 
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
@@ -71,7 +71,7 @@ class _Lines(Protocol):
     def write(self, lines: bytes, /) -> object: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Stdout:
     """Standard output: a program gets the very bytes, a terminal the same values."""
 

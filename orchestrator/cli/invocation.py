@@ -6,12 +6,12 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import Fault
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ ID_HELP = "A session id, or its beginning or end: the tree's root, or an agent i
 AGENT_HELP = "An agent's number in the tree; 0 is the root."
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Invocation:
     """The options that stand before every command."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
+from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.origin import Origin
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OPENAI = "https://api.openai.com/v1"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wish:
     """The arguments of `dendro run`, or of `dendro review`."""
 

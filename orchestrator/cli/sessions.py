@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 
 from orchestrator.cli.invocation import ID_HELP, Invocation
 from orchestrator.core.counts import age, change_size, counted
+from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _agents(statuses: Mapping[str, int]) -> str:
     return f"{sum(statuses.values())}: {parts}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Layout:
     """The columns that are shown, and how wide they are."""
 

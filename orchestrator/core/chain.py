@@ -20,8 +20,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from orchestrator.core.frozen import record
 
 if TYPE_CHECKING:
     from orchestrator.core.entries import Entry
@@ -31,7 +32,7 @@ DIGEST_BYTES = 32
 SALT_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChainKey:
     """A secret that keys the chain, and the id under which entries name it."""
 
@@ -39,7 +40,7 @@ class ChainKey:
     secret: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Link:
     """An entry as the chain sees it: `digest` stands for salt and payload."""
 
@@ -49,7 +50,7 @@ class Link:
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BrokenLink:
     """The first entry that does not follow from the one before it."""
 
@@ -60,7 +61,7 @@ class BrokenLink:
 NOT_FOLLOWING = "its hash does not follow from its content and the entry before it"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExpectedHead:
     """A head noted down earlier: the log went up to `seq`, and its chain had this value there."""
 

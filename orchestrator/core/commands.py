@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypeAlias
 
 from orchestrator.core.calls import AskWork, Await, Runnable, WriteStdin
@@ -58,7 +58,7 @@ class Moment:
     """The name of the worker's machine, which requests to people state; empty: not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PendingBelow:
     """A request that an agent of the tree waits for an answer to."""
 
@@ -74,7 +74,7 @@ class PendingBelow:
     """Whether it asks for a secret."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DecidedBelow:
     """A request of an agent of the tree that was settled, by whom, and how."""
 
@@ -87,7 +87,7 @@ class DecidedBelow:
     """The identity of the response to questions; approvals have none."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Submitted:
     """An op from the SQ."""
 
@@ -114,12 +114,12 @@ class Submitted:
     """The answer's texts came in the submission itself: an older client has sent it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BeginRequest:
     """The worker is ready to send the model request that is owed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SearchBegun:
     """The provider has begun to search the web for request `n`."""
 
@@ -127,7 +127,7 @@ class SearchBegun:
     item_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ItemCompleted:
     """An output item of request `n` is complete, while its stream goes on.
 
@@ -141,7 +141,7 @@ class ItemCompleted:
     """Whether it was told before that the item had begun."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResponseCompleted:
     """Request `n` ended as it should."""
 
@@ -152,7 +152,7 @@ class ResponseCompleted:
     end_turn: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResponseBroken:
     """Request `n` ended without a completed response.
 
@@ -174,7 +174,7 @@ class ResponseBroken:
     """Tokens that the response used before it failed, if its server told them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Immediate:
     """A call that needs nothing to run: its output, and the events that go before it."""
 
@@ -182,7 +182,7 @@ class Immediate:
     events: tuple[EventModel, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Target:
     """An agent as the registry told of it when the call was assessed."""
 
@@ -205,7 +205,7 @@ class Target:
         return not self.finished or (self.status != "canceled" and any(self.pending))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChildSpec:
     """The values that a new agent is made from; its number and session id are reserved already."""
 
@@ -223,14 +223,14 @@ class ChildSpec:
     """The folder that it works in: a copy of its own, or its parent's; None: as the tree has it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spawn:
     """An agent that begins with a blank conversation."""
 
     spec: ChildSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fork:
     """An agent that begins with this conversation."""
 
@@ -240,7 +240,7 @@ class Fork:
     head: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Helper:
     """A read-only agent whose answer is the call's output (`spawn_subagent`)."""
 
@@ -248,7 +248,7 @@ class Helper:
     description: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendMessage:
     target: Target
     prompt: str = ""
@@ -256,7 +256,7 @@ class SendMessage:
     interrupt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetWatchdog:
     target: Target
     interval_ms: int
@@ -264,7 +264,7 @@ class SetWatchdog:
     cancel: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CancelAgent:
     """`below` are the descendants of the target that are at work."""
 
@@ -273,7 +273,7 @@ class CancelAgent:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prune:
     """Agents to take off the list; `echo` is the request, `unknown` what it named in vain."""
 
@@ -283,7 +283,7 @@ class Prune:
     completed_only: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Variants:
     """Helpers that draft variants of a plan, each from its own point of view (`propose_plan_variants`)."""
 
@@ -295,7 +295,7 @@ AgentAssessment = Spawn | Fork | Helper | Variants | SendMessage | Await | SetWa
 Assessment = Runnable | WriteStdin | Immediate | AskWork | AgentAssessment
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallAssessed:
     """A call whose turn has come was assessed: this is what it asks for."""
 
@@ -303,7 +303,7 @@ class CallAssessed:
     assessment: Assessment
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessEnd:
     """The end of a process; `unread` is what it said since the model looked last, cut for the model."""
 
@@ -312,7 +312,7 @@ class ProcessEnd:
     unread: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallFinished:
     """A running call has ended, and no process of it is left but one that it `keeps`."""
 
@@ -331,7 +331,7 @@ class CallFinished:
     """The end of the process that the call has looked at."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessFinished:
     """A process of the session has ended, with everything that it had started."""
 
@@ -340,7 +340,7 @@ class ProcessFinished:
     """Why the worker has ended it, as the model is told; empty if it ended by itself or by a decision."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Elicited:
     """An MCP server asks a person something in the middle of a call; `id` is the question's own."""
 
@@ -350,14 +350,14 @@ class Elicited:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ElicitationDropped:
     """The server does not wait for the decision on its question any more."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stopped:
     """Everything that ran for the stopping task is proved to have ended."""
 
@@ -365,17 +365,17 @@ class Stopped:
     """Seconds that each stopped call had been running."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CloseCalls:
     """The task is ending: the next of its open calls are closed, as many as a commit carries."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndChildren:
     """The next of the children that are to end are told, as many as a commit carries."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TookOver:
     """A new claim found work that its predecessor had begun.
 
@@ -391,14 +391,14 @@ class TookOver:
     shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TaskRefused:
     """The task cannot be worked on where it was claimed; `message` says why, and what to do about it."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LookedUp:
     """A look-up has ended: with a message for its client, with nothing to say, or with an error."""
 
@@ -409,7 +409,7 @@ class LookedUp:
     """The state at the end of the turn that input goes on from."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstructionsRead:
     """The instructions of the task's folder were read; None if it has none that the model does not know."""
 
@@ -419,7 +419,7 @@ class InstructionsRead:
     """Files that were left out, in words for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileNotWritten:
     """The rollout's file was asked for, and could not be brought up to date; `reason` says why."""
 
@@ -428,7 +428,7 @@ class FileNotWritten:
     """The submission that asked."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TimerFired:
     """A timer's time has come; a stale generation is ignored."""
 
@@ -438,7 +438,7 @@ class TimerFired:
     """For a look after cancelled agents: whether any below has not ended yet, by the registry."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MailArrived:
     """A message from another session of the tree (or from this one)."""
 
@@ -450,7 +450,7 @@ class MailArrived:
     interrupt: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommitRefused:
     """The commit of `command` alone was refused: another decision has to take its place."""
 

@@ -9,7 +9,7 @@ The functions import the codec when they are called: a program that only lists s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, TypedDict
 
 from orchestrator.core.frozen import record, replace
@@ -95,7 +95,7 @@ class Timer:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Approval:
     """A request for approval that the fleet's queue shows until its key, the call's id, is closed."""
 
@@ -195,7 +195,7 @@ def tree_event(
     return TreeEvent(parts, targeted, SessionId(inbox), note, once=once)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewSubmission:
     """A submission that a session is born with."""
 
@@ -206,7 +206,7 @@ class NewSubmission:
     sender: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewSession:
     """A session to create, root or child; its entries are chained under epoch 0."""
 
@@ -251,7 +251,7 @@ def new_session(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Debit:
     """Takes `amount` from a counter of the tree, refused if it would pass the field `limit`.
 

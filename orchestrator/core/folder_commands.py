@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from orchestrator.core.frozen import record
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.workspace import Copied, SetupOutcome
 from orchestrator.protocol.ids import CallId, SnapshotId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderMade:
     """The folder is on the holder's machine, at `snapshot` (None: it is empty)."""
 
@@ -25,7 +24,7 @@ class FolderMade:
     """For the first content: what people are to know of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderFailed:
     """The folder could not be made on this machine; `reason` says why, and what to do about it."""
 
@@ -35,7 +34,7 @@ class FolderFailed:
     """Another machine may well do it: the claim is given back, a few times."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderChanged:
     """The folder has changed, and the store has the pack of its snapshot."""
 
@@ -53,7 +52,7 @@ class FolderChanged:
     """The set-up has changed it, before any call did."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderUnsaved:
     """The folder may have changed, and its snapshot is not in the store; `reason` says why."""
 
@@ -69,12 +68,12 @@ class FolderUnsaved:
     """Whether the store is tried again under this claim."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderSettled:
     """The folder is at the last snapshot that the store has: nothing of it is unsaved any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderMerged:
     """A child's changes are in the folder, all of them."""
 
@@ -82,7 +81,7 @@ class FolderMerged:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderNotMerged:
     """Nothing of a child's changes was written; `reason` says why, and each conflict its path."""
 
@@ -92,12 +91,12 @@ class FolderNotMerged:
     """A part may be written all the same: the machine could not take it back."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetupBegins:
     """The worker is ready to run the set-up that is owed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SetupEnded:
     """The set-up has ended, and no process of it is left; `stopped`: it was not let end by itself."""
 
@@ -107,7 +106,7 @@ class SetupEnded:
     """For one that failed: how, with the end of its output."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderCopied:
     """A folder of one machine was copied for the agents of a response; the store has the copy."""
 
@@ -117,7 +116,7 @@ class FolderCopied:
     """A word to people about the copy."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderNotCopied:
     """No copy of the folder was taken; `reason` says why, and what to do about it."""
 

@@ -12,9 +12,10 @@ Only for slotted dataclasses whose fields are stored as they were given. Knows n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from reprlib import recursive_repr
 from types import FunctionType
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast, dataclass_transform
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -33,11 +34,81 @@ _COPIES: dict[type, _Copy] = {}
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[R]) -> type[R]:
-    """`dataclass(frozen=True, slots=True)`, for what is made all the time."""
-    made = dataclass(frozen=True, slots=True, init=False)(cls)
-    for name, method in (("__new__", _new_of(made)), ("__getnewargs__", _values)):
-        setattr(made, name, method)
+    """`dataclass(frozen=True, slots=True)`, for what is made all the time.
+
+    What `dataclasses` compiles when a class is made is compiled here when it is first called for: a program
+    imports hundreds of records and makes a few.
+    """
+    # One without words would get its signature as words, at half the price of the class.
+    cls.__doc__ = cls.__doc__ or cls.__name__
+    made = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+    for name, method in _METHODS.items():
+        if vars(made).get(name) is None:
+            setattr(made, name, method)
     return made
+
+
+def _new(cls: type[R], *given: object, **named: object) -> R:
+    new = _new_of(cls)
+    type.__setattr__(cls, "__new__", new)
+    return cast(R, new(cls, *given, **named))
+
+
+def _eq(made: DataclassInstance, other: object) -> bool:
+    cls = type(made)
+    names = [spec.name for spec in fields(made) if spec.compare]
+    # As `dataclasses` compares them: as tuples, so that an object is equal to itself.
+    mine, others = (f"({''.join(f'{of}.{name},' for name in names)})" for of in ("made", "other"))
+    lines = [
+        "if other.__class__ is made.__class__:",
+        f"  return {mine} == {others}",
+        "return NotImplemented",
+    ]
+    eq = written("__eq__", ["made", "other"], lines, {})
+    type.__setattr__(cls, "__eq__", eq)
+    return cast(bool, eq(made, other))
+
+
+def _hash(made: DataclassInstance) -> int:
+    names = [spec.name for spec in fields(made) if (spec.compare if spec.hash is None else spec.hash)]
+    hashed = written("__hash__", ["made"], [f"return hash(({''.join(f'made.{n},' for n in names)}))"], {})
+    type.__setattr__(type(made), "__hash__", hashed)
+    return cast(int, hashed(made))
+
+
+@recursive_repr()
+def _repr(made: DataclassInstance) -> str:
+    values = (f"{spec.name}={getattr(made, spec.name)!r}" for spec in fields(made) if spec.repr)
+    return f"{type(made).__qualname__}({', '.join(values)})"
+
+
+def _setattr(made: object, name: str, value: object) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _delattr(made: object, name: str) -> None:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _values(made: DataclassInstance) -> tuple[object, ...]:
+    """The field values that a pickled or copied record is made of again."""
+    return tuple(getattr(made, spec.name) for spec in fields(made))
+
+
+def _no_state(made: object) -> None:
+    """Of a pickled record: all is in what it is made of again."""
+
+
+_METHODS: Final[Mapping[str, object]] = {
+    "__new__": _new,
+    "__eq__": _eq,
+    "__hash__": _hash,
+    "__repr__": _repr,
+    "__setattr__": _setattr,
+    "__delattr__": _delattr,
+    "__getnewargs__": _values,
+    "__getstate__": _no_state,
+}
 
 
 def _new_of(cls: type) -> FunctionType:
@@ -59,11 +130,6 @@ def _new_of(cls: type) -> FunctionType:
     # A call with wrong arguments is told as the record's.
     new.__qualname__ = cls.__qualname__
     return new
-
-
-def _values(made: DataclassInstance) -> tuple[object, ...]:
-    """The field values that a pickled or copied record is made of again."""
-    return tuple(getattr(made, spec.name) for spec in fields(made))
 
 
 def replace(record: R, /, **changes: object) -> R:

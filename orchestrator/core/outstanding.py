@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 
 from orchestrator.core.folder_use import lacks_setup, needs_folder
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call, Phase
@@ -15,14 +15,14 @@ MOST_AT_ONCE = 16
 commit that takes over."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OweRequest:
     """A model request is to be begun, but not before `not_before_ms` (Redis's clock; 0 is now)."""
 
     not_before_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FollowRequest:
     """Request `n` was begun: its stream is to be read."""
 
@@ -30,14 +30,14 @@ class FollowRequest:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AssessCall:
     """The call's turn has come: it is to be assessed."""
 
     call_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunCall:
     """The call was decided to start under `epoch`: it is to be running."""
 
@@ -45,7 +45,7 @@ class RunCall:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AnswerServer:
     """A server's question in the middle of a running call is decided: its server is to hear the decision."""
 
@@ -53,14 +53,14 @@ class AnswerServer:
     decision: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopAll:
     """Everything that runs is to be stopped, then `Stopped` decided."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FollowProcess:
     """A process lives under `epoch`: its end is awaited, and the claim is kept for it."""
 
@@ -70,48 +70,48 @@ class FollowProcess:
     """Whether it is to be killed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CloseCalls:
     """The task's work is stopped: open calls are to be closed, and the task ends with the last of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LookUp:
     """An accepted look-up is to be answered, beside whatever runs; `key` is its name in the state."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadInstructions:
     """The task works in a folder whose instructions its model has not been told."""
 
     folder: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndChildren:
     """The next of the children that are to end are to be told, or unread mail is to be let go."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MakeFolder:
     """The folder of a portable session is to be made on the holder's machine, before what needs it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BeginSetup:
     """The session's script has not run in the folder: it is to be begun, before what needs the folder."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunSetup:
     """The script was decided to start under `epoch`: it is to be running."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SaveFolder:
     """The store has not got the folder's changes: it is tried again, and the claim is kept meanwhile."""
 

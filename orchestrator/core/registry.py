@@ -12,13 +12,13 @@ and what rebuilds it. Both are needed: the projection answers at once, the log c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import orjson
 
 from orchestrator.core.commit_parts import SLOTS, SPAWNED
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.tree import ACTIVE
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def first_limits(rules: TreeRules) -> dict[str, bytes]:
     return {f"limit:{name}": b"%d" % most for name, most in limits.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Agent:
     """An agent of the registry."""
 
@@ -81,7 +81,7 @@ class Agent:
         return summary_of({**self.record, "status": self.status}, self.pending)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeFact:
     """An entry of the tree log, decoded."""
 
@@ -91,7 +91,7 @@ class TreeFact:
     """Inbox depths by session, as of this entry."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RegistryView:
     """A tree as of some entry of its log. Pruned agents are not in it."""
 

@@ -9,7 +9,7 @@ gets them with each command, and everything that they led to is in the entries.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from operator import attrgetter
 from typing import Literal, TypeAlias, TypedDict
 
@@ -107,7 +107,7 @@ def readable_setting(value: JsonValue) -> JsonValue:
     return f"[{value['bytes']} bytes]" if is_reference(value) else value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeRules:
     """The rules for every agent of a tree, as settled when its root was made.
 
@@ -138,7 +138,7 @@ class TreeRules:
         return {spec.name: getattr(self, spec.name) for spec in fields(self)}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HistoryHead:
     """A person's history of prompts: its id, and how many entries were ever written."""
 
@@ -153,7 +153,7 @@ MARK_BYTES = 256
 """Bytes that are read of a mark's file."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkspaceMark:
     """The mark that tells a session's folder from another at the same path: a random id in its own file."""
 
@@ -349,7 +349,7 @@ HELD_WAIT_S = 5.0
 session meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rules:
     """The worker's side of a decision."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.core.extras import NO_EXTRAS, PendingLookUp, SessionExtras
 from orchestrator.core.frozen import record, replace
@@ -188,7 +188,7 @@ class Task:
         return replace(self, calls=self.calls.changed(changed))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Queued:
     """A user-turn op that waits for the session to be free."""
 
@@ -197,7 +197,7 @@ class Queued:
     client: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """A settled request; a second answer is held against it."""
 
@@ -224,7 +224,7 @@ UNCONFIGURED = TurnSettings(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class State:
     """A session as a fold over its rollout knows it."""
 

@@ -17,9 +17,10 @@ creates it, and the parent has read its result.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, TypedDict
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.protocol.wire import JsonMapping
 
@@ -56,7 +57,7 @@ class AgentRecord(AgentCard):
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Child:
     """A child as its parent knows it."""
 
@@ -96,7 +97,7 @@ class ChildChanges(TypedDict, total=False):
     pruned: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mail:
     """A message that the model has not been given yet."""
 
@@ -115,7 +116,7 @@ class Mail:
         return AgentId(int(self.sender["agent_id"]))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Watchdog:
     """A regular message to `agent_id`, sent again every `interval_ms`."""
 
@@ -126,7 +127,7 @@ class Watchdog:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeView:
     """The tree, as far as this session's own log tells of it."""
 

@@ -12,9 +12,9 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.private_files import make_folder, write_file
 from orchestrator.sandbox.trusted_files import find_program
 
@@ -40,7 +40,7 @@ exec "$@"
 _PAUSE_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LocalMachine:
     """A machine that is there for as long as a process of it runs."""
 
@@ -65,7 +65,7 @@ class LocalMachine:
         return "" if done.returncode == 0 else done.stderr.strip() or f"unshare ended with {done.returncode}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DemoWorker:
     """A worker, and the machine that it runs on."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core.counts import counted
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId
 from orchestrator.core.registry import Agent, fold_tree, projected
 from orchestrator.demo.play import Role, Story
@@ -18,7 +18,7 @@ REPORT = "REPORT.md"
 FEWEST = 6
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Statement:
     """Something that was shown, or was not; `detail` says what is wrong."""
 
@@ -27,7 +27,7 @@ class Statement:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shown:
     """A command that the demo runs as a person would, and what it said."""
 

@@ -8,9 +8,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.demo.machines import DemoWorker, LocalMachine, machine_at
 from orchestrator.demo.play import DemoFailed
 from orchestrator.private_files import make_folder, open_file
@@ -31,7 +31,7 @@ SMALL_PROJECT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stage:
     """The folder in which the demo runs, and the command line by which its processes start."""
 
@@ -51,7 +51,7 @@ class Stage:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Site:
     """The machines that the demo can have here, and the folders that its agents can have."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 from urllib.parse import urlsplit
+
+from orchestrator.core.frozen import record
 
 Level = Literal["ok", "warn", "missing"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finding:
     """A finding of a check. `missing`: Dendro does not work like this; `warn`: it does, at a risk."""
 

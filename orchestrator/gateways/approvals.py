@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, assert_never
 
 import orjson
@@ -20,6 +19,7 @@ from orchestrator.core.calls.client_tool import FAILED
 from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.decide.answer import decision_word
 from orchestrator.core.entries import DENDRO
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
@@ -151,7 +151,7 @@ def plan_op(request: Mapping[str, Any], feedback: str | None) -> ops.Op:
     return ops.ResolvePlanApproval(id=id, response=response, agent_id=agent)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Over:
     """A request that was shown, and waits for nobody any more."""
 

@@ -11,7 +11,6 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.broker import Broker
@@ -37,7 +36,7 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewSession, new_session
 from orchestrator.core.entries.stored import encode_entry
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
@@ -69,7 +68,7 @@ async def _no_copies() -> Sequence[str]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClientPorts:
     """A client's external dependencies."""
 

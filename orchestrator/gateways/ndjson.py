@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 import orjson
@@ -16,6 +15,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.bursts import Burst, Numbers
 from orchestrator.gateways.client import Client
@@ -46,7 +46,7 @@ class Ending(StrEnum):
     """Input has ended, and no worker may take the session until a person readmits it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Streams:
     """The two directions of a connection."""
 
@@ -55,7 +55,7 @@ class Streams:
     write: Callable[[bytes], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LineOptions:
     """Differences of a connection from standard input and output."""
 

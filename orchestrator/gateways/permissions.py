@@ -7,12 +7,13 @@ the session already. Past it, a principal needs the scope `approve`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from pydantic import BaseModel
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
@@ -67,7 +68,7 @@ FOREIGN = "skills of other folders than the session's are the machine's user's: 
 _SPARED = ("exclude_tmpdir_env_var", "exclude_slash_tmp")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Policies:
     """An approval policy and a sandbox policy in their wire form, and the folder that they count in."""
 
@@ -150,7 +151,7 @@ def _lies_in(root: PurePosixPath, allowed: list[PurePosixPath]) -> bool:
     return ".." not in root.parts and any(root.is_relative_to(one) for one in allowed)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Permissions:
     """The permissions of one principal at a deployment."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -13,6 +12,7 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.jobs import Ends, JobLook, JobsFull, JobState
+from orchestrator.core.frozen import record
 from orchestrator.protocol.jobs import JOB_RESULT, Job, JobFailed, Result, RunCommand
 from orchestrator.protocol.wire import written
 
@@ -28,7 +28,7 @@ class JobError(Exception):
     """A job that has no result; the message says why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolJobs:
     """A door's way to the workers of a pool."""
 

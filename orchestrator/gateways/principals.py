@@ -9,9 +9,10 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeAlias, get_args
+
+from orchestrator.core.frozen import record
 
 HOME_NAMESPACE = ""
 """The namespace of the machine's user: of all sessions that no token's holder has made."""
@@ -52,7 +53,7 @@ class NotPermitted(Exception):
     """A principal asked for what its scope does not hold; the message says which scope would do."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Principal:
     """A person or program at a door."""
 

@@ -19,6 +19,7 @@ from orchestrator.core.context import is_context
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.facts import Forked, states
+from orchestrator.core.frozen import record
 from orchestrator.core.history import Item, message_text
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
@@ -54,7 +55,7 @@ async def to_resume(found: LogSource, text: str) -> SessionHead:
     return head
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Greeting:
     """The first events that a resuming client gets, and the cursor from which it follows."""
 

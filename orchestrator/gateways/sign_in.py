@@ -12,10 +12,10 @@ import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from orchestrator.core.frozen import record
 from orchestrator.model.credentials import CredentialError, CredentialStore, patiently
 from orchestrator.model.issuer import BadIssuerToken, Issuer, IssuerError, tokens_of
 
@@ -30,7 +30,7 @@ Told = Callable[[str, str | None], None]
 """Hears the end of a sign-in: its id, and the error if it failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begun:
     """A sign-in that waits for its person, and the page to open."""
 
@@ -38,7 +38,7 @@ class Begun:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Secrets:
     """The values that only the two sides of one sign-in know."""
 

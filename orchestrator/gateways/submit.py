@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.follow import EqCursor
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
@@ -26,7 +26,7 @@ class OpRefused(Exception):
     """An op that the session refused; the message is the session's."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpAnswer:
     """The id of an op, and the event that answered it; None if none came in time."""
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 import orjson
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import (
     HOME_NAMESPACE,
     WORKSPACE_KINDS,
@@ -47,7 +48,7 @@ class BadToken(ValueError):
     """Something that a token cannot have; the message says what it may have."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TokenRecord:
     """A token as it is kept and listed."""
 

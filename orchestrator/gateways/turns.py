@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
@@ -17,7 +17,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.views.event import Event
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Turn:
     """A turn that is over."""
 

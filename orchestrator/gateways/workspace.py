@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import MARK_BYTES, WorkspaceMark
 from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.repository import Repository, git, repository
@@ -22,7 +23,7 @@ MARK_IN_GIT = "dendro-workspace"
 MARK_FOLDER, MARK_FILE = ".dendro", "workspace"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Workspace:
     """A folder as it was when the session was made."""
 

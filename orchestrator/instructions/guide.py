@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Skills
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Instructions:
     """The words for a model about a folder, and those for a person."""
 
@@ -19,7 +19,7 @@ class Instructions:
     """A line for each file that was left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Guide:
     """The instructions of one machine's folders. Its methods block."""
 

@@ -7,9 +7,9 @@ the nearest is read last. In each folder `AGENTS.override.md` stands in for `AGE
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.instructions.repository import from_root
 from orchestrator.sandbox.trusted_files import LeadsOut, read_regular
 
@@ -17,7 +17,7 @@ INSTRUCTIONS_FILE = "AGENTS.md"
 OVERRIDE_FILE = "AGENTS.override.md"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProjectDocs:
     """The rule by which the files of folders are found."""
 

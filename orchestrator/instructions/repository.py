@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.git import GitFailed, git_fault, repository_above, run_git
 from orchestrator.sandbox.policy import git_link
 
@@ -20,7 +20,7 @@ def git(cwd: Path, *words: str) -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repository:
     """The repository around a folder; empty texts where there is none."""
 

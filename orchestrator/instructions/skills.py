@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from orchestrator.core.frozen import record
 from orchestrator.instructions.front_matter import split
 from orchestrator.instructions.repository import from_root
 from orchestrator.protocol.catalog import SkillErrorInfo, SkillMetadata, SkillScope, SkillsListEntry
@@ -38,7 +38,7 @@ _OFFER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Root:
     """A folder below which skills lie; `within` is where a link in it may not lead out of."""
 
@@ -47,7 +47,7 @@ class Root:
     within: Path
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Kept:
     """The skills of a working folder, and the modification times that they were found under."""
 

@@ -24,6 +24,7 @@ from typing import Self
 import aiohttp
 import orjson
 
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.connections import BROKEN, MAX_CONNECTIONS, UNREACHED, Connections, url_of
 from orchestrator.model.errors import (
@@ -66,7 +67,7 @@ class HttpBudget:
     retries_left: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClientPorts:
     """The client's external dependencies beside the network."""
 

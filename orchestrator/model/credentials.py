@@ -9,12 +9,13 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import orjson
 
+from orchestrator.core.frozen import record
 from orchestrator.private_files import make_folder, write_file
 from orchestrator.tables import Secret
 
@@ -34,14 +35,14 @@ class CredentialError(Exception):
     """A sign-in cannot be kept or read; the message says why and what to do, and no secret."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ApiKey:
     """A key that a provider gave the person."""
 
     key: Secret = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tokens:
     """Tokens of a sign-in at an OpenID issuer."""
 

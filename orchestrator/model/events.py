@@ -7,58 +7,60 @@ exactly one `Completed`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from orchestrator.core.frozen import record
 
-@dataclass(frozen=True, slots=True)
+
+@record
 class RateLimits:
     """The provider's rate limit headers as a RateLimitSnapshot; comes first, or not at all."""
 
     snapshot: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Created:
     """The provider took the request."""
 
     response_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ItemAdded:
     """An item begins; it may still be empty."""
 
     item: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TextDelta:
     """A piece of the assistant's message."""
 
     delta: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReasoningSummaryDelta:
     """A piece of the reasoning summary."""
 
     delta: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReasoningSectionBreak:
     """A new part of the reasoning summary begins."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReasoningRawDelta:
     """A piece of raw reasoning, from the few models that show it."""
 
     delta: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ItemDone:
     """A whole ResponseItem in the form that rollouts keep; a call may be started now."""
 
@@ -67,7 +69,7 @@ class ItemDone:
     """Which of the response's items it is: its index and its id there, as far as the server names them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Completed:
     """The response ended well; the last event of a stream.
 

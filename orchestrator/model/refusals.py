@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import orjson
 
+from orchestrator.core.frozen import record
 from orchestrator.model.errors import CodexErrorInfo, FatalKind, FatalModelError
 
 MAX_ERROR_BODY = 64 * 1024
@@ -67,7 +67,7 @@ _FATAL_STATUSES: dict[int, tuple[FatalKind, CodexErrorInfo, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProviderFault:
     """A provider's account of its failure, in an HTTP body or in a `response.failed`."""
 

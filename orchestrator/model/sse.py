@@ -8,7 +8,8 @@ split at U+2028 and its kin, which are ordinary characters inside a model's JSON
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from orchestrator.core.frozen import record
 
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """The largest event taken: a whole response with inline images fits, a runaway server does not."""
@@ -20,7 +21,7 @@ class SseEventTooLarge(ValueError):
     """An event outgrew the parser's limit; the stream cannot be read any further."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SseEvent:
     """A dispatched event; `data` stays bytes because the JSON decoder wants bytes."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from orchestrator.core.frozen import record
 
 MOST_TOKENS: Final = 10**12
 """More than any response has; a server that counts more, or less than none, is not believed."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UsageNames:
     """The names that a wire format has for the counts."""
 

@@ -33,6 +33,7 @@ from orchestrator.core.chain import (
 )
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.tree import Child
 from orchestrator.rollouts.full_log import full_log, pages
@@ -48,7 +49,7 @@ _KIND_WITHIN = 64
 _CHILD = b'"kind":"child"'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ExternalNote:
     """A note, kept elsewhere, of an entry of a session's log: its number and the chain's value there."""
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ from orchestrator.core.chain import (
 )
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
 from orchestrator.core.entries.stored import stored_form
+from orchestrator.core.frozen import record
 from orchestrator.rollouts.inherited_lines import Inherited, proves, texts_inside
 from orchestrator.rollouts.log_line import LogLine
 
@@ -75,7 +76,7 @@ class BadLine(ValueError):
         self.number = number
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Omitted:
     """A fact that an export leaves out: its place in the chain."""
 
@@ -84,7 +85,7 @@ class Omitted:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinePlace:
     """Where an entry stands in its log, and what ties it to the one before."""
 
@@ -94,7 +95,7 @@ class LinePlace:
     chain: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileLine:
     """A line of a file: an entry (None once redacted), and its place if the file has it."""
 
@@ -113,7 +114,7 @@ class FileLine:
     """A sign that no export wrote the line as it stands; it has neither entry nor place then."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Header:
     """The first line of a full export."""
 
@@ -166,7 +167,7 @@ class Header:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RolloutText:
     """A file that was opened: what it is, and its lines, read as they are asked for."""
 

@@ -10,7 +10,7 @@ lines in, a plan out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ from orchestrator.core.chain import NOT_FOLLOWING, ChainKey
 from orchestrator.core.counts import counted
 from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.evolve import evolve
+from orchestrator.core.frozen import record
 from orchestrator.core.lines import MetaLine, read_meta
 from orchestrator.core.packs import Pack, read_pack
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
@@ -42,7 +43,7 @@ NO_CLAIM = 0
 Bound: TypeAlias = Callable[[TurnSettings, PortableFolder | None], TurnSettings]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Newcomer:
     """The new session that the entries are rewritten for."""
 
@@ -59,7 +60,7 @@ class Newcomer:
         return told if self.bound is None else self.bound(told, portable)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ImportPlan:
     """A session to be created: its entries with the times they keep, and what they fold to."""
 

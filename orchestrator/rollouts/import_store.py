@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.records import (
@@ -31,7 +30,7 @@ from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, 
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import Encoded, encode_entry
 from orchestrator.core.evolve import fold
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer
@@ -59,7 +58,7 @@ ASKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """The entries and events that a script writes, and the log's `seq` and head after it."""
 
@@ -72,7 +71,7 @@ class Piece:
 BEFORE = Piece((), (), 0, GENESIS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Ending:
     """The fields that become visible when the session is complete."""
 

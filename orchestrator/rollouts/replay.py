@@ -11,6 +11,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
+from orchestrator.core.frozen import record
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.rollouts.audit import is_keyed
@@ -31,7 +32,7 @@ from orchestrator.rollouts.verify import unchecked_for
 from orchestrator.rollouts.verify_file import audit_file
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LiveFold:
     """The digest of the state that the last worker had folded when it brought the session to rest."""
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -25,6 +24,7 @@ from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.blobs import REFERENCE, references, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files
@@ -69,7 +69,7 @@ class FilePorts(Protocol):
     def files(self) -> Files: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileLine:
     """The `seq` of a line's entry in the file, and the chain's value there."""
 
@@ -80,7 +80,7 @@ class FileLine:
 NOTHING = FileLine(0, GENESIS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogPart:
     """A stretch of a session's log, up to an end of it that its writer knows."""
 
@@ -100,7 +100,7 @@ class LogPart:
         return False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Judged:
     """The last line of a file as it was once, and whether the log has such an entry."""
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from dataclasses import fields as fields_of
 from io import BytesIO
 from itertools import pairwise, zip_longest
 from typing import Any
@@ -24,6 +25,7 @@ import zstandard
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
+from orchestrator.core.frozen import record
 
 VERSION = 1
 _LEVEL = 9
@@ -36,7 +38,7 @@ class BrokenArchive(Exception):
     """The archive does not hold what the manifest says; the message names the object."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Segment:
     """An object of the archive. `sha256` and `bytes` are of the plain JSONL, not of the compressed object."""
 
@@ -50,7 +52,7 @@ class Segment:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Manifest:
     """The sealed part of one session's log, oldest segment first."""
 
@@ -94,7 +96,7 @@ class Manifest:
 
 def _segment(fields: dict[str, Any]) -> Segment:
     # A newer version may say more of a segment than this one knows.
-    return Segment(**{name: fields[name] for name in Segment.__slots__})
+    return Segment(**{name: fields[name] for name in (spec.name for spec in fields_of(Segment))})
 
 
 def segment_of(folder: str, before: bytes, entries: Sequence[StoredEntry], plain: bytes) -> Segment:

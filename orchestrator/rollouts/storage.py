@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
+from orchestrator.core.frozen import record
 from orchestrator.rollouts.archive import Archive
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Storage:
     """The storage of sessions: Redis and the archive. `secret` is the chain's key, if it has one."""
 

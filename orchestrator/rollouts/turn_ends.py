@@ -6,7 +6,6 @@ The whole log is walked along its chain, so that a place is believed only if the
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 import orjson
 
@@ -14,13 +13,14 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.frozen import record
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
 
 _BOOKMARK = b'"response_id"'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TurnEnd:
     """The entry that ended a turn (0: there is none), and the end of the log as the walk found it."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import BrokenLink, ExpectedHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId, created_ms
 from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
 from orchestrator.rollouts.rollout_file import last_noted
@@ -18,7 +18,7 @@ from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.tree_log import audit_tree_log
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Report:
     """The result of the checks of a log."""
 

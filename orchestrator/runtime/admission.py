@@ -8,11 +8,11 @@ here runs for a provider without limits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.admission import Admitted, ProviderLimits, Wait
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.request import Prompt
 from orchestrator.runtime.log import log
@@ -24,7 +24,7 @@ IMAGE_BYTES = 6_000
 UNAVAILABLE_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoomRequest:
     """A model request for which a provider's limits must have room."""
 

@@ -8,7 +8,7 @@ is the core's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import orjson
@@ -26,6 +26,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.commit_parts import TreeEvent, TreePart, tree_event
 from orchestrator.core.decide.budget import more
+from orchestrator.core.frozen import record
 from orchestrator.core.state import State
 from orchestrator.core.timers import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
@@ -54,7 +55,7 @@ def cost(price: ModelPrice, usage: Usage) -> int:
     return int(-(-exact // 1))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Accounting:
     """The costs of model requests, estimated and counted by a worker's model settings."""
 

@@ -7,13 +7,13 @@ after 20 ms or 4 KB, whichever is first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commit_parts import NewEvent
+from orchestrator.core.frozen import record
 
 COALESCE_S = 0.020
 COALESCE_BYTES = 4096
@@ -41,7 +41,7 @@ _JOINED: Mapping[str, str] = {
 _PLACE = ("item_id", "summary_index", "content_index")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Delta:
     """An event message that belongs to no entry."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 
@@ -17,7 +16,7 @@ from orchestrator.core.calls import CustomWork, ExecWork, MergeWork, PatchWork, 
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.decide.process import lost_processes, unknown_end
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.processes import Process
 from orchestrator.core.state import State
@@ -33,7 +32,7 @@ from orchestrator.tools.exec.capture import Capture
 from orchestrator.tools.exec.output import MODEL_BYTES, for_model
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unreadable:
     """An SQ entry that could not be made a command: deciding it raises `error`."""
 

@@ -18,7 +18,7 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, TreePart
 from orchestrator.core.decide.draft import Decision, Metered
 from orchestrator.core.entries import EVENT_MSG, Entry
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.state import State
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.budget import Accounting
@@ -40,7 +40,7 @@ class Journal:
         return self.position.state.status if hasattr(self, "position") else ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Writer:
     """The writer of entries: the claim's epoch, the chain's key, randomness for salts."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from orchestrator.core.frozen import record
 from orchestrator.instructions.guide import Guide, Instructions
 from orchestrator.instructions.prompts import custom_prompts
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
@@ -52,7 +52,7 @@ class Library(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Files:
     """The library of a real machine."""
 

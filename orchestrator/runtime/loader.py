@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from operator import attrgetter
 from typing import NamedTuple, Protocol, cast
@@ -20,6 +20,7 @@ from orchestrator.broker.records import Claimed, SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import evolve
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import decode_snapshot
@@ -55,7 +56,7 @@ class Weight(NamedTuple):
     """Those of the entries behind that: as much as the texts can have grown by."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Loaded:
     """The position that a runner begins with, and the entries that the rollout's file may lack."""
 
@@ -152,7 +153,7 @@ class FoldSource(Protocol):
     def sleep(self) -> Callable[[float], Awaitable[None]]: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogEnd:
     """The end of a session's log as its hash in Redis says: a fold has to arrive there."""
 
@@ -206,7 +207,7 @@ async def folded(
     return (await _fold(source, end, secret, known)).position
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Fold:
     """A state, and the entry behind which the fold of it began."""
 

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from orchestrator.boottime import boottime
@@ -18,6 +18,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process
 from orchestrator.core.state import State
@@ -105,7 +106,7 @@ def _spawn(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None
     return asyncio.get_running_loop().create_task(coroutine, name=name)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ports:
     """The ports of one worker: all that it runs on."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Fired
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
 from orchestrator.core.timers import REAP_MS, STANDING_TIMERS
@@ -27,7 +28,7 @@ GRACE_MS = 8_000
 """A lease and two seconds: time for the workers of the agents' own pools."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unended:
     """The agents of a tree's cancels that are not over at one moment."""
 
@@ -41,7 +42,7 @@ class Unended:
         return (*self.active, *self.owing)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Forsaken:
     """The rest of a tree's cancels at one moment."""
 

@@ -34,13 +34,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.boottime import boottime
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim, Fenced, Renewed
+from orchestrator.core.frozen import record
 from orchestrator.runtime.log import log
 from orchestrator.tables import WorkerSettings
 
@@ -49,7 +49,7 @@ RETRY_S = 0.25
 left."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RenewalOutcome:
     """The outcome of a renewal for one claim, told to the main loop."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator.broker.admission import ProviderLimits
 from orchestrator.core import commands as c
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import made_together
 from orchestrator.core.ids import TreeId
 from orchestrator.core.secrets import hidden
@@ -49,7 +48,7 @@ _FORGOTTEN = frozenset({FatalKind.BAD_REQUEST, FatalKind.NOT_FOUND})
 kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Following:
     """A request that was begun, and where its news go."""
 

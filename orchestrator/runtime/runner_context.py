@@ -6,11 +6,12 @@ No rule is here: accepted commits change the journal, and nothing else changes a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.broker.records import Claim, Claimed
 from orchestrator.broker.tree_records import Settlement
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.runtime.budget import Accounting
@@ -21,7 +22,7 @@ from orchestrator.runtime.workspace import FolderFaults
 from orchestrator.tables import LogSettings, WorkerSettings
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunnerConfig:
     """The configuration that one worker gives to each of its runners."""
 
@@ -43,7 +44,7 @@ class RunnerConfig:
     """Under `effects = wait`: whether replicas have the log of a claim's session up to an entry."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunnerContext:
     """A claimed session, as the parts of its runner see it."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claimed
 from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.jobs import Bench, JobServer
 from orchestrator.runtime.loader import BrokenLog, Cache
@@ -33,7 +34,7 @@ MOST_KEPT = 8
 """Claims that a worker holds at once, for each turn that it runs at once: those beyond have processes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerConfig:
     """The identity and bounds of one worker."""
 

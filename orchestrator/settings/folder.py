@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from orchestrator.core.frozen import record
 from orchestrator.settings.layers import KeyPath, Layers, leaves
 from orchestrator.tables import Setting, Table, settings_of
 
@@ -19,7 +19,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 SHOWN_KEY_CHARS = 60
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Rule:
     """A folder's rights on a key, and the key's value when nobody sets it."""
 
@@ -27,7 +27,7 @@ class _Rule:
     default: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderRules:
     """The rules of all keys, taken from the records. `usual` gives defaults that depend on the machine."""
 
@@ -44,9 +44,9 @@ class FolderRules:
         ]
 
     def _rules(self) -> Iterator[tuple[KeyPath, _Rule]]:
-        for record in self.records:
-            for name, spec in settings_of(record):
-                yield tuple((spec.key or name).split(".")), _Rule(spec, record.model_fields[name].default)
+        for table in self.records:
+            for name, spec in settings_of(table):
+                yield tuple((spec.key or name).split(".")), _Rule(spec, table.model_fields[name].default)
 
     def _permits(self, rule: _Rule | None, path: KeyPath, value: object, person: Layers) -> bool:
         if rule is None or rule.spec.folder is None or rule.spec.folder == "trusted":

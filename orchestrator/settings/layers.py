@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.trusted_files import read_regular
 
 KeyPath = tuple[str, ...]
@@ -32,7 +33,7 @@ class Rank(IntEnum):
     FLAG = 6
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Origin:
     """The place where a value was found; relative paths in the value count from `base`."""
 
@@ -41,7 +42,7 @@ class Origin:
     base: Path
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """A value. `text` is what a person typed where there are no types (environment, `-c`)."""
 

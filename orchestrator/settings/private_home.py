@@ -13,11 +13,12 @@ import pwd
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from orchestrator.core.frozen import record
 from orchestrator.private_files import OTHERS, NotPrivate, close_below, own_folder
 from orchestrator.settings.layers import SettingsError
 from orchestrator.settings.records import Settings
@@ -51,7 +52,7 @@ SHARED = frozenset(
 """Folders that others need: none of them is made anybody's own."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenFolder:
     """A folder of Dendro's that others than its user can look into, or that is not this user's."""
 

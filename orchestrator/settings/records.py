@@ -6,9 +6,10 @@ Composes the tables of `orchestrator.tables`; says nothing of any single setting
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.settings.trust import FolderConfig
 from orchestrator.tables import (
     AgentSettings,
@@ -32,7 +33,7 @@ from orchestrator.tables import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostSettings:
     """The machine and the process: read once, passed down, so that no other module looks."""
 
@@ -55,7 +56,7 @@ class HostSettings:
     """The whole environment: what commands inherit from, after the filter."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settings:
     """Everything that can be set, resolved."""
 

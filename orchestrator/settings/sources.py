@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.home import absolute, data_home, user_home
 from orchestrator.sandbox.policy import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import own_link
@@ -106,7 +107,7 @@ BUILT_IN: Mapping[str, object] = {
 SHARED_RETRY_KEYS = ("request_max_retries", "stream_max_retries", "stream_idle_timeout_ms")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SettingsSources:
     """All that settings are made of.
 

@@ -13,9 +13,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.private_files import make_folder, write_file
 from orchestrator.settings.layers import SettingsError
 from orchestrator.tables.workspaces import FOLDER_SETUP
@@ -24,7 +25,7 @@ LIST_NAME = "trusted.json"
 _WRITABLE_BY_OTHERS = 0o022
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderConfig:
     """The file of the current folder, as it counts."""
 
@@ -36,7 +37,7 @@ class FolderConfig:
     """Keys that it sets."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrustedFile:
     """A content that a person has trusted in one place."""
 
@@ -61,7 +62,7 @@ def place_of(config: Path) -> str:
     return str(Path(os.path.realpath(top)) / file.relative_to(top))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrustList:
     """The contents that one person has trusted, in a file that only this person can read and write."""
 

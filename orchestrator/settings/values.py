@@ -7,7 +7,6 @@ know any particular setting, nor where layers come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NewType, TypeVar, Union, get_args, get_origin
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from orchestrator.core.frozen import record
 from orchestrator.home import absolute
 from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError
 from orchestrator.tables import Setting, Table, limits_of, settings_of
@@ -23,7 +23,7 @@ from orchestrator.tables import Setting, Table, limits_of, settings_of
 T = TypeVar("T", bound=Table)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Place:
     """The place where the value of a field was looked for."""
 

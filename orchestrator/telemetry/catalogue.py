@@ -6,8 +6,9 @@ from the hundredth on; every other label takes its values from a list in the cod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from orchestrator.core.frozen import record
 
 Kind = Literal["counter", "gauge", "histogram"]
 FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -16,7 +17,7 @@ SLOW = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900
 """Seconds of what models and commands take."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Metric:
     """A metric: its name, its labels, and what it counts."""
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.broker.errors import BrokerError
+from orchestrator.core.frozen import record
 from orchestrator.telemetry.metrics import Metrics
 
 PATIENCE_S = 2.0
@@ -23,7 +24,7 @@ PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HealthAnswer:
     """An answer, as every HTTP server can give it."""
 
@@ -36,7 +37,7 @@ async def _nothing() -> None:
     """Looks at nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Health:
     """The state of a process, as it says so itself."""
 

@@ -6,19 +6,19 @@ A worker without an observer reports nothing and pays one comparison a step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from orchestrator.broker.records import Claim, Claimed
 from orchestrator.broker.tree_records import Settlement
 from orchestrator.core.entries import Entry
+from orchestrator.core.frozen import record
 from orchestrator.core.state import State
 
 StreamMoment = Literal["sent", "coming", "completed"]
 """The moments of a model request: it was sent; events of its answer come; its last one has."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CommittedStep:
     """A step of a session that Redis has confirmed."""
 

@@ -18,6 +18,7 @@ from hashlib import blake2b
 
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
@@ -50,7 +51,7 @@ def span_id(session: str, *key: str) -> int:
     return int.from_bytes(digest.digest()) or 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndedSpan:
     """A span that is over; times are milliseconds since the epoch."""
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
@@ -294,7 +295,7 @@ def show_words(view: View, word: str) -> None:
 # ── from the first line to the last ───────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opening:
     """The command line's arguments of a conversation."""
 

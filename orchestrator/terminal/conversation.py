@@ -18,6 +18,7 @@ from typing import Any, Protocol, assert_never
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import open_requests, until_read
@@ -80,7 +81,7 @@ def at_a_terminal() -> bool:
     return os.isatty(STDIN) and sys.stdout.isatty()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Typed:
     """A line from the terminal; None is the end of input."""
 
@@ -89,26 +90,26 @@ class Typed:
     """The terminal did not show it: it is an answer to a secret question, or nothing at all."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CtrlC:
     """The person wants it to stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerEnded:
     """The worker that we brought along is gone."""
 
     code: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Broken:
     """Following or reading has failed for good."""
 
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Silence:
     """A stretch of time without any event."""
 
@@ -130,7 +131,7 @@ class View(Protocol):
         """Says something that is not the session's."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Seat:
     """A person's place at a session: the client, the view, and whether questions can be answered."""
 

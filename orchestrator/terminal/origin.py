@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.wiring.open_deployment import Opened
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Origin:
     """The options that name a session."""
 

@@ -14,7 +14,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ import orjson
 from orchestrator.core.calls import ApplyPatch, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
+from orchestrator.core.frozen import record
 from orchestrator.core.modes import plans
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
@@ -101,7 +102,7 @@ class PatchArguments(Arguments):
     input: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PatchRequest:
     """A patch as the model asked for it; `workdir` is relative to the session's folder."""
 

@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +20,7 @@ import orjson
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.calls import Custom, CustomWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
@@ -46,7 +46,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _JUDGEMENTS: Final[frozenset[Judgement]] = frozenset({"none", "all", "in_doubt"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ToolPlace:
     """The session and the agent that a call belongs to."""
 
@@ -59,7 +59,7 @@ class ToolPlace:
     """The sandbox of the task's commands: a tool that only reads may be all that `read-only` permits."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ToolRequest:
     """A call that has something to run, as its tool has assessed it."""
 

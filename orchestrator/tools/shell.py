@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.prefixes import amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
+from orchestrator.core.frozen import record
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ExecCommandEnd, WarningEvent
@@ -100,7 +101,7 @@ def is_hosted(state: State, config: ToolConfig) -> bool:
     return hosted and not state.facts.unified_exec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ShellRequest:
     """A command as the model asked for it."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId
@@ -29,7 +30,7 @@ def _nowhere(message: JsonObject) -> None:
 _NO_SESSION, _NO_TREE = SessionId(""), TreeId("")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ToolConfig:
     """The worker's configuration of the tools: its sandbox support, and the environment of commands."""
 
@@ -47,7 +48,7 @@ class ToolConfig:
     """Tells the places where a person has trusted a `dendro.toml`: none may come there again unasked."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallSite:
     """The place and the session for which a call is assessed or run."""
 

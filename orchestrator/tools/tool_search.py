@@ -10,7 +10,6 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final
 
@@ -19,6 +18,7 @@ from pydantic import Field
 
 from orchestrator.core.client_tools import MOST_TOOLS, SEARCH, ClientTool
 from orchestrator.core.commands import Immediate
+from orchestrator.core.frozen import record
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonMapping, JsonObject
@@ -115,7 +115,7 @@ def search(tools: tuple[ClientTool, ...], query: str, limit: int) -> tuple[Clien
     return tuple(tools[place] for place in best[:limit] if scores[place] > 0)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Vocabulary:
     """Words, and the beginnings of them that may be taken for another form."""
 

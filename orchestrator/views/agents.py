@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.core.frozen import record
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find, find_one, find_tree
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.rollouts.source import LogSource
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Addressed:
     """An agent that a command is about."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,6 +16,7 @@ import orjson
 from orchestrator.broker.records import OpenApproval, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
@@ -61,7 +61,7 @@ def decision_text(decision: str) -> str:
     return WORDS.get(decision, decision)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """An open request, as a person decides about it."""
 
@@ -209,7 +209,7 @@ async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) ->
 Wishes = Mapping[ReviewDecision, Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chosen:
     """Each request that some pattern means, with its decision; and why others are not allowed."""
 
@@ -248,7 +248,7 @@ def chosen(
     return Chosen(decisions, tuple(dict.fromkeys(passed_over)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Decided:
     """How a request was decided, and by whom; `decision` is empty while no worker has taken the answer."""
 
@@ -271,7 +271,7 @@ class Decided:
 # ── with names and folders ────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Needed:
     """A request for a person who knows nothing of its tree."""
 

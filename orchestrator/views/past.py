@@ -8,13 +8,13 @@ that what a page costs depends on the page. A place between two pages is one num
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.blobs import references, resolve
+from orchestrator.core.frozen import record
 from orchestrator.core.line_types import DENDRO, EVENT_MSG
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.ids import CallId
@@ -44,7 +44,7 @@ class BadPlace(ValueError):
     """A text that names no place."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """Between entries: `seq` of the own log and `tree_seq` of the tree's are the first ones behind it."""
 
@@ -63,7 +63,7 @@ class Place:
         return cls(int(own), int(tree))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Page:
     """Events, oldest first, and the place before them; None if nothing is there."""
 
@@ -71,7 +71,7 @@ class Page:
     before: Place | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Step:
     """An entry on the way back through a log; without an event if the entry shows nothing."""
 

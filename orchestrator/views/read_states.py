@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.source import LogSource
 
@@ -29,7 +29,7 @@ class StaleReadState(Exception):
     """A read state was changed meanwhile; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadMark:
     """A person's mark in a thread: the entries up to `seq` are read; `changes` counts its changes."""
 
@@ -47,7 +47,7 @@ class ReadMark:
         return b"%d %d" % (self.changes, self.seq) if self.changes else b""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadState:
     """A thread as one person has read it, as of a place in its log."""
 

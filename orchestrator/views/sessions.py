@@ -16,6 +16,7 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.views.status import status_of, wants_worker
@@ -38,7 +39,7 @@ META = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Filter:
     """A person's filter of a list; empty texts and no statuses match everything."""
 
@@ -62,7 +63,7 @@ class Filter:
         return not self.text or any(self.text.casefold() in (text or "").casefold() for text in texts)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListedTree:
     """A root, and the statuses of its agents."""
 

@@ -7,8 +7,8 @@ end is what is shown; the beginning is taken as well. Knows ids, and nothing of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 SHORT = 8
@@ -33,7 +33,7 @@ def short_id(session: SessionId | str) -> str:
     return _digits(session)[-SHORT:]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Abbreviation:
     """The beginning or the end of an id."""
 

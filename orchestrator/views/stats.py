@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import PoolQueue
 from orchestrator.broker.worker_state import Pace
 from orchestrator.core.counts import counted
+from orchestrator.core.frozen import record
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
 from orchestrator.views.workers import SeenWorker, workers_of
 
@@ -21,7 +22,7 @@ UNSAVED = "unsaved"
 MOST_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PoolStats:
     """The figures of a pool. Its workers may serve others, too: slots are counted for each."""
 
@@ -35,7 +36,7 @@ class PoolStats:
     """Sessions that no worker has to go on with, by their status; and those that wait for their machine."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FleetStats:
     """The figures of a deployment, at one look."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.records import SessionHead, Source
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
@@ -40,7 +41,7 @@ class Key(NamedTuple):
     session: SessionId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ThreadFilter:
     """The threads of a list; empty texts and sets leave out nothing."""
 
@@ -96,7 +97,7 @@ def _texts(thread: Thread) -> Iterator[str]:
     yield thread.cwd
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListCursor:
     """A place between threads: before or behind the one of a key."""
 
@@ -124,7 +125,7 @@ class ListCursor:
         return cursor
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListAsked:
     """A page of the list that is asked for."""
 
@@ -136,7 +137,7 @@ class ListAsked:
     wanted: ThreadFilter = field(default_factory=ThreadFilter)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ThreadPage:
     """Threads, and the places behind the last and, for the other direction, before the first."""
 

@@ -8,7 +8,7 @@ left out.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
@@ -69,7 +69,7 @@ class Stretch:
     """Its events, if they were read on the way."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ThreadLog:
     """A thread's turns, in the logs that tell of them."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from orchestrator.broker.records import SessionHead
@@ -72,7 +71,7 @@ def end_of(head: SessionHead, kind: Kind) -> Cursor:
     return Cursor(kind, "behind", 0, head.seq, head.head.hex()[:8], _END)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """A page that is asked for."""
 
@@ -81,7 +80,7 @@ class Asked:
     cursor: Cursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TurnPage:
     """Turns, and the places behind the last and, for the other direction, before the first."""
 
@@ -90,7 +89,7 @@ class TurnPage:
     back: Cursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ItemPage:
     """The same of items, each with its turn."""
 

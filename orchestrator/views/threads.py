@@ -7,7 +7,6 @@ the first words of a session that has never rested, and for nothing else. Knows 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -17,6 +16,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
@@ -31,7 +31,7 @@ Source: TypeAlias = Literal["cli", "exec"]
 """The program that a person began a session by: one in which people talk, or one that runs a prompt."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spawned:
     """The place of an agent's thread in its tree."""
 
@@ -47,7 +47,7 @@ class Spawned:
         return self.path.count("/")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Thread:
     """A session in a list. Times are milliseconds."""
 

@@ -20,6 +20,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import counted
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.line_types import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.registry import Agent, projected
@@ -35,7 +36,7 @@ AT_ONCE = 16
 """Sessions that are read side by side."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Doing:
     """The facts that the end of a log holds."""
 
@@ -50,7 +51,7 @@ class Doing:
     tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AgentPicture:
     """An agent of the picture."""
 
@@ -97,7 +98,7 @@ class AgentPicture:
         return max(self.used.tokens, self.doing.tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreePicture:
     """A tree at one moment of Redis's clock."""
 

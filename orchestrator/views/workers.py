@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Heard
 from orchestrator.broker.worker_state import SILENT_MS, WorkerState, decoded
 from orchestrator.core.counts import age
+from orchestrator.core.frozen import record
 from orchestrator.views.errors import ViewError
 
 CLOCK_MS = 1_000
 """Times in logs do not agree beyond it. Claims do not need the clocks of machines to agree."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SeenWorker:
     """A worker, and what a person should do about it."""
 

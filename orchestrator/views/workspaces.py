@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.boottime import boottime
@@ -15,6 +15,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.entries.stored import decode_entry, line_ms
 from orchestrator.core.evolve.workspace import evolve_workspace
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack
 from orchestrator.core.workspace import NO_WORKSPACE, Unsaved
@@ -30,7 +31,7 @@ PATIENCE_S = 3_600.0
 _NAMED = b'"workspace'
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Moment:
     """A snapshot, and the packs that it is made from, oldest first."""
 
@@ -45,7 +46,7 @@ class Moment:
     at_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderPast:
     """The snapshots of one session's folder, in the order of their entries."""
 
@@ -141,7 +142,7 @@ async def copied_to(store: Packs, tree: TreeId, session: SessionId, packs: Seque
     return lacking
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FetchedFolder:
     """Packs on this machine, and the confined process that reads them."""
 
@@ -150,7 +151,7 @@ class FetchedFolder:
     folder: Path
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderReport:
     """The packs of a folder, read again: what its entries name is in the store and whole, or what is not."""
 

@@ -9,8 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.gateways.submit import PATIENCE_S, submit_op
@@ -29,7 +29,7 @@ FORCE_AFTER_S = 10.0
 """A worker that is alive stops what runs within this time; one that is not is taken its claim."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Patience:
     """How long a person waits, in seconds, and when they take claims by force; None: never."""
 

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +24,7 @@ from orchestrator.broker.retries import RetryingConnection
 from orchestrator.broker.rights import require_rights
 from orchestrator.broker.texts import ArchivedText, Texts
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId
 from orchestrator.settings import Settings
 from orchestrator.settings.load import usual_pools
@@ -72,7 +72,7 @@ def embedded_config(settings: Settings) -> EmbeddedConfig:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deployment:
     """A process's view of Redis."""
 

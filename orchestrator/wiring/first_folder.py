@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FirstFolder:
     """The folder that a new session begins with."""
 

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from orchestrator.broker.births import Births
 from orchestrator.core.birth import Birth
 from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports, Saved
@@ -71,7 +72,7 @@ def keys_of_clients() -> frozenset[str]:
     return frozenset((own | MORE) - OWNERS)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewThreads:
     """The maker of sessions of one gateway."""
 

@@ -10,10 +10,11 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import require_private
@@ -40,7 +41,7 @@ PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _WhenSealed:
     """The archive for the reader of a log, which is opened where entries of the log are in it."""
 
@@ -50,7 +51,7 @@ class _WhenSealed:
         return self.archive().read_entries(manifest, after, through)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opened:
     """The deployment as one process sees it."""
 

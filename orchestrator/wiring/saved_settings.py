@@ -7,9 +7,10 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.private_files import make_folder, new_file
 from orchestrator.protocol.wire import JsonValue
@@ -20,7 +21,7 @@ from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath, parse_overri
 from orchestrator.settings.load import NO_EFFECT
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SavedSettings:
     """The file of the person whose gateway this is."""
 

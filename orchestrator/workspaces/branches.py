@@ -12,9 +12,9 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.git import Answer, GitFailed, run_git
 
 FILE, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
@@ -27,7 +27,7 @@ class PushRefused(Exception):
     """A branch was not made, and nothing has changed; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Work:
     """A session's work, as the commit tells of it."""
 
@@ -43,7 +43,7 @@ class Work:
         return f"Work of {self.agent} of session {self.session}\n\n{trailers}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pushed:
     """A branch, and the commit that it is at."""
 
@@ -53,7 +53,7 @@ class Pushed:
     """Whether the commit was made now; else the branch was there, with just these files."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Repository:
     """A repository of the person's."""
 

@@ -20,12 +20,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
 import orjson
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.private_files import make_folder, open_file, own_folder, write_file
 from orchestrator.sandbox.place import COPIES, copy_of
@@ -34,7 +35,7 @@ STATE_BYTES = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CopyState:
     """The knowledge about a copy."""
 

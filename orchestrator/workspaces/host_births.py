@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import PortableFolder
 from orchestrator.folders.head import excludes_of
 from orchestrator.folders.records import Bounds, FolderError
@@ -24,7 +24,7 @@ class UnfitFolder(ValueError):
     """A folder that no portable one can begin with; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostFolder:
     """A folder of this machine, whole: the repository that a working folder is in, or that one itself."""
 

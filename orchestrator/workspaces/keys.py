@@ -11,9 +11,10 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.private_files import new_file as new_private_file
 from orchestrator.private_files import write_file
 from orchestrator.rollouts.objects import ArchiveUnavailable
@@ -30,7 +31,7 @@ class KeyUnavailable(ArchiveUnavailable):
     """This process has not the key that a pack needs: the store may be well, and another process have it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Key:
     """A key, and the id that packs name it by, which tells nothing of it."""
 

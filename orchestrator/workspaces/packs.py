@@ -16,10 +16,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.private_files import replacing
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects, TooLarge
@@ -40,7 +40,7 @@ class BrokenPack(Exception):
     """A pack is missing from the store, or is not what its name says: its snapshot cannot be made."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PackName:
     """A pack's place in the store, and the SHA-256 of its bytes."""
 

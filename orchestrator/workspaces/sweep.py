@@ -12,9 +12,9 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.workspaces.copies import Copy, copies_below, remove_tree
 from orchestrator.workspaces.service import MachineConfig
@@ -23,7 +23,7 @@ log = logging.getLogger("dendro.worker")
 SWEEP_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Swept:
     """The copies that were removed, and those that were to be and could not be."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO, cast
@@ -173,7 +173,7 @@ async def test_whatever_a_tool_makes_of_a_call_the_model_is_told_and_the_session
         CallId("c1"), "shell", {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     )
     tools = ToolCalls(cast(Any, Broken()), cast(Any, None))
-    site = cast(Any, SimpleNamespace(**dict.fromkeys(CallSite.__slots__)))
+    site = cast(Any, SimpleNamespace(**dict.fromkeys(spec.name for spec in fields(CallSite))))
     site.state = State()
     assert await tools.assess(call, site) == Immediate("internal error: RecursionError: too deep")
     assert await tools.judge(call, "claim") == "in_doubt"

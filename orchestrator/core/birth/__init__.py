@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth.session_fork import ForkedFrom, inherited_entries
 from orchestrator.core.context import initial_context
 from orchestrator.core.entries import Entry, timestamp
+from orchestrator.core.frozen import record
 from orchestrator.core.lines import MetaLine, given
 from orchestrator.core.modes import task_settings
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
@@ -21,7 +21,7 @@ MOST_NAMED = 10
 """Files that the warning about those that were left out names."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Birth:
     """The values that a session is made from; the caller has done every look-up."""
 

@@ -6,7 +6,7 @@ and one line of its own as a command. The tool runs in the worker's process: no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import ClassVar, Literal
 
@@ -24,7 +24,7 @@ from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Custom:
     """A call of a custom tool, as the tool has assessed it."""
 

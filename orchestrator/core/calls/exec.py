@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 import orjson
@@ -30,7 +30,7 @@ RULE_REASON = "a rule wants this command to be asked about"
 DESTRUCTIVE_REASON = "the command looks destructive"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shown:
     """The output that clients saw of a command whose end nobody saw, cut to what an output may have."""
 
@@ -54,7 +54,7 @@ class Shown:
 NOTHING_SHOWN = Shown()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Segment:
     """A simple command of a script, up to the first word of which only the shell knows what it becomes.
 
@@ -66,7 +66,7 @@ class Segment:
     allowed: Literal["", "confined", "free"] = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StrictRule:
     """The strictest rule of a file that some part of the command meets."""
 
@@ -74,7 +74,7 @@ class StrictRule:
     justification: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exec:
     """A command, as judged from its words. `key` is what `approved_for_session` remembers."""
 

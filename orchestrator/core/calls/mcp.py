@@ -7,7 +7,7 @@ tool only reads, and lie.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import sha256
 from typing import ClassVar, Literal
 
@@ -25,7 +25,7 @@ from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Mcp:
     """A call of a server's tool."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal
 
@@ -37,7 +37,7 @@ def is_within(folder: str, roots: Sequence[str]) -> bool:
     return any(folder == root or folder.startswith(f"{root.rstrip('/')}/") for root in named)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Merge:
     """The changes of an agent between two snapshots; nothing is written yet."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
@@ -31,7 +31,7 @@ def _write_record(value: Rows | LargeText) -> Rows | str | JsonObject:
     return write_text(value) if isinstance(value, (str, StoredText)) else value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ApplyPatch:
     """A patch that passed its check: nothing is written yet."""
 

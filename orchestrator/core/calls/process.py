@@ -6,7 +6,7 @@ of `write_stdin` runs no command, so nobody is asked about it: the start of its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from orchestrator.core.forms import TEXT, reader_of, whole, writer_of
@@ -43,7 +43,7 @@ def write_lasting(lasting: Lasting) -> JsonObject:
     return _WRITE(lasting)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WriteStdin:
     """A call of `write_stdin`: `chars` go to a process, then its output is read; without any it is read."""
 

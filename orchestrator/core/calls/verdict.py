@@ -6,17 +6,17 @@ January 2026. Each kind of call judges by them for itself; nothing is executed o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from orchestrator.core.frozen import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """The call may run now; `sandboxed` is False where confinement was given up knowingly."""
 
     sandboxed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ask:
     """An approval must come first; `sandboxed` says how the call runs if approved."""
 
@@ -31,7 +31,7 @@ class Ask:
     """The paths outside of the writable roots that it would write."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refuse:
     """The call will not run; the text is its output."""
 
@@ -41,7 +41,7 @@ class Refuse:
 Verdict = Run | Ask | Refuse
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Remembered:
     """An approval for the session: the keys of what is not asked about again, and granted folders."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 from orchestrator.core.forms import LIST
@@ -10,7 +10,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Await:
     """A wait as the model asked for it; no `agent_ids`: for any child."""
 

@@ -6,7 +6,7 @@ slot, its place in the registry, its first submission. Either all of it is there
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -39,6 +39,7 @@ from orchestrator.core.decide.helper_activity import STARTING
 from orchestrator.core.decide.mail_delivery import publish_depths, watchers
 from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import encode_json
+from orchestrator.core.frozen import record
 from orchestrator.core.history import call_output
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.lines import given
@@ -60,7 +61,7 @@ CLIENT = "tree"
 """The client of the submission that an agent begins with."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChildSession:
     """A child about to be made."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -44,7 +44,7 @@ class DoesNotFit(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TaskOver:
     """The end of the task that this decision ended."""
 

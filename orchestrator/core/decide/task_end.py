@@ -15,7 +15,6 @@ next one goes on with the third. Nothing of the task starts meanwhile, as in any
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -32,6 +31,7 @@ from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.cancel import expect_ends, flag_and_notify
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.process import stop_processes
+from orchestrator.core.frozen import record
 from orchestrator.core.history import Item, user_message
 from orchestrator.core.state import Task
 from orchestrator.core.task_kinds import StopReason
@@ -54,7 +54,7 @@ MOST_BYTES = 128 << 10
 """Bytes of one piece; a single item may be as large, but no larger."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Piece:
     """The items that one decision closes: first calls, then what people said meanwhile."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.core.calls.ask import DoesNotAnswer
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.messages import Answer, RequestId
 from orchestrator.gateways.app_server.write_requests import (
@@ -33,7 +33,7 @@ from orchestrator.views.questions import call_id_of
 from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Asked:
     """A request that this client was asked, and has not answered."""
 

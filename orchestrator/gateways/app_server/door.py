@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID, uuid5
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
 from orchestrator.gateways.app_server import ephemeral
 from orchestrator.gateways.app_server.asks import Asks
@@ -32,7 +33,7 @@ _WORDS: Final = UUID("6f2f9c0e-54d1-4c1b-9a55-2f0d8a3c7e11")
 """The space of the ids that words get by their client's id for them."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClientInfo:
     """The words of the client about itself in the handshake."""
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import notification
@@ -30,7 +30,7 @@ from orchestrator.views.turns.records import Change, ItemDelta, RequestResolved
 log = logging.getLogger("dendro.app_server")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     """A notification, written once for all who hear it."""
 
@@ -42,7 +42,7 @@ class Line:
     """Pieces of one text have one key: waiting ones may be merged."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Told:
     """An event of a session with what follows from it."""
 

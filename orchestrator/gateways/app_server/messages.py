@@ -5,11 +5,11 @@ A message that cannot be answered (no JSON, no object, no method and no id) is i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import orjson
 
+from orchestrator.core.frozen import record
 from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.wire import JsonObject, JsonValue
 
@@ -17,7 +17,7 @@ RequestId: TypeAlias = str | int
 ID_CHARS = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Request:
     """A call that is answered; `params` is None where there were none."""
 
@@ -27,14 +27,14 @@ class Request:
     has_params: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Notification:
     """A call that is not answered."""
 
     method: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """The client's answer to a request of the server: a result, or None for an error."""
 
@@ -44,7 +44,7 @@ class Answer:
     """The text of an error, as far as it has one."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unreadable:
     """A message that nothing is done with."""
 
@@ -53,7 +53,7 @@ Message: TypeAlias = Request | Notification | Answer | Unreadable
 UNREADABLE = Unreadable()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """A message, and whether it came with the member `jsonrpc`."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.app_server.errors import RpcError
 from orchestrator.gateways.principals import Principal, Scope
 
@@ -51,7 +51,7 @@ class Whose(Enum):
 Result = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Method:
     """A method of a table: `answer` gets the door and the checked parameters, and returns the result.
 

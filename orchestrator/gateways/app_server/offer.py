@@ -6,13 +6,14 @@ The tables hold keys of providers; nothing here hands one on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from orchestrator.core.frozen import record
 from orchestrator.instructions.skills import Skills
 from orchestrator.tables import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Offer:
     """The settings in force for new sessions, and the skills of this machine."""
 

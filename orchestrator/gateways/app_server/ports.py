@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth.session_fork import ForkedFrom
 from orchestrator.core.client_tools import ClientTool
+from orchestrator.core.frozen import record
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
@@ -22,7 +23,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.rollbacks import Rollbacks
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewThread:
     """The settings that a client names for a new session; all others are those of the gateway."""
 
@@ -39,7 +40,7 @@ class NewThread:
     client: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Born:
     """A new session, and what of its settings was not understood."""
 
@@ -56,7 +57,7 @@ class BadSetting(Exception):
     """A setting of a new session that cannot be used; the message names it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConfigWrite:
     """Changes of the settings' file, all or none."""
 
@@ -68,7 +69,7 @@ class ConfigWrite:
     """The version that is to be there still; None: whichever it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConfigWritten:
     """The file as it is now."""
 
@@ -78,7 +79,7 @@ class ConfigWritten:
     """Keys among those written that the gateway's command line sets otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Saved:
     """The settings in force for new sessions now, and what the person's file says beside them."""
 
@@ -90,7 +91,7 @@ class Saved:
     """The folders that the person told a terminal to trust or not to: it asks no second time."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ports:
     """The deployment as the doors of a process use it."""
 

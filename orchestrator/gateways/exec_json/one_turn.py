@@ -13,6 +13,7 @@ import orjson
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.gateways.client import Client
@@ -28,7 +29,7 @@ from orchestrator.views.turns import records as r
 from orchestrator.views.turns.projector import Projector
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Run:
     """A run's place: the session, the way out, and whether people are asked what it cannot decide."""
 

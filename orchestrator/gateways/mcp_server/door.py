@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -27,6 +26,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.mcp_server.tools import (
@@ -76,7 +76,7 @@ Create = Callable[[RunArguments], Awaitable[SessionId]]
 """Makes the session of a `run`; raises `NotPermitted`, or `ViewError` for settings that cannot be."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deployment:
     """The deployment that a door serves."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op, shown_as
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
@@ -40,7 +40,7 @@ _DECISIONS: Mapping[str, str] = {
 Content = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Form:
     """A form: its text, its fields, and the op that a filled in one is.
 

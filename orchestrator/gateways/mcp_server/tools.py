@@ -7,13 +7,13 @@ is made.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import mcp.types as sdk
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from orchestrator.core.frozen import record
 from orchestrator.protocol.bounds import JSON_BYTES, TEXT_BYTES, deeper_than
 
 MOST_CONFIG_KEYS = 50
@@ -163,7 +163,7 @@ def parsed(name: str, arguments: Mapping[str, Any] | None) -> Arguments:
         raise BadArguments(f"{where}: {why}; {name} takes {known}") from None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TurnOutcome:
     """The end of a turn, for a client."""
 

@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -28,6 +27,7 @@ from mcp.types import (
     jsonrpc_message_adapter,
 )
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.ndjson import READ_BYTES, Streams
 from orchestrator.protocol.framing import HEAD_BYTES, Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.wire import JsonValue
@@ -89,7 +89,7 @@ class Calls:
             self._open.discard(coerce_request_id(known))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Reader:
     """The client's lines as messages; one that is none is answered, under its id if it shows one."""
 

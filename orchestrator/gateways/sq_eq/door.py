@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 import orjson
@@ -14,6 +14,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread, Ports
 from orchestrator.gateways.client import Client
@@ -36,7 +37,7 @@ from orchestrator.views.for_tenants import without_places
 _REFUSALS = (ProtocolError, Unauthenticated, NotPermitted, BadSetting, ViewError, BrokerError)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attached:
     """A session that a connection has opened or found."""
 

@@ -8,11 +8,11 @@ Pure: bytes in, a record out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.sq_eq.places import MOST
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.ids import SubmissionId
@@ -28,7 +28,7 @@ SAME = frozenset({"type", "session_id", "cwd", "workspace"})
 """Fields that are done with when the session is there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FirstLine:
     """The wish that begins a connection."""
 

@@ -5,10 +5,10 @@ Whatever leaves this machine is encrypted: `tcp://` and `ws://` are for loopback
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.wires.http_rules import is_loopback
 
 SCHEMES = ("tcp", "tcps", "ws", "wss", "unix", "stdio")
@@ -21,7 +21,7 @@ class BadAddress(ValueError):
     """Text that is no address to listen on, or one that may not be; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Address:
     """A place to listen on."""
 

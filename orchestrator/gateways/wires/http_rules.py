@@ -8,15 +8,16 @@ Pure: a request's headers in, an answer out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from orchestrator.core.frozen import record
+
 LOOPBACK_NAMES = frozenset({"localhost", "localhost."})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HttpRules:
     """The requests that a listener takes."""
 
@@ -28,7 +29,7 @@ class HttpRules:
     """On a unix socket no browser and no name leads here."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """An HTTP answer in place of a WebSocket."""
 

@@ -14,10 +14,11 @@ import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.wires.addresses import Address, BadAddress
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
 from orchestrator.gateways.wires.http_rules import HttpRules
@@ -37,7 +38,7 @@ async def _nobody(wire: Wire) -> None:
 LinesDoor = Callable[[SocketStream], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Doors:
     """The servers of a listener's connections."""
 
@@ -46,7 +47,7 @@ class Doors:
     """Its first line says who it is, so it authenticates itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListenerConfig:
     """The rules that hold for all listeners of a gateway."""
 

@@ -13,9 +13,10 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+
+from orchestrator.core.frozen import record
 
 PROC = Path("/proc")
 _CREDENTIALS = struct.Struct("=iII")
@@ -26,7 +27,7 @@ MOST_LATELY = 16
 _CONFINEMENT = ("NoNewPrivs", "Seccomp", "Seccomp_filters")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Peer:
     """A process of this machine that has connected."""
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 
+from orchestrator.core.frozen import record
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, STALL_S, TooSlow, WireClosed
 from orchestrator.tables.base import KIB
 
@@ -20,7 +20,7 @@ KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3))
 """A peer whose machine is gone is noticed after two minutes (tcp(7))."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StreamBounds:
     """The bytes that a stream may hold for its client, and how long the client may take none of them."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from orchestrator.core.frozen import record
 from orchestrator.model.chat.tools import call_item
 from orchestrator.model.events import ItemAdded, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
 from orchestrator.model.shapes import BrokenItem, check_item
@@ -22,7 +23,7 @@ MOST_CHARS: Final = 32 << 20
 """Characters of one text, or of one call's arguments."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallPiece:
     """A piece of a call; an empty text is a field that the server left out."""
 

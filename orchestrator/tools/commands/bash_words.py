@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from orchestrator.core.frozen import record
 
 PATCH_NAMES: Final = frozenset({"apply_patch", "applypatch"})
 """Names under which a model calls for a patch as if it were a program."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Word:
     """A word of a command after quote removal; `expands` if the shell may put other words in its place.
 
@@ -20,7 +21,7 @@ class Word:
     expands: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlainScript:
     """The commands of a plain script in the order written, and the operators between them."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement
 
@@ -15,7 +16,7 @@ OutputSink = Callable[[Stream, bytes], None]
 """Gets every chunk as it is read, on the event loop; must not block."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Command:
     """A command under a claim; it runs only while the claim's deadline is ahead."""
 
@@ -32,7 +33,7 @@ class Command:
     """Whether it gets a terminal of its own, for its input and its outputs."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finished:
     """A command that is over, with every process that it had started."""
 
@@ -52,7 +53,7 @@ class Finished:
     """Why it could not be started, or which processes could not be proved dead."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Written:
     """A patch's job that is over, with the process that wrote."""
 

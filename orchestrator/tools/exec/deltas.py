@@ -6,8 +6,7 @@ that ends the call still carries the output.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from orchestrator.core.frozen import record
 from orchestrator.tools.exec.command import Stream
 
 MAX_DELTAS = 10_000
@@ -15,7 +14,7 @@ CHUNK_BYTES = 4096
 COALESCE_S = 0.020
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OutputDelta:
     """A piece of one stream, ready for an `exec_command_output_delta`."""
 

@@ -13,10 +13,11 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.boottime import boottime
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.trusted_files import find_named_program, not_found
 from orchestrator.tools.exec.command import Command, Finished, Stream
@@ -32,7 +33,7 @@ _WITH_INPUT = 'exec "$@" <"$0"'
 """A shell's line: opens its input and becomes the program."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """A program to start."""
 

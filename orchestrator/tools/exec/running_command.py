@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from dataclasses import dataclass
 
+from orchestrator.core.frozen import record
 from orchestrator.tools.exec.capture import Capture
 from orchestrator.tools.exec.command import OutputSink, Stream
 from orchestrator.tools.exec.terminal import Terminal
@@ -19,7 +19,7 @@ KEPT_BYTES = 1024 * 1024
 _READ_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exit:
     """How the main process ended."""
 

@@ -17,12 +17,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.boottime import boottime
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.launch import Launch
 from orchestrator.sandbox.limits import Limits, ProcessAllowance, memory_settings
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
@@ -73,7 +74,7 @@ class SupervisorLost(RuntimeError):
     """No supervisor process runs and none can be started, or it has just ended: nothing was begun."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SupervisorConfig:
     """The supervisor's configuration: the machine's sandbox support, and how long to wait for output."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.core.frozen import record
 from orchestrator.protocol.jobs import CommandResult, DiffResult, DiffToRemote, RunCommand
 from orchestrator.protocol.wire import written
 from orchestrator.sandbox.environment import command_environment
@@ -33,7 +33,7 @@ _GIT = (
 _DIFF = ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Commands:
     """The means of a worker to run commands that belong to no session."""
 

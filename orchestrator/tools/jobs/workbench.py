@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar, assert_never
 
 from pydantic import ValidationError
 
+from orchestrator.core.frozen import record
 from orchestrator.protocol.jobs import (
     JOB,
     JOB_RESULT,
@@ -31,7 +31,7 @@ FILES_S = 10.0
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Workbench:
     """Does jobs; a door's worker is another process, so a job and its answer are bytes."""
 

@@ -11,15 +11,15 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.place import Place
 from orchestrator.tools.patch.entries import read_entry
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileImage:
     """A file at a moment. A symlink's content is its target, as git stores it."""
 

@@ -16,9 +16,10 @@ It must not know what is on disk: whether a hunk fits is `plan`'s question.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from orchestrator.core.frozen import record
 
 BEGIN_PATCH = "*** Begin Patch"
 END_PATCH = "*** End Patch"
@@ -46,7 +47,7 @@ class LineKind(Enum):
     ADD = "+"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ChunkLine:
     """A line of a chunk, without its mark."""
 
@@ -54,7 +55,7 @@ class ChunkLine:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Chunk:
     """A replacement inside a file.
 
@@ -66,7 +67,7 @@ class Chunk:
     end_of_file: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AddFile:
     """A file to be created, or written over."""
 
@@ -74,14 +75,14 @@ class AddFile:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeleteFile:
     """A file to be removed."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UpdateFile:
     """A file to be changed in places, and moved if `move_to` is given."""
 
@@ -93,7 +94,7 @@ class UpdateFile:
 Hunk: TypeAlias = AddFile | DeleteFile | UpdateFile
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Patch:
     """The hunks, in the order in which they are to be applied."""
 

@@ -12,10 +12,10 @@ It must not read the patch further than to tell a bare patch from a command.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final, TypeAlias
 
+from orchestrator.core.frozen import record
 from orchestrator.tools.commands.bash_words import PATCH_NAMES
 from orchestrator.tools.commands.script_reader import PATCH, ask
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
@@ -26,7 +26,7 @@ MAX_PATCH_BYTES: Final = 4 << 20
 _SHELLS = frozenset({"bash", "sh", "zsh"})
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PatchInvocation:
     """A call of apply_patch: the patch's text, and the folder that `cd` names, if any."""
 
@@ -34,12 +34,12 @@ class PatchInvocation:
     workdir: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NotAPatch:
     """An ordinary command."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PatchRefusal:
     """A patch given as a command of its own; the message tells the model what to do."""
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from orchestrator.core.frozen import record
 from orchestrator.tools.patch.bounds import MOST_COMPARED
 from orchestrator.tools.patch.grammar import Chunk, LineKind
 
@@ -81,7 +81,7 @@ def _file_lines(text: str) -> tuple[list[str], str]:
     return ([*lines, last + ending] if last else lines), ending
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Block:
     """A chunk's lines as a block to be found (`old`) and the marks to replace it by."""
 

@@ -12,10 +12,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, assert_never
 
+from orchestrator.core.frozen import record
 from orchestrator.folders.linediff import unified_diff
 from orchestrator.protocol import commands as wire
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES, MOST_LINES
@@ -48,7 +48,7 @@ def refusal_text(error: PatchSyntaxError | PatchCheckError) -> str:
     return f"apply_patch verification failed: {error.message}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PlannedFile:
     """A file before and after a patch. A move is two of them: the source is deleted, the target is written.
 
@@ -68,7 +68,7 @@ class PlannedFile:
     unified_diff: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PatchPlan:
     """All files of a patch, in the order in which the patch touches them first.
 
@@ -117,7 +117,7 @@ class _Misfit(Exception):
         self.where = where
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Place:
     """A path of the patch: as people know it, its entry in its real folder, and where it leads."""
 

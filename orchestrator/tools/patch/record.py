@@ -14,17 +14,17 @@ import hashlib
 import json
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from orchestrator.core.frozen import record
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.plan import PatchPlan
 
 PatchVerdict: TypeAlias = Literal["none", "all", "in_doubt"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileHashes:
     """SHA-256 of one file before and after; None where it is absent."""
 
@@ -33,7 +33,7 @@ class FileHashes:
     after: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PatchRecord:
     """The hashes of every file of one plan, in the plan's order."""
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.core.frozen import record
 from orchestrator.folders.linediff import unified_diff
 from orchestrator.tools.patch.bounds import MOST_LINES
 from orchestrator.tools.patch.files import FileImage, FileReader
@@ -27,7 +27,7 @@ from orchestrator.tools.patch.plan import PatchPlan, PlannedFile
 _ABSENT_ID = "0" * 40
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Baseline:
     """A file when the task first touched it; fields are plain JSON values.
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.policy import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.patch.plan import PatchPlan, PlannedFile
@@ -26,7 +26,7 @@ _POINTER = "gitdir:"
 _POINTER_BYTES = 8192
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WritableRoots:
     """Folders that may be written, less those inside them that may not.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from orchestrator.core.frozen import record
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.rules.amend import MOST_BYTES, add_rule
 from orchestrator.tools.rules.parse import RuleError, parsed_rules
@@ -32,7 +32,7 @@ _Seen = tuple[tuple[str, int, int], ...]
 """The files of a folder: name, modification time in nanoseconds, size."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RuleSet:
     """The rules of some files, and what is wrong with the files that were left out."""
 

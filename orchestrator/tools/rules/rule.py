@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from orchestrator.core.frozen import record
 
 Decision = Literal["allow", "prompt", "forbidden"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PrefixRule:
     """A rule; each place of its pattern has the words that fit there.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
 from orchestrator.core.calls import Await, Merge
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import State
@@ -27,7 +27,7 @@ NUMBERS_AT_ONCE = 64
 thousand, a thousand times."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AgentCall:
     """A call, who makes it, and where it may look."""
 
