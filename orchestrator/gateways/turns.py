@@ -1,11 +1,17 @@
-"""A turn of a session, from its prompt to its end."""
+"""A turn of a session, from what is handed in to its end.
+
+`TurnFollower` has the one idea of which turn a submission begins or joins, and of how that ends. Doors that
+wait for a turn show it each in its own way, and ask the follower of each event.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, assert_never
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
+from orchestrator.core.decide.queue import REMOVED
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
@@ -13,8 +19,90 @@ from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.ops import UserInput
+from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
+
+
+@record
+class Completed:
+    """The model was done."""
+
+    answer: str | None
+    """Its last message."""
+
+
+@record
+class Aborted:
+    """The turn was stopped before the model was done."""
+
+    reason: str
+
+
+@record
+class Refused:
+    """No turn: the input was refused, or taken out of the queue before its turn."""
+
+    message: str
+
+
+@record
+class Quarantined:
+    """No worker goes on with the session until a person readmits it; the turn stays as it is."""
+
+
+End = Completed | Aborted | Refused | Quarantined
+"""How the wait for a turn ends. That the session was deleted is an `UnknownSession` of the follower's."""
+
+
+class TurnFollower:
+    """The turn of one submission."""
+
+    def __init__(self, client: Client, session: SessionId, id: str) -> None:
+        """`id` is that of the submission, which says where its input is to go, or begins its turn at once."""
+        self._client = client
+        self._session = session
+        self._id = id
+        self._turn = ""
+        self.error = ""
+        """The last error of the turn; empty if there was none."""
+
+    @property
+    def turn(self) -> str:
+        """The turn that the input is part of; the submission's own as long as no event names another."""
+        return self._turn or self._id
+
+    @property
+    def joined(self) -> bool:
+        """Whether the input is part of a turn that another submission began."""
+        return self.turn != self._id
+
+    async def receive(self, event: Event) -> End | None:
+        """Takes the session's next event; None while the turn goes on."""
+        if event.type == "error" and not event.id:
+            head = await self._client.head(self._session)
+            return Quarantined() if head is not None and head.quarantined else None
+        if event.id == self._id and not self._turn:
+            match event.type:
+                case "input_accepted" if event.msg["turn_id"] != self._id:
+                    self._turn = str(event.msg["turn_id"])
+                case "task_started":
+                    self._turn = self._id
+                case "error":
+                    return Refused(str(event.msg["message"]))
+                case "warning" if event.msg["message"] == REMOVED:
+                    return Refused(REMOVED)
+        if event.id != self.turn:
+            return None
+        match event.type:
+            case "error":
+                self.error = str(event.msg["message"])
+            case "task_complete":
+                return Completed(event.msg.get("last_agent_message"))
+            case "turn_aborted":
+                return Aborted(str(event.msg["reason"]))
+        return None
 
 
 @record
@@ -28,7 +116,9 @@ class Turn:
     aborted: str = ""
     """Why the turn was stopped before the model was done; empty if it was not."""
     error: str = ""
-    """The last error of the turn; empty if there was none."""
+    """The last error of the turn, or why there was none; empty if all went well."""
+    status: Literal["completed", "aborted", "refused"] = "completed"
+    """`refused`: no turn began, and `error` says why."""
 
 
 def _ignore(event: Event) -> None:
@@ -36,30 +126,43 @@ def _ignore(event: Event) -> None:
 
 
 async def run_turn(
-    client: Client, session: SessionId, prompt: str, on_event: Callable[[Event], None] = _ignore
+    client: Client,
+    session: SessionId,
+    prompt: str,
+    on_event: Callable[[Event], None] = _ignore,
+    delivery: Delivery = Delivery.QUEUE,
 ) -> Turn:
-    """Gives a session at rest a prompt, and waits until the turn is over.
+    """Gives a session a prompt, and waits until the turn is over.
 
-    A worker has to serve the session's pool, here or elsewhere. A turn that waits for an approval waits for
-    as long as nobody gives one: bound it with `asyncio.timeout`; the session keeps its turn, and the next
-    program may follow it. `on_event` gets each event of the session as it happens. Raises `UnknownSession`,
+    While another turn runs, the prompt waits for a turn of its own, or is part of that one (`STEER`): then
+    the answer is that turn's. A worker has to serve the session's pool, here or elsewhere. A turn that waits
+    for an approval waits for as long as nobody gives one: bound it with `asyncio.timeout`; the session keeps
+    its turn, and the next program may follow it. `on_event` gets each event of the session as it happens.
+    Raises `UnknownSession`, also where the session is deleted meanwhile, `SetAside` where it is quarantined,
     and the errors of `Client.submit`.
     """
     head = await client.head(session)
     if head is None:
         raise UnknownSession(session)
+    if head.quarantined:
+        raise SetAside(session)
     id = new_submission_id()
-    await client.submit(session, Submission(SubmissionId(id), UserInput(items=(TextInput(text=prompt),))))
-    error = ""
+    op = UserInput(items=(TextInput(text=prompt),), delivery=delivery)
+    await client.submit(session, Submission(SubmissionId(id), op))
+    turn = TurnFollower(client, session, id)
     async for event in client.follow(session, EqCursor.at(head)):
         on_event(event)
-        if event.id != id:
-            continue
-        match event.type:
-            case "error":
-                error = str(event.msg["message"])
-            case "task_complete":
-                return Turn(id, event.msg.get("last_agent_message"), error=error)
-            case "turn_aborted":
-                return Turn(id, None, aborted=str(event.msg["reason"]), error=error)
-    raise AssertionError("a follower ends only when it is cancelled")
+        match await turn.receive(event):
+            case None:
+                continue
+            case Completed(answer):
+                return Turn(turn.turn, answer, error=turn.error)
+            case Aborted(reason):
+                return Turn(turn.turn, None, reason, turn.error, "aborted")
+            case Refused(message):
+                return Turn(id, None, error=message, status="refused")
+            case Quarantined():
+                raise SetAside(session)
+            case other:
+                assert_never(other)
+    raise UnknownSession(session)

@@ -19,10 +19,12 @@ from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.exec_json.writer import ExecWriter, Line
 from orchestrator.gateways.submit import new_submission_id
+from orchestrator.gateways.turns import Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
+from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.questions import is_plan, is_question
 from orchestrator.views.turns import records as r
@@ -49,12 +51,12 @@ class OneTurn:
     writer: ExecWriter
     id: str = field(default_factory=new_submission_id)
     _projector: Projector = field(init=False)
-    _turn: str = ""
-    """The turn that is written; empty until it is known which one that is."""
+    _follower: TurnFollower = field(init=False)
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self._projector = Projector(self.run.session)
+        self._follower = TurnFollower(self.run.client, self.run.session, self.id)
 
     async def open(self, warnings: tuple[str, ...]) -> None:
         """Writes which thread it is, and what has no effect."""
@@ -68,7 +70,8 @@ class OneTurn:
     async def hold(self, op: ops.Op, cursor: EqCursor) -> bool:
         """Hands in the op and writes its turn; whether the turn completed.
 
-        Raises the errors of `Client.submit`, and `UnknownSession` if the session is deleted meanwhile.
+        Raises the errors of `Client.submit`, `SetAside` if the session is quarantined, and `UnknownSession`
+        if it is deleted meanwhile.
         """
         await self.run.client.submit(self.run.session, Submission(SubmissionId(self.id), op))
         try:
@@ -87,27 +90,25 @@ class OneTurn:
         await self.over.wait()
 
     async def _receive(self, event: Event) -> bool | None:
-        if event.type == "input_accepted" and event.id == self.id and event.msg["turn_id"] != self.id:
-            self._turn = str(event.msg["turn_id"])
+        joined = self._follower.joined
+        end = await self._follower.receive(event)
+        if self._follower.joined and not joined:
             await self._write(self.writer.joined())
+        if isinstance(end, Refused):
+            await self._write(self.writer.refused(end.message))
+            return False
+        completed = False
         for change in self._projector.receive(event):
             if isinstance(change, r.RequestOpened):
                 await self._asked(change)
-            if not self._is_ours(change):
+            if _turn_of(change) != self._follower.turn:
                 continue
             await self._write(self.writer.receive(change))
             if isinstance(change, r.TurnCompleted):
-                return change.turn.status is r.TurnStatus.COMPLETED
-        if event.type == "error" and event.id == self.id and not self._turn:
-            await self._write(self.writer.refused(str(event.msg["message"])))
-            return False
-        return None
-
-    def _is_ours(self, change: r.Change) -> bool:
-        if isinstance(change, r.TurnStarted) and change.turn.id == self.id:
-            self._turn = self.id
-        turn = _turn_of(change)
-        return turn == self._turn if self._turn else isinstance(change, r.Warned) and turn == self.id
+                completed = change.turn.status is r.TurnStatus.COMPLETED
+        if isinstance(end, Quarantined):
+            raise SetAside(self.run.session)
+        return None if end is None else completed
 
     async def _asked(self, request: r.RequestOpened) -> None:
         """Refuses what needs a person, or says that a person is waited for."""

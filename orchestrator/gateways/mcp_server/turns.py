@@ -12,13 +12,14 @@ import logging
 import time
 from typing import Any, Protocol
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.mcp_server.requests import Form, form_of, named, shown
 from orchestrator.gateways.mcp_server.tools import TurnOutcome
 from orchestrator.gateways.submit import new_submission_id
+from orchestrator.gateways.turns import Aborted, Completed, End, Quarantined, Refused, TurnFollower
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.errors import SetAside
@@ -64,8 +65,7 @@ class FollowedTurn:
         self._person = person
         self._open = OpenRequests(session)
         self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._error = ""
-        self._began = False
+        self._follower = TurnFollower(client, session, turn_id)
 
     async def outcome(self, cursor: EqCursor) -> TurnOutcome:
         """Follows the session from `cursor` until the turn is over."""
@@ -74,40 +74,28 @@ class FollowedTurn:
                 self._open.receive(event)
                 self._leave_answered()
                 await self._show(event)
-                ended = self._ended(event) if event.id == self.turn_id else await self._set_aside(event)
-                if ended is not None:
-                    return ended
+                end = await self._follower.receive(event)
+                if end is not None:
+                    return self._outcome(end)
         finally:
             for task in self._asking.values():
                 task.cancel()
             await asyncio.gather(*self._asking.values(), return_exceptions=True)
-        raise AssertionError("a follower ends only when it is cancelled")
+        raise UnknownSession(self.session)
 
-    def _ended(self, event: Event) -> TurnOutcome | None:
-        match event.type:
-            case "task_started":
-                self._began = True
-            case "error":
-                self._error = str(event.msg["message"])
-                # Input that is refused begins no turn, and no other event tells of its end.
-                return None if self._began else self._over("failed", self._error)
-            case "task_complete":
-                said = event.msg.get("last_agent_message")
-                if said is None and self._error:
-                    return self._over("failed", self._error)
-                return self._over("completed", said or "")
-            case "turn_aborted":
-                reason = str(event.msg["reason"])
-                return self._over("interrupted", self._error or f"the turn was {reason}")
-        return None
-
-    async def _set_aside(self, event: Event) -> TurnOutcome | None:
-        """The end of a turn that no worker may go on with until a person readmits its session."""
-        if event.type != "error" or event.id:
-            return None
-        head = await self._client.head(self.session)
-        quarantined = head is not None and head.quarantined
-        return self._over("failed", str(SetAside(self.session))) if quarantined else None
+    def _outcome(self, end: End) -> TurnOutcome:
+        error = self._follower.error
+        match end:
+            case Completed(None) if error:
+                return self._over("failed", error)
+            case Completed(answer):
+                return self._over("completed", answer or "")
+            case Aborted(reason):
+                return self._over("interrupted", error or f"the turn was {reason}")
+            case Refused(message):
+                return self._over("failed", message)
+            case Quarantined():
+                return self._over("failed", str(SetAside(self.session)))
 
     def _over(self, status: Any, text: str) -> TurnOutcome:
         return TurnOutcome(self.session, self.turn_id, status, text)
