@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from orchestrator.broker.tree_records import (
     Account,
@@ -374,6 +374,10 @@ class StoredEvent:
     """Its entry's time, or that of its commit; 0: an earlier version wrote it."""
 
 
+AT_REST: Final = frozenset({"idle", "closed"})
+"""The statuses of a session that no task runs in."""
+
+
 @record
 class SessionHead:
     """The state of a session that can be read without its log."""
@@ -415,6 +419,21 @@ class SessionHead:
     """The machine of the last copy of a portable session's folder; empty for any other session."""
     unsaved_on: str = ""
     """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether it was handed something that no worker has read yet."""
+        return self.sq_tip != self.cursor
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no task runs in it, and nothing that it was handed waits for a worker."""
+        return self.status in AT_REST and not self.has_unread
+
+    @property
+    def let_go(self) -> bool:
+        """Whether it is at rest, and no worker holds it any more."""
+        return self.at_rest and self.holder is None
 
 
 @record

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.wiring.open_deployment import Opened
 
-AT_REST = ("idle", "closed")
-
 
 def rm(
     ctx: typer.Context,
@@ -102,6 +100,7 @@ async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
 
 async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
     """The reason why a tree is not done; empty if it is. Its deletion looks again by itself."""
+    from orchestrator.broker.records import AT_REST
     from orchestrator.wiring.cancel import agents_at_work
 
     for head in reversed(members):
@@ -118,7 +117,7 @@ async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
 
 
 def _quiet(head: SessionHead) -> bool:
-    return head.holder is None and head.sq_tip == head.cursor and head.status != "running"
+    return head.holder is None and not head.has_unread and head.status != "running"
 
 
 def _part(head: SessionHead) -> str:

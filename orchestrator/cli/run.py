@@ -265,7 +265,7 @@ async def _to_resume(found: Opened, id: str, *, begins: bool) -> SessionHead:
     from orchestrator.gateways.resume import to_resume
 
     head = await to_resume(found, id)
-    if not begins and head.status in ("idle", "closed") and head.sq_tip == head.cursor:
+    if not begins and head.at_rest:
         raise Fault(f"session {head.session} is {head.status}: give it a prompt", ExitCode.USAGE)
     return head
 

@@ -120,7 +120,7 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
 
     head = target.head
     # Who keeps a process holds an idle session.
-    if head.status in ("idle", "closed") and head.sq_tip == head.cursor and not tree:
+    if head.at_rest and not tree:
         return nothing_to_stop(target)
     told = await submit_op(found.client(), target.session, Interrupt(tree=tree), _ends)
     if tree:

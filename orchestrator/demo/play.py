@@ -297,7 +297,7 @@ class Play:
 
     async def _rests(self, role: Role) -> bool:
         head = await self._client.head(role.session)
-        return head is None or (head.holder is None and head.sq_tip == head.cursor)
+        return head is None or (head.holder is None and not head.has_unread)
 
 
 PARTS = frozenset({"asker", "waiter", "failing", "historian"})

@@ -41,7 +41,7 @@ async def _ends(found: LogSource, session: SessionId) -> bool:
     if head is None or head.status != "idle":
         # It is gone, it is closed, or its next task has begun.
         return False
-    if head.holder is not None or head.sq_tip != head.cursor:
+    if head.holder is not None or head.has_unread:
         return True
     try:
         agents = projected(await found.broker.agents(head.tree)).agents.values()

@@ -198,7 +198,7 @@ class NdjsonConnection:
         if head is not None and head.quarantined and not self._owes_events(head):
             self._end(Ending.QUARANTINED)
             return
-        if head is None or head.sq_tip != head.cursor or self._owes_events(head):
+        if head is None or head.has_unread or self._owes_events(head):
             return
         if head.holder and not self._keeps_processes_only(head):
             return

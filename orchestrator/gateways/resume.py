@@ -228,7 +228,7 @@ async def until_read(found: LogSource, head: SessionHead) -> bool:
         async with asyncio.timeout(READ_S):
             while waiting:
                 heads = await found.broker.heads(waiting)
-                waiting = [each.session for each in heads if each.sq_tip != each.cursor]
+                waiting = [each.session for each in heads if each.has_unread]
                 await asyncio.sleep(POLL_S if waiting else 0)
     return not waiting
 

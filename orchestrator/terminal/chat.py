@@ -358,7 +358,7 @@ async def _hold(
             await chat.say(first)
         elif first is not None:
             await chat.start(first.removeprefix("/"))
-        at_rest = head is not None and head.status in ("idle", "closed") and head.sq_tip == head.cursor
+        at_rest = head is not None and head.at_rest
         if not chat.left.is_set():
             await chat.begin(busy=not at_rest)
         return await chat.run(cursor, worker)

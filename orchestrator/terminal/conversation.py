@@ -17,7 +17,7 @@ from typing import Any, Protocol, assert_never
 
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
@@ -51,7 +51,7 @@ POLL_S = 0.05
 PAUSED = "paused"
 """The status of a session that waits for room in its tree's budget."""
 AWAITING = frozenset({"awaiting_approval", "awaiting_answer"})
-AT_REST = AWAITING | {PAUSED, "waiting"}
+STANDING = AWAITING | {PAUSED, "waiting"}
 """Statuses in which a session that nobody holds may wait for a person, or for agents that do."""
 
 
@@ -353,11 +353,11 @@ class Conversation:
         head = await self.seat.client.head(self.seat.session)
         if not self.seat.interactive and head is not None and head.status == PAUSED:
             return await self._out_of_budget()
-        if not self.seat.interactive and head is not None and head.status in AT_REST:
+        if not self.seat.interactive and head is not None and head.status in STANDING:
             code = await self._if_at_rest(head)
             if code is not None:
                 return code
-        waits = head is not None and not head.holder and head.sq_tip != head.cursor
+        waits = head is not None and not head.holder and head.has_unread
         if head is not None and waits and not self._told_silence:
             self.seat.view.note(no_worker(head.pool))
             self._told_silence = True
@@ -485,8 +485,8 @@ class Conversation:
 
 def _is_at_rest(head: SessionHead) -> bool:
     """Whether no worker has anything to do for a session."""
-    read = head.sq_tip == head.cursor and (head.status == PAUSED or not head.pending_messages)
-    return read and not head.holder and head.status in AT_REST | {"idle", "closed"}
+    read = not head.has_unread and (head.status == PAUSED or not head.pending_messages)
+    return read and not head.holder and head.status in STANDING | AT_REST
 
 
 def _tells_of_a_spent_budget(event: Event) -> bool:

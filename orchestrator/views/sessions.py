@@ -199,7 +199,7 @@ async def _trees(
 
 def _nobody_spoke(head: SessionHead) -> bool:
     """Whether a client has opened the session, and that is all."""
-    if head.sq_tip != head.cursor or head.name or head.quarantined:
+    if head.has_unread or head.name or head.quarantined:
         return False
     meta = orjson.loads(head.meta) if head.meta else {}
     # Before its first rest a session has what it was born with.

@@ -34,7 +34,7 @@ def session_status(head: SessionHead, serving: Serving) -> str:
         return DUE
     if not serving.held or head.status not in ("idle", "waiting"):
         return head.status
-    if head.status == "idle" and head.sq_tip == head.cursor and processes_of(head):
+    if head.status == "idle" and not head.has_unread and processes_of(head):
         return PROCESS_RUNNING
     # The status of the last commit is that of a rest: whoever is held is at work.
     return "running"

@@ -254,4 +254,4 @@ async def loaded(broker: Broker, most: int, namespace: str = "") -> list[Session
 
 def _is_loaded(head: SessionHead) -> bool:
     # A session that waits for a person or for agents is held by nobody, and in the middle of a turn.
-    return bool(head.holder) or head.sq_tip != head.cursor or head.status not in ("idle", "closed")
+    return not head.let_go

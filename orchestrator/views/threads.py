@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import decode_entry
@@ -82,7 +82,6 @@ class Thread:
 
 
 _WAITS: Mapping[str, Waits] = {"awaiting_approval": "approval", "awaiting_answer": "user_input"}
-_AT_REST = frozenset({"idle", "closed"})
 
 
 def thread_status(head: SessionHead, outcome: str | None = None) -> ThreadStatus:
@@ -91,7 +90,7 @@ def thread_status(head: SessionHead, outcome: str | None = None) -> ThreadStatus
         return "not_loaded"
     if head.quarantined:
         return "system_error"
-    if head.status not in _AT_REST:
+    if head.status not in AT_REST:
         return "active"
     return "system_error" if outcome == "failed" else "idle"
 
@@ -130,7 +129,7 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
 
 def _is_used(head: SessionHead) -> bool:
     """Whether a session works, waits, or has something in its queue."""
-    return head.status not in _AT_REST or head.sq_tip != head.cursor or head.agent_id != ROOT
+    return not head.at_rest or head.agent_id != ROOT
 
 
 def _spawned(head: SessionHead, agent: Agent | None) -> Spawned:
@@ -171,7 +170,7 @@ async def _agents(broker: Broker, trees: Sequence[TreeId]) -> Mapping[TreeId, Ma
 
 async def _first_words(broker: Broker, head: SessionHead) -> str:
     """The first words of a person in a session that has never rested; later its head says them."""
-    if head.archived or head.status in _AT_REST or b'"updated_ms"' in head.meta:
+    if head.archived or head.status in AT_REST or b'"updated_ms"' in head.meta:
         return ""
     for stored in await broker.read_rollout(head.session, 0, FIRST_ENTRIES):
         if b'"user_message"' not in stored.payload:

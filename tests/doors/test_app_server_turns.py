@@ -222,6 +222,23 @@ async def test_words_for_a_thread_at_work_join_its_turn_and_the_answer_names_it(
     assert [item["type"] for item in items(peer)].count("userMessage") == 2
 
 
+async def test_words_behind_others_that_no_worker_has_read_join_their_turn_and_the_answer_names_it(
+    harness: Harness,
+) -> None:
+    async with served(ports_of(harness), notifications) as server, connected(server) as peer:
+        await peer.greet(experimentalApi=True)
+        thread, gate = await begun(peer), Gate()
+        harness.models.will([gate, message("Hello.")], HELLO)
+        turn = await harness.say(SessionId(thread))
+        asked = asyncio.create_task(said(peer, thread, "and this"))
+        while await harness.broker.command("XLEN", harness.broker.keys.sq(thread)) in (0, 1):
+            await asyncio.sleep(0)
+        async with working(harness):
+            assert await asked == turn
+            gate.open()
+            await peer.until("turn/completed")
+
+
 async def sends(peer: Peer, thread: str, text: str, name: str) -> str:
     """The turn of a message that its client names."""
     params = {"threadId": thread, "input": [{"type": "text", "text": text}], "clientUserMessageId": name}

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from orchestrator.broker.errors import BrokerError, SessionHeld, UnknownSession
+from orchestrator.broker.records import AT_REST
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
@@ -16,7 +17,6 @@ from orchestrator.rollouts.source import LogSource
 
 TRIES = 50
 POLL_S = 0.1
-AT_REST = frozenset({"idle", "closed"})
 
 
 async def delete(found: LogSource, client: Client, session: SessionId) -> bool:

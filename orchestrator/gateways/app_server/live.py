@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.running_turn import AT_REST, BEGINS, events_of_running_turn
+from orchestrator.gateways.app_server.running_turn import BEGINS, events_of_running_turn
 from orchestrator.gateways.client import GAP_TEXTS, RETRY_S, Client
 from orchestrator.protocol.agents import SubagentStatus
 from orchestrator.protocol.wire import JsonObject

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.frozen import replace
 from orchestrator.rollouts.source import LogSource
@@ -12,7 +12,6 @@ from orchestrator.views.turns.log import told_by
 
 LOOK_BACK = 512
 """Entries of the first look; a longer turn is looked for in eight times as many."""
-AT_REST = frozenset({"idle", "closed"})
 BEGINS = "task_started"
 
 

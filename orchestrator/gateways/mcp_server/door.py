@@ -123,7 +123,7 @@ class McpDoor:
         """Returns when no turn of the client runs any more: each is over, or waits for a person."""
         while pending := {task: turn for task, turn in self._following.items() if not task.done()}:
             heads = [await self._client.head(turn.session) for turn in pending.values()]
-            if all(h is None or (h.status in AWAITING and h.sq_tip == h.cursor) for h in heads):
+            if all(h is None or (h.status in AWAITING and not h.has_unread) for h in heads):
                 break
             await asyncio.wait(pending, timeout=REST_POLL_S, return_when=asyncio.FIRST_COMPLETED)
 

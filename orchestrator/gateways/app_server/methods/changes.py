@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from orchestrator.broker.errors import SessionHeld
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, invalid
@@ -24,7 +24,6 @@ from orchestrator.gateways.app_server.methods.running import (
     tell_settings,
 )
 from orchestrator.gateways.app_server.methods.threads import head_to_read, thread_of
-from orchestrator.gateways.app_server.running_turn import AT_REST
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
@@ -185,7 +184,7 @@ async def _at_rest(door: Door, root: SessionHead) -> list[SessionHead]:
     until = clock.time() + REST_S
     while True:
         members = await _members(door, root)
-        busy = next((one for one in members if not _quiet(one)), None)
+        busy = next((one for one in members if not one.let_go), None)
         if busy is None:
             return members
         if busy.status not in AT_REST or clock.time() > until:
@@ -199,10 +198,6 @@ async def _members(door: Door, root: SessionHead) -> list[SessionHead]:
     broker = door.ports.found.broker
     shard = broker.keys.shard_of(root.session)
     return [head async for page in broker.heads_of_shard(shard) for head in page if head.tree == root.tree]
-
-
-def _quiet(head: SessionHead) -> bool:
-    return head.holder is None and head.sq_tip == head.cursor and head.status in AT_REST
 
 
 # ── turns of another kind ─────────────────────────────────────────────────────────────────────

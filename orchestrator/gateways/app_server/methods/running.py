@@ -36,7 +36,6 @@ from orchestrator.views.thread_settings import settings_of
 from orchestrator.views.threads import thread
 from orchestrator.views.turns.records import TurnId, UserMessage
 
-AT_REST = frozenset({"idle", "closed"})
 STEER_S = 5.0
 """A worker decides about input within milliseconds."""
 INTERRUPT_S = 30.0
@@ -257,7 +256,7 @@ async def _handed_in(door: Door, head: SessionHead, params: TurnStartParams, tur
     )
     changed = await _changed(door, head, override)
     await door.goes_on(head)
-    if head.status in AT_REST:
+    if head.at_rest:
         kept = await door.words.submit(head.session, Submission(turn, said))
         if kept.holder is None:
             door.threads.begin(warn_unserved(door, head, kept.sq_id))
@@ -329,7 +328,7 @@ class TurnSteerParams(Params):
 async def turn_steer(door: Door, params: TurnSteerParams) -> Result:
     """Adds words to a running turn; the thread decides whether it is the one."""
     head = await door.head(params.thread_id)
-    if _rests(head):
+    if head.at_rest:
         raise RpcError("no active turn to steer")
     said = ops.UserInput(
         items=input_items(params.input),
@@ -354,7 +353,7 @@ class TurnInterruptParams(Params):
 async def turn_interrupt(door: Door, params: TurnInterruptParams) -> Result:
     """Stops a turn; the answer is sent when it has stopped."""
     head = await door.head(params.thread_id)
-    if _rests(head):
+    if head.at_rest:
         raise RpcError("no active turn to interrupt")
     stop = ops.Interrupt(tree=params.tree, expected_turn_id=params.turn_id)
     ended = frozenset({"turn_aborted", "task_complete"})
@@ -367,11 +366,6 @@ async def turn_interrupt(door: Door, params: TurnInterruptParams) -> Result:
     if told.answer is None:
         raise RpcError(unread(head.pool), Code.INTERNAL)
     return {}
-
-
-def _rests(head: SessionHead) -> bool:
-    """Whether nothing runs in a session, and nothing that it was handed waits for a worker."""
-    return head.status in AT_REST and head.sq_tip == head.cursor
 
 
 async def _decided(

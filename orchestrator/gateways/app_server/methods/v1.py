@@ -47,7 +47,6 @@ INTERRUPT_S = 30.0
 POLL_S = 0.1
 TOLD_S = 1.0
 """The wait for the event by which a turn ended, once its session rests."""
-AT_REST = frozenset({"idle", "closed"})
 _TAGS: Mapping[str, str] = {"localImage": "local_image"}
 
 
@@ -185,7 +184,7 @@ class ArchiveConversation(V1Params):
 async def archive_conversation(door: Door, params: ArchiveConversation) -> Result:
     """Puts a conversation away from the lists; its log stays, and it can be come back to."""
     head = await conversation(door, params.conversation_id)
-    if head.status not in AT_REST or head.sq_tip != head.cursor:
+    if not head.at_rest:
         raise RpcError("the conversation is at work: interrupt it first")
     if not await door.ports.found.broker.enlist(head.session, shelve=True):
         raise RpcError("an agent is listed with its root: archive that")
@@ -383,7 +382,7 @@ async def send_user_turn(door: Door, params: SendUserTurn) -> Result:
 async def interrupt_conversation(door: Door, params: OfConversation) -> Result:
     """Stops the running turn; answered behind the event that tells of it."""
     head = await conversation(door, params.conversation_id)
-    if head.status in AT_REST and head.sq_tip == head.cursor:
+    if head.at_rest:
         raise RpcError("nothing runs in this conversation")
     ended = await _ended_or_over(door, head)
     if ended is None:
@@ -415,7 +414,7 @@ async def _at_rest(door: Door, head: SessionHead) -> None:
     while True:
         await asyncio.sleep(POLL_S)
         now = await door.client.head(head.session)
-        if now is None or (now.sq_tip != head.sq_tip and now.status in AT_REST and now.sq_tip == now.cursor):
+        if now is None or (now.sq_tip != head.sq_tip and now.at_rest):
             return
 
 
