@@ -83,9 +83,7 @@ class LineEars(Ears):
             if not any(self._doors.comes_behind(self.session, name, *self.place) for name in names):
                 self._broken("heard", self.session, f"is told {number} {told} behind {self.place}")
             self.place = divmod(number, STEP)
-        elif names and (
-            number // STEP != self.number // STEP or self._doors.is_lost_delta(self.session, told)
-        ):
+        elif names and (number // STEP != self.number // STEP or self._doors.is_of_queue(self.session, told)):
             # An entry that is read from the log has the number of the last event, and its own entry's.
             self._whole(divmod(number, STEP))
         else:

@@ -106,6 +106,8 @@ class Conversation:
     """The events of the queue that the last one may have been; None: any, and entries of the log."""
     asked: dict[tuple[str, int], str] = field(default_factory=dict)
     """Open requests: the request's id by call and agent."""
+    turns: dict[str, str] = field(default_factory=dict)
+    """The turns of requests, by their ids: one may be asked before the end of the turn before it is told."""
 
 
 class Doors:
@@ -242,6 +244,11 @@ class Doors:
         """Whether Redis went back: an agent's birth may be lost, and its number given to another event."""
         return self._watch.went_back_s > 0
 
+    def is_open(self, session: str, call: str) -> bool:
+        """Whether the log waits for a person still: a worker may not have read an answer yet."""
+        seen = self._watch.sessions.get(session)
+        return seen is not None and call in (self._open(seen) or ())
+
     def times_asked(self, session: str, call: str) -> int:
         """How many requests about a call a queue has ever had."""
         return sum(
@@ -270,9 +277,9 @@ class Doors:
         told = seen.entries[after:last] if seen is not None else []
         return [told_of(one.id, one.payload) for one in told if one.type == EVENT_MSG]
 
-    def is_lost_delta(self, session: str, told: Told) -> bool:
-        """Whether something is a delta, and the log does not have it, as some logs do."""
-        return told[1].endswith("_delta") and told not in self.entries(session, 0, 1 << 40)
+    def is_of_queue(self, session: str, told: Told) -> bool:
+        """Whether the queue alone has an event: most deltas, and what other sessions tell, are in no log."""
+        return told not in self.entries(session, 0, 1 << 40)
 
     def broken(self, rule: str, seen: str) -> None:
         self._watch.broken(rule, seen)
@@ -495,7 +502,8 @@ class Ears:
             return
         if item in heard.asked.values():
             self._broken("put", session, f"is asked twice about {item}")
-        if heard.settled[item] and heard.settled[item] >= self._doors.times_asked(session, item):
+        again = heard.settled[item] and heard.settled[item] >= self._doors.times_asked(session, item)
+        if again and not self._doors.is_open(session, item):
             self._broken("put", session, f"is asked about {item}, which was settled")
         heard.asked[id] = item
 
@@ -531,14 +539,15 @@ class Ears:
         if message["type"] == "request_resolved":
             heard.asked.pop((str(message.get("call_id")), agent), None)
         elif message["type"] in ENDS:
-            heard.asked = {key: id for key, id in heard.asked.items() if key[1]}
+            ends = {key for key, asked in heard.asked.items() if not key[1] and heard.turns[asked] == id}
+            heard.asked = {key: asked for key, asked in heard.asked.items() if key not in ends}
 
     def _goes_on(self, heard: Conversation, told: Told) -> None:
         """Behind a gap entries of the log come, which need not be events of the queue."""
         places = self._doors.follows(heard.session, heard.places, told)
         if places:
             heard.places = places if heard.places is not None else None
-            if self._doors.is_lost_delta(heard.session, told):
+            if self._doors.is_of_queue(heard.session, told):
                 # What is read from the log is over.
                 heard.places = places
         elif heard.places is not None:
@@ -555,6 +564,7 @@ class Ears:
         if key in heard.asked:
             self._broken("put", session, f"is asked twice about {key}")
         heard.asked[key] = id
+        heard.turns[id] = str(params["turn_id"])
 
     # ── comparing ─────────────────────────────────────────────────────────────────────────────
 

@@ -249,18 +249,29 @@ class Client:
             raise UnknownSession(session)
 
     async def follow(
-        self, session: SessionId, cursor: EqCursor = BEGINNING, *, newborn: bool = False
+        self,
+        session: SessionId,
+        cursor: EqCursor = BEGINNING,
+        *,
+        newborn: bool = False,
+        on_gap: Callable[[EqCursor | None], None] | None = None,
     ) -> AsyncIterator[Event]:
         """The session's events after `cursor`, for ever; a gap is reported by a `warning`, never skipped.
 
-        `newborn`: the session was made a moment ago, and the cursor is its beginning.
+        `newborn`: the session was made a moment ago, and the cursor is its beginning. `on_gap` is called with
+        None before the warning, and with the place behind it once all that the log tells of it was told.
         """
-        async for burst in self.bursts(session, cursor, newborn=newborn):
+        async for burst in self.bursts(session, cursor, newborn=newborn, on_gap=on_gap):
             for event in burst.events:
                 yield event
 
     async def bursts(
-        self, session: SessionId, cursor: EqCursor = BEGINNING, *, newborn: bool = False
+        self,
+        session: SessionId,
+        cursor: EqCursor = BEGINNING,
+        *,
+        newborn: bool = False,
+        on_gap: Callable[[EqCursor | None], None] | None = None,
     ) -> AsyncIterator[Burst]:
         """The same, those together that are there at once."""
         await self._check_visible(session)
@@ -272,6 +283,8 @@ class Client:
                     if isinstance(item, Gap) and item.reason == "rewound":
                         # Its log is owed from now on, also if Redis fails before all of it was read.
                         at = NOWHERE
+                    if on_gap is not None and isinstance(item, Gap | CaughtUp):
+                        on_gap(item.cursor if isinstance(item, CaughtUp) else None)
                     for found in self._bursts(item):
                         burst = await self._whole_burst(session, found) if found.refers else found
                         yield for_tenant(burst) if self.namespace else burst

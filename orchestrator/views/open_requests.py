@@ -62,14 +62,16 @@ class OpenRequests:
             self._open.pop(self._key(event.msg), None)
         elif kind in REST:
             # The end of a session's task withdraws its own requests, not those of its agents.
-            self._close_own(asked_only=False)
+            self._close_own(event.id, asked_only=False)
         elif kind == "token_count":
             # A turn whose calls have ended: no event tells of an answer by the client that gave the task.
-            self._close_own(asked_only=True)
+            self._close_own(event.id, asked_only=True)
 
-    def _close_own(self, *, asked_only: bool) -> None:
+    def _close_own(self, turn: str, *, asked_only: bool) -> None:
+        """Closes the session's own requests of a turn; one of a later turn was read ahead of its event."""
         for key, request in tuple(self._open.items()):
-            if key[0] == self._session and (request["type"] in ASKED or not asked_only):
+            ended = request.get("turn_id") in (None, turn)
+            if ended and key[0] == self._session and (request["type"] in ASKED or not asked_only):
                 del self._open[key]
 
     def _key(self, message: Request) -> tuple[str, str]:

@@ -66,3 +66,18 @@ async def test_request_settled_for_one_agent_stays_open_for_another() -> None:
     for number in range(3):
         await conversations.answered(Answer(f"conversation-{number}", {"decision": "approved"}))
     assert [op.agent_id or 0 for op in sent] == [0, 2]
+
+
+def test_request_that_was_asked_before_its_events_is_asked_once_behind_the_end_of_the_turn_before() -> None:
+    asked: list[str] = []
+    place = SimpleNamespace(
+        tell=lambda line: asked.append(line.method),
+        principal=Principal("ann"),
+        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: None),
+    )
+    conversations = Conversations(cast(Any, place), {"listener": ONE})
+    request = {**REQUEST, "turn_id": "u"}
+    conversations._tell(ONE, "", request)
+    conversations.hear(Told(ONE, Event("t", {"type": "turn_aborted", "reason": "replaced"}), ()))
+    conversations.hear(Told(ONE, Event("u", request), ()))
+    assert asked.count("execCommandApproval") == 1

@@ -47,3 +47,11 @@ def test_call_that_begins_is_asked_about_no_more(begins: str) -> None:
     assert found.first["call_id"] == "c2"
     assert found.take_first()["call_id"] == "c2"
     assert not found
+
+
+@pytest.mark.parametrize("ends", ["task_complete", "turn_aborted"])
+def test_request_that_was_read_before_its_events_outlives_the_end_of_the_turn_before(ends: str) -> None:
+    found = heard(asks("c1", turn_id="u2"), {"type": ends})
+    assert found.first is not None
+    found.receive(Event("u2", {"type": ends}))
+    assert not found

@@ -149,7 +149,13 @@ class Conversations:
         if event.type == "request_resolved":
             self._settled(told.session, event.msg)
         if event.type in ENDS:
-            self._forget(lambda asked: asked[0] == told.session and not agent_of(asked[1]))
+            # What was read of the queue is asked before the events behind which it stands are told.
+            of = (None, event.id)
+            self._forget(
+                lambda asked: (
+                    asked[0] == told.session and not agent_of(asked[1]) and asked[1].get("turn_id") in of
+                )
+            )
             for ending in self._ends.pop(told.session, ()):
                 if not ending.done():
                     ending.set_result(event.type)

@@ -93,7 +93,9 @@ class LiveThread:
         self.projector = Projector(session)
         self.listeners: list[Listener] = []
         self.seq = 0
-        """The place in the log up to which listeners have been told."""
+        """The place in the log up to which listeners have been told; that of before, while a gap is told."""
+        self._whole = asyncio.Event()
+        self._whole.set()
         self._ports = ports
         self._write = write
         self.client = client
@@ -113,9 +115,25 @@ class LiveThread:
         """Begins to follow: from the first event, or from the place up to which the log was read."""
         self._following = asyncio.create_task(self._follow(newborn))
 
+    async def whole(self) -> None:
+        """Waits while listeners are told of a gap: who comes would hear the rest, and not that it is one."""
+        await self._whole.wait()
+
+    @property
+    def is_whole(self) -> bool:
+        return self._whole.is_set()
+
+    def _gap(self, behind: EqCursor | None) -> None:
+        if behind is None:
+            self._whole.clear()
+        else:
+            self.seq, self._cursor = behind.seq, behind
+            self._whole.set()
+
     async def _follow(self, newborn: bool) -> None:
         try:
-            async for event in self.client.follow(self.session, self._cursor, newborn=newborn):
+            events = self.client.follow(self.session, self._cursor, newborn=newborn, on_gap=self._gap)
+            async for event in events:
                 if event.type == BEGINS:
                     await self._begins(event.at_ms)
                 try:
@@ -126,6 +144,8 @@ class LiveThread:
         except UnknownSession:
             for listener in tuple(self.listeners):
                 listener.lose(self.session)
+        finally:
+            self._whole.set()
 
     async def _begins(self, at_ms: int | None) -> None:
         """Finds the turn of the root in which a turn of its agent begins."""
@@ -210,21 +230,25 @@ class LiveThreads:
 
         A `newborn` session was made by this client a moment ago: it is there, and nothing of it was told.
         """
-        async with self._opening:
-            # Somebody else may hear a session that this client may not see.
-            head = None if newborn else await client.head(session)
-            if head is None and not newborn:
-                raise UnknownSession(session)
-            live = self._live.get(session)
-            if live is None:
-                live = self._made(session, client, head)
-                if head is not None:
-                    await live.read(head)
-                self._live[session] = live
-                live.follow(newborn=newborn)
-            if listener not in live.listeners:
-                live.listeners.append(listener)
-            return live
+        while True:
+            async with self._opening:
+                # Somebody else may hear a session that this client may not see.
+                head = None if newborn else await client.head(session)
+                if head is None and not newborn:
+                    raise UnknownSession(session)
+                live = self._live.get(session)
+                if live is None:
+                    live = self._made(session, client, head)
+                    if head is not None:
+                        await live.read(head)
+                    self._live[session] = live
+                    live.follow(newborn=newborn)
+                if listener in live.listeners:
+                    return live
+                if live.is_whole:
+                    live.listeners.append(listener)
+                    return live
+            await live.whole()
 
     def _made(self, session: SessionId, client: Client, head: SessionHead | None) -> LiveThread:
         root = None if head is None or head.agent_id == ROOT else SessionId(head.tree)
@@ -237,20 +261,27 @@ class LiveThreads:
         """The same as `_adopt_now`, until Redis answers: nothing tells of the agent's birth again."""
         while True:
             try:
-                await self._adopt_now(parent, child, newborn)
-                return
+                gap = await self._adopt_now(parent, child, newborn)
+                if gap is None:
+                    return
+                await gap.whole()
             except Unavailable:
                 await asyncio.sleep(RETRY_S)
 
-    async def _adopt_now(self, parent: LiveThread, child: SessionId, newborn: bool) -> None:
-        """Lets all who hear a session hear an agent below it: a new one from its first event on."""
+    async def _adopt_now(self, parent: LiveThread, child: SessionId, newborn: bool) -> LiveThread | None:
+        """Lets all who hear a session hear an agent below it: a new one from its first event on.
+
+        Answers the agent if others are told of a gap in it: then nobody is added yet.
+        """
         async with self._opening:
             head = await parent.client.head(child)
             live = self._live.get(child)
             if head is None or not (newborn or live is not None or head.status not in AT_REST):
-                return
+                return None
             if not _come(parent, child, live):
-                return
+                return None
+            if live is not None and not live.is_whole:
+                return live
             (thread,) = await threads(self._ports.found.broker, [head])
             known, live = live is not None, live or self._made(child, parent.client, head)
             if not (known or newborn):
@@ -261,6 +292,7 @@ class LiveThreads:
             if not known and live.listeners:
                 self._live[child] = live
                 live.follow()
+            return None
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Does some work beside all connections, which does not end with one."""

@@ -1,0 +1,112 @@
+"""Who hears a session through one process: all are told the same, whenever they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from orchestrator.broker.follow import EqCursor
+from orchestrator.core.ids import SessionId
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server.live import LiveThreads, Told
+from orchestrator.gateways.client import GAP_TEXTS
+from orchestrator.views.event import Event
+
+SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
+BEHIND = EqCursor(9, 21, "0" * 8)
+
+
+class Story:
+    """A client of a session whose events a test gives."""
+
+    def __init__(self) -> None:
+        self.given: asyncio.Queue[Event | EqCursor | None] = asyncio.Queue()
+        self.taken = asyncio.Event()
+
+    async def head(self, session: SessionId) -> Any:
+        return SimpleNamespace(
+            session=session, agent_id=ROOT, tree=session, status="idle", seq=7, eq_n=3, head=b"\0" * 32
+        )
+
+    async def follow(
+        self,
+        session: SessionId,
+        cursor: EqCursor,
+        *,
+        newborn: bool,
+        on_gap: Callable[[EqCursor | None], None],
+    ) -> AsyncIterator[Event]:
+        while True:
+            item = await self.given.get()
+            if isinstance(item, Event):
+                yield item
+            else:
+                on_gap(item)
+            self.taken.set()
+
+    async def tells(self, item: Event | EqCursor | None) -> None:
+        self.taken.clear()
+        self.given.put_nowait(item)
+        await self.taken.wait()
+
+
+class Hears:
+    """A connection, with the types of the events that it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def hear(self, told: Told) -> None:
+        self.told.append(told.event.type)
+
+    def takes(self, session: SessionId) -> bool:
+        return False
+
+    def adopt(self, live: Any, thread: Any) -> None: ...
+
+    def lose(self, session: SessionId) -> None: ...
+
+
+def live_threads() -> LiveThreads:
+    ports = SimpleNamespace(found=None, now_ms=lambda: 1)
+    return LiveThreads(cast(Any, ports), lambda session, change, turn: ())
+
+
+async def test_client_that_comes_while_a_gap_is_told_hears_what_comes_behind_it() -> None:
+    story, first, second, all_threads = Story(), Hears(), Hears(), live_threads()
+    live = await all_threads.hear(SESSION, cast(Any, story), first)
+    await story.tells(None)
+    await story.tells(Event("", {"type": "warning", "message": GAP_TEXTS["rewound"]}))
+    await story.tells(Event("t", {"type": "task_started"}))
+    coming = asyncio.create_task(all_threads.hear(SESSION, cast(Any, story), second))
+    await story.tells(Event("t", {"type": "task_complete"}))
+    await story.tells(BEHIND)
+    assert await coming is live
+    await story.tells(Event("u", {"type": "task_started"}, EqCursor(10, 22, "1" * 8)))
+    assert first.told == ["warning", "task_started", "task_complete", "task_started"]
+    assert second.told == ["task_started"]
+    await all_threads.close()
+
+
+async def test_place_behind_a_gap_is_known_before_anything_else_happens() -> None:
+    story, all_threads = Story(), live_threads()
+    live = await all_threads.hear(SESSION, cast(Any, story), Hears())
+    assert live.seq == 7
+    await story.tells(None)
+    await story.tells(Event("", {"type": "warning", "message": GAP_TEXTS["trimmed"]}))
+    await story.tells(BEHIND)
+    assert live.seq == BEHIND.seq
+    await all_threads.close()
+
+
+async def test_client_that_waits_behind_a_gap_comes_when_all_others_have_left() -> None:
+    story, first, second, all_threads = Story(), Hears(), Hears(), live_threads()
+    live = await all_threads.hear(SESSION, cast(Any, story), first)
+    await story.tells(None)
+    coming = asyncio.create_task(all_threads.hear(SESSION, cast(Any, story), second))
+    await asyncio.sleep(0)
+    all_threads.leave(SESSION, first)
+    assert await coming is not live
+    await all_threads.close()
