@@ -539,7 +539,9 @@ class Ears:
         if message["type"] == "request_resolved":
             heard.asked.pop((str(message.get("call_id")), agent), None)
         elif message["type"] in ENDS:
-            ends = {key for key, asked in heard.asked.items() if not key[1] and heard.turns[asked] == id}
+            ends = {
+                key for key, asked in heard.asked.items() if not key[1] and heard.turns[asked] in ("", id)
+            }
             heard.asked = {key: asked for key, asked in heard.asked.items() if key not in ends}
 
     def _goes_on(self, heard: Conversation, told: Told) -> None:
@@ -564,7 +566,7 @@ class Ears:
         if key in heard.asked:
             self._broken("put", session, f"is asked twice about {key}")
         heard.asked[key] = id
-        heard.turns[id] = str(params["turn_id"])
+        heard.turns[id] = str(params.get("turn_id") or "")
 
     # ── comparing ─────────────────────────────────────────────────────────────────────────────
 
