@@ -7,7 +7,7 @@ person would find in it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ from sim.tool_calls import RULES
 
 MOVES = frozenset({"seal", "archive", "restore", "delete"})
 NEVER = 1e9
+CONDEMNED = "condemned"
+"""The folder of the archive with a note of each deletion that has begun."""
 DECIDED_S = 15.0
 """How long before it was written a step may have been decided: what it says of the time is of then."""
 
@@ -65,6 +67,9 @@ class ArchiveMoves:
         self._archived: set[str] = set()
         self._deleted: set[str] = set()
         """Every session that was ever deleted: Redis may go back to where it lives."""
+        self._deleted_s: dict[str, float] = {}
+        """When each tree was deleted last."""
+        objects.lacks = self._lacks
 
     def _hash(self, session: str) -> Mapping[bytes, bytes]:
         return self._double.hash(self._keys.session(session))
@@ -162,6 +167,9 @@ class ArchiveMoves:
             self._watch.broken("restored", f"{session} is restored with another entry than {seen.seq}")
         elif encode(found[0]) != encode(seen.state):
             self._watch.broken("restored", f"{session} is restored with another state than it ended with")
+        resting = self._keys.to_archive(self._keys.shard_of(session))
+        if (self._double.scored(resting, seen.tree) or 0.0) < int((EPOCH_S + self._watch.redis_s) * 1000) - 1:
+            self._watch.broken("restored", f"{session} is restored, and upkeep is not told to look anew")
         for digest in {digest for entry in seen.entries for digest in references(entry.payload)}:
             if self._double.look("GET", self._keys.blob(seen.tree, digest)) is None:
                 self._watch.broken("restored", f"{session} is restored without its text {digest[:8]}")
@@ -180,11 +188,35 @@ class ArchiveMoves:
             self._ended_for(session, self.rules.retention_s, "deleted")
         if left := [other for other in self._watch.members[seen.tree] if self._hash(other)]:
             self._watch.broken("deleted", f"{session} is deleted, and {left[0]} of its tree is left")
+        told = self._keys.deleted(self._keys.shard_of(session))
+        if self._double.scored(told, session) is None:
+            self._watch.broken("deleted", f"{session} is deleted, and no machine with files of it is told")
         self._deleted.add(session)
         # It stays a member: a tree counts the agents that it ever made.
         self._watch.sessions.pop(session)
         if session == seen.tree:
             self._watch.trees.pop(session, None)
+            self._deleted_s[session] = self._watch.now_s
+            if not self._objects.exists(f"{CONDEMNED}/{session}"):
+                self._watch.broken("deleted", f"{session} is deleted, and the archive has no note of that")
+
+    def _lacks(self, name: str) -> None:
+        """Something is gone from the archive: no note of a deletion goes before all that it is about."""
+        folder, _, tree = name.partition("/")
+        if folder != CONDEMNED or self._hash(tree):
+            return
+        at_s = self._deleted_s.get(tree, NEVER)
+        if left := [one for one in self._objects.below(tree) if self._objects.put_s[one] <= at_s]:
+            self._watch.broken("deleted", f"{tree}: the note of its deletion is gone, and {left[0]} is there")
+
+    def condemned(self) -> list[str]:
+        """Trees that Redis does not have any more, and whose deletion the archive has noted."""
+        return [tree for tree in self._objects.names(CONDEMNED) if not self._hash(tree)]
+
+    def retained(self, condemned: Sequence[str]) -> None:
+        """A look for what is to be deleted has ended well; `condemned`: as it began, these were."""
+        if left := [tree for tree in condemned if tree in self.condemned()]:
+            self._watch.broken("deleted", f"{left[0]}: its deletion is not ended by the next look")
 
     # ── what others ask ───────────────────────────────────────────────────────────────────────
 

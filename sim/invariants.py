@@ -385,14 +385,16 @@ RULES = {
     "restored": Rule(
         (
             "An archived session that is spoken to begins with the state that it ended with, and with "
-            "every large text of its log."
+            "every large text of its log; and no look at its tree from before moves anything any more."
         ),
         Case("a session was brought back from the archive", ("reply restore OK",)),
     ),
     "deleted": Rule(
         (
             "A session is deleted only when it has rested for as long as it is to be kept, a root closed,"
-            " and when it has been given nothing to do; and with it every session of its tree."
+            " and when it has been given nothing to do; and with it every session of its tree. A note in the"
+            " archive tells of that before, and for as long as the archive has something of the tree; the"
+            " next look of upkeep ends what a lost process has begun. Machines are told of each session."
         ),
         Case("a session was deleted", ("reply delete OK",)),
     ),

@@ -39,6 +39,8 @@ class SimObjects:
         """When each object was put that there ever was."""
         self.away = False
         """Whether nobody reaches it."""
+        self.lacks: Callable[[str], None] = lambda name: None
+        """Told of an object, or a folder, that was removed."""
 
     def opened(self) -> Objects:
         """As the product's archive stands on it."""
@@ -87,6 +89,12 @@ class SimObjects:
         gone = [known for known in self._content if known == name or known.startswith(f"{name}/")]
         for known in gone:
             self._removed.append((self._now_s(), known, self._content.pop(known), known != name))
+        if gone:
+            self.lacks(name)
+
+    def below(self, folder: str) -> list[str]:
+        """All objects in a folder, and in those below it."""
+        return [name for name in self._content if name.startswith(f"{folder}/")]
 
     def put_back(self, since_s: float, *, folders_only: bool = False) -> None:
         """Restores the objects that were removed since then."""

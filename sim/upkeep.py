@@ -229,7 +229,7 @@ class UpkeepProcess(Process):
         self._woken.set()
 
     async def _does(self, job: Job, work: Callable[[], Awaitable[Any]]) -> None:
-        began_s = self.site.loop.time()
+        began_s, condemned = self.site.loop.time(), self.site.watch.archive_moves.condemned()
         try:
             async with asyncio.timeout(self._settings["job_timeout"]):
                 result = await work()
@@ -243,6 +243,8 @@ class UpkeepProcess(Process):
             self.site.watch.archive_moves.failed(job.name, error, began_s)
         else:
             self.site.trace.note(self.name, "did", job.name, "" if result is None else result)
+            if job.name.endswith("retain"):
+                self.site.watch.archive_moves.retained(condemned)
             if job.name.endswith("verify") and result:
                 self.site.watch.archive_moves.failed(job.name, f"{result} logs do not verify", began_s)
         self._queue.done(job)

@@ -38,14 +38,20 @@ async def archives(fixture: Fixture) -> None:
             retention_s=rng.choice((None, 90.0, 90.0, 600.0)),
         )
     )
-    fixture.site.model.odds.large = 0.3
+    odds = fixture.site.model.odds
+    odds.large = 0.3
+    grown = disk.random() < 0.4
+    if grown:
+        # Trees whose sessions go to the archive one by one, and are deleted together.
+        odds.opening = ("subagent_spawn",) * 2
+        odds.verbs |= {"subagent_spawn": 10, "subagent_watchdog": 0}
     plays = []
     for _ in range(rng.choice((1, 2))):
         person = fixture.person()
         person.habits |= {"compact": 3}
         facts: dict[str, Any] = {
             "on_user_input": rng.choice(("replace", "steer")),
-            **perhaps_agents(rng, 0.5),
+            **perhaps_agents(rng, 1.0 if grown else 0.5),
         }
         session = await new_session(fixture, person, "never", **facts)
         plays.append(person.does(_comes_back(fixture, person, session), "comes back"))
