@@ -12,6 +12,7 @@ import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -25,6 +26,8 @@ SLOTS, APART = 3, 3
 """A text has so many lines that are written to, and so many between two of them that never change."""
 BEGUN = "begun"
 TEXTS = ("a.txt", "b.txt", "deep/er/c.txt")
+NEW = ("new", "new/er", "new/er/est", "other/new")
+"""Folders of files that nobody else writes."""
 _KINDS = {1: "commit", 2: "tree", 3: "blob"}
 _MODES = {"100644": FILE, "100755": PROGRAM, "120000": LINK}
 _DELTA = 7
@@ -92,7 +95,9 @@ def changed(folder: Path, rng: Random, value: str) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(text_of(("",) * SLOTS))
         return
-    what = rng.choice(("text", "text", "text", "binary", "program", "link", "gone", "kind", "empty"))
+    seldom = ("text", "text", "binary", "program", "link", "gone", "kind", "empty")
+    kinds = (*seldom, *("new",) * len(seldom))
+    what = rng.choice(kinds)
     text = folder / rng.choice(TEXTS)
     match what:
         case "text":
@@ -114,6 +119,11 @@ def changed(folder: Path, rng: Random, value: str) -> None:
             text.unlink(missing_ok=True)
         case "kind":
             _other_kind(folder / "either", value)
+        case "new":
+            file = folder / rng.choice(NEW) / f"{value.partition(':')[0]}.txt"
+            with suppress(FileExistsError, NotADirectoryError):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(text_of((value,) * SLOTS))
         case _:
             (folder / f"none{rng.randrange(2)}").mkdir(exist_ok=True)
 
@@ -187,6 +197,33 @@ def _files(content: Content) -> Content:
 def same_files(one: Content, other: Content) -> bool:
     """Whether two folders hold the same, but for folders without files."""
     return _files(one) == _files(other)
+
+
+def new_folders(before: Content, after: Content) -> list[str]:
+    """The folders without files that are no folders of before."""
+    known = {above for path in before for above in _above(f"{path}/")} - _files(before).keys()
+    return [path for path, it in after.items() if it[0] == EMPTY and path not in known]
+
+
+def not_taken_back(before: Content, merged: Content, now: Content, after: Content) -> str:
+    """What is wrong with the way back, from `now` to `after`, of a merge that made `merged` of `before`.
+
+    What somebody has changed since stays, and all else is as before. Empty where nothing is wrong.
+    """
+    sides = [_files(content) for content in (before, merged, now, after)]
+    paths = {path for side in sides for path in side}
+    nested = {above for path in paths for above in _above(path)} & paths
+    for path in sorted(paths):
+        if path in nested or nested.intersection(_above(path)):
+            continue
+        old, new, here, left = (side.get(path) for side in sides)
+        wanted = {here} if old == new or here not in (old, new, None) else {old}
+        if here is None:
+            # What somebody has removed may come back.
+            wanted = {old, None}
+        if left not in wanted:
+            return f"{path} is {left}, before {old}, merged {new}, then {here}"
+    return ""
 
 
 def _is_folder(content: Content, path: str) -> bool:

@@ -52,6 +52,7 @@ class FolderRules:
         self.placement, self.unborn = placement, Unborn(watch, folders)
         folders.met, folders.made, folders.wrote = self._met, self._made, self._wrote
         folders.cleaned, folders.prepares = self._cleaned, self._prepares
+        folders.forgets = self._forgets
         folders.broken, folders.saw = watch.broken, watch.reach.saw
         self._begun: list[tuple[str, Seen]] = []
         """Agents that have begun with a folder in the commit that is read."""
@@ -128,6 +129,15 @@ class FolderRules:
         recorded = self._folders.contents[snapshot]
         if (content := copy.content) != recorded:
             self._watch.broken("folder", f"{session}: {content} passes for {recorded}")
+
+    def _forgets(self, session: str, found: str) -> None:
+        """A machine does not find the changes that are there alone."""
+        known = self._watch.sessions.get(session)
+        unsaved = known.state.workspace.unsaved if known is not None else None
+        if unsaved is not None and not self.placement.is_excused():
+            self._watch.broken(
+                "placed", f"{session}: {unsaved.machine} alone has {unsaved.snapshot}, and finds {found!r}"
+            )
 
     def _wrote(self, session: str, claim: str, copy: Copy) -> None:
         if copy.holder != claim:

@@ -11,13 +11,14 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
 from orchestrator.core.folder_use import may_write
 from orchestrator.core.frozen import replace
 from orchestrator.core.packs import Pack
@@ -29,15 +30,21 @@ from orchestrator.workspaces.packs import BIRTH
 from sim.disk import Fault
 from sim.folder_content import (
     BEGUN,
+    FILE,
     NOTHING,
+    PROGRAM,
     Content,
     Lacking,
     PackReader,
     changed,
     marked,
     merged,
+    new_folders,
+    not_taken_back,
     on_disk,
     same_files,
+    slots_of,
+    text_of,
 )
 from sim.keepers import STEPS, Owner, SimKeeper
 from sim.ledger import Run
@@ -58,10 +65,14 @@ SETUP = CallId("set-up")
 MARKS = "marks/"
 """Files that calls write to show that they did are below it."""
 _FAULTS = {"take": (0.07, 0.06), "make": (0.05, 0.06), "write_merge": (0.03, 0.25)}
-MERGE_STEPS = 70
+MERGE_STEPS = 50
 """Changes of the disk by a merge, which writes all its files beside the folder before it moves any."""
 _SELDOM = (0.01, 0.02)
 """How likely the disk is full, and the keeper killed, in a piece of work."""
+HANGS, HANGS_S = 0.35, 1_000.0
+"""How likely a merge takes longer than anybody waits for it, so that its keeper is killed in it."""
+EDITS = 0.8
+"""How likely a person changes a file that a merge has brought whose keeper was killed just then."""
 WRITES = 0.5
 """How likely a command changes something, besides, that others change as well."""
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
@@ -85,12 +96,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A merge that was written into a folder, and what was there before it."""
+    """A merge that was written into a folder, or begun to be, and what was there before it."""
 
     work: tuple[str, str]
-    """The snapshots whose difference it brought."""
+    """The snapshots whose difference it brings."""
     before: Content
     after: Content
+    """What is there when all of it is written."""
 
 
 @dataclass(slots=True)
@@ -117,6 +129,8 @@ class Folders:
     """Hosts that never come back."""
     deadly: float = 1.0
     """How much likelier than usual that is."""
+    hangs: bool = True
+    """Whether a merge may still take longer than anybody waits for it: one of a simulation does."""
     faulty: bool = True
     """Whether machines may fail to make a folder, and disks be full."""
     owners: dict[Lane, Owner] = field(default_factory=dict)
@@ -125,8 +139,10 @@ class Folders:
     """The living ones, by worker."""
     merges: dict[str, Merge] = field(default_factory=dict)
     """The last merge into the folder of each session in which its keeper did not die."""
-    broken_off: dict[str, Content] = field(default_factory=dict)
-    """The session's own folder before a merge in which a keeper died, until somebody writes there."""
+    broken_off: dict[str, Merge] = field(default_factory=dict)
+    """The merge into the folder of each session in which a keeper died, until it is taken back."""
+    edited: set[str] = field(default_factory=set)
+    """Sessions in whose folders somebody has written since their last merge."""
     keys: SimKeys | None = None
     """The keys of packs, where there are any."""
     lost_packs: set[str] = field(default_factory=set)
@@ -145,6 +161,8 @@ class Folders:
     """Told of a mark that a run under a claim makes."""
     broken: Callable[[str, str], None] = lambda rule, seen: None
     """Told of a rule that a piece of work has broken."""
+    forgets: Callable[[str, str], None] = lambda session, found: None
+    """Told of a machine that has a session's unsaved changes, by its log, and finds others or none."""
     saw: Callable[[str], None] = lambda case: None
     runs: int = 0
     most_packs: int = 3
@@ -210,7 +228,12 @@ class Folders:
         for keeper in list(self.keepers.get(worker, ())):
             keeper.die()
 
-    def takes_s(self, work: str) -> float:
+    def takes_s(self, keeper: SimKeeper, work: str) -> float:
+        # A folder that a session works in as it is may take twenty minutes.
+        hangs = work == "write_merge" and self.hangs and keeper.session not in self.shared
+        if hangs and (self.faulty or self.deadly > 1.0) and self.rng.random() < HANGS:
+            self.hangs = False
+            return HANGS_S
         longest = {"take": (0.0, 0.0, 0.05, 0.5, 3.0), "write_merge": (0.0, 0.05, 1.0)}.get(
             work, (0.0, 0.0, 0.05)
         )
@@ -224,16 +247,44 @@ class Folders:
         chance, full, killed = self.rng.random(), full * self.deadly, killed * self.deadly
         if chance >= full + killed:
             return None
-        steps = MERGE_STEPS if work == "write_merge" else STEPS
-        return Fault(int(self.rng.random() ** 2 * steps), kills=chance >= full)
+        if work == "write_merge":
+            return Fault(int(self.rng.random() * MERGE_STEPS), kills=chance >= full)
+        return Fault(int(self.rng.random() ** 2 * STEPS), kills=chance >= full)
 
-    def half(self) -> Fault | None:
-        return Fault(int(self.rng.random() * STEPS), kills=True) if self.rng.random() < 0.5 else None
+    def half(self, work: str) -> Fault | None:
+        steps = MERGE_STEPS if work == "write_merge" else STEPS
+        share = 0.9 if work == "write_merge" else 0.5
+        return Fault(int(self.rng.random() * steps), kills=True) if self.rng.random() < share else None
 
     def broke_off(self, keeper: SimKeeper, words: dict[str, Any], before: Content) -> None:
         self.saw("keeper_killed")
-        if words["do"] == "write_merge":
-            self.broken_off.setdefault(keeper.session, before)
+        session = keeper.session
+        if words["do"] != "write_merge" or session in self.broken_off:
+            return
+        wanted = self._way(words, before)
+        after = before if wanted is None else wanted
+        self.broken_off[session] = Merge((words["base"], words["theirs"]), before, after)
+        self.edited.discard(session)
+        if session in self.shared and self.rng.random() < EDITS:
+            self._edits(session, before, after)
+
+    def _edits(self, session: str, before: Content, after: Content) -> None:
+        """A person changes a file that a merge has brought into the folder, which is the person's."""
+        folder, now = self.shared[session], on_disk(self.shared[session])
+        brought = [
+            path
+            for path, it in sorted(after.items())
+            if it != before.get(path) and it == now.get(path) and not path.startswith(MARKS)
+        ]
+        brought = [path for path in brought if after[path][0] in (FILE, PROGRAM)]
+        if not brought:
+            return
+        self.runs += 1
+        path = self.rng.choice(brought)
+        file, slots = folder / path, slots_of(after[path][1])
+        words = f"person {self.runs}"
+        file.write_bytes(text_of((words, *slots[1:])) if slots else b"\0" + words.encode())
+        self._is_written(session)
 
     def did(self, keeper: SimKeeper, words: dict[str, Any], before: Content, told: dict[str, Any]) -> None:
         """Holds a piece of work against the model of what it is to do."""
@@ -246,7 +297,7 @@ class Folders:
         elif does == "write_merge" and not refused:
             self._is_merged(session, words, before, after, told)
         elif does == "take_back_merge" and not refused:
-            self._is_taken_back(session, after)
+            self._is_taken_back(session, before, after)
         elif after != before and does != "make":
             self.broken(
                 "folder", f"{session}: {does} changes the folder from {_short(before)} to {_short(after)}"
@@ -278,7 +329,8 @@ class Folders:
         if after != self.contents.get(snapshot):
             known = _short(self.contents.get(snapshot))
             self.broken("folder", f"{keeper.session}: {snapshot} is made as {_short(after)}, and was {known}")
-        self._is_written(keeper.session)
+        self.broken_off.pop(keeper.session, None)
+        self.merges.pop(keeper.session, None)
         place = self._place_of(keeper)
         before = self.copies.get(place)
         self.made(keeper.session, keeper.claim, before)
@@ -320,18 +372,41 @@ class Folders:
         if words["base"] in self.contents and before != self.contents[words["base"]]:
             self.saw("merged_by_three_ways")
         self.merges[session] = Merge((words["base"], words["theirs"]), before, after)
+        self.edited.discard(session)
 
-    def _is_taken_back(self, session: str, after: Content) -> None:
-        before = self.broken_off.pop(session, None)
+    def _is_taken_back(self, session: str, now: Content, after: Content) -> None:
         last = self.merges.pop(session, None)
-        wanted = before if before is not None else last.before if last is not None else None
-        if wanted is None:
+        merge = self.broken_off.pop(session, None) or last
+        if merge is None:
             return
-        if not same_files(after, wanted):
+        if session in self.edited:
+            wrong = not_taken_back(merge.before, merge.after, now, after)
+            self.saw("taken_back_around")
+        else:
+            wrong = "" if same_files(after, merge.before) else "other files than before"
+            wrong = wrong or ", ".join(new_folders(merge.before, after))
+        if wrong:
             self.broken(
-                "taken_back", f"{session}: what was {_short(wanted)} is taken back as {_short(after)}"
+                "taken_back",
+                f"{session}: what was {_short(merge.before)} is taken back as {_short(after)}: {wrong}",
             )
         self.saw("taken_back")
+
+    def is_ended(self, session: str, merged: Iterable[str]) -> None:
+        """Nothing may be left of a merge whose snapshot is not one of those that the log has as merged."""
+        last = self.merges.get(session)
+        if last is not None and last.work[1] in merged:
+            del self.merges[session]
+            last = None
+        if session in self.broken_off or last is not None:
+            self.broken("taken_back", f"{session}: a merge that the log has not got is left in the folder")
+
+    def is_told(self, session: str, told: FolderMerged | FolderNotMerged) -> None:
+        """What is told as not written is not there; and a portable folder's merge is not taken back later."""
+        if isinstance(told, FolderMerged) and session not in self.shared:
+            self.merges.pop(session, None)
+        if isinstance(told, FolderNotMerged) and not told.partly and session in self.broken_off:
+            self.broken("taken_back", f"{session}: a merge is told as not written, and is not taken back")
 
     # ── what commands write ───────────────────────────────────────────────────────────────────
 
@@ -386,8 +461,7 @@ class Folders:
 
     def _is_written(self, session: str) -> None:
         """A folder was written to: that stays as it is when a merge from before is taken back."""
-        self.broken_off.pop(session, None)
-        self.merges.pop(session, None)
+        self.edited.add(session)
 
     def _meets_shared(self, run: Run, call: Call, session: str) -> None:
         """Has a command mark the folder that its session works in; the end of a process is not told."""

@@ -72,6 +72,7 @@ class FolderGrammar(Reading):
 
     def _fact_workspace_made(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["epoch"] == epoch, f"the folder is made by epoch {fact['epoch']} in {epoch}")
+        check(not self.gone, f"the folder goes on, and what the processes {self.gone} wrote may be lost")
         self._made, self._setting_up = epoch, 0
         if fact.get("anew") or fact["machine"] != self._machine:
             self.set_up = False
@@ -112,6 +113,8 @@ class FolderGrammar(Reading):
         if not kept:
             check(set(self.unsaved or ()) <= set(fact["lost"]), "calls are lost that nobody is told of")
             self.unsaved = None
+        check(self.gone <= set(fact["lost"]), f"of the processes {self.gone} not all are named as lost")
+        self.gone.clear()
         self.lost |= set(fact["lost"])
         self._made = 0
 

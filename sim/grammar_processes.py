@@ -71,6 +71,8 @@ class ProcessGrammar(Reading):
         told = (end.id, end.payload.get("type"), end.payload.get("call_id"))
         wanted = (process["turn"], "exec_command_end", process["call_id"])
         check(told == wanted, f"the end of process {fact['number']} is told as {told}")
+        if process["epoch"] != epoch:
+            self.gone.add(process["call_id"])
         if fact.get("exit_code") is not None:
             self.unread[fact["number"]] = fact.get("unread", "")
             self.unread = dict([*self.unread.items()][-MOST:])

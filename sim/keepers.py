@@ -53,7 +53,7 @@ class Keeping(Protocol):
 
     def ended(self, keeper: SimKeeper) -> None: ...
 
-    def takes_s(self, work: str) -> float:
+    def takes_s(self, keeper: SimKeeper, work: str) -> float:
         """The seconds that a piece of work takes."""
         ...
 
@@ -61,7 +61,7 @@ class Keeping(Protocol):
         """The fault that the disk, or the keeper, meets meanwhile."""
         ...
 
-    def half(self) -> Fault | None:
+    def half(self, work: str) -> Fault | None:
         """How far a piece of work comes whose keeper is killed; None: it has not begun."""
         ...
 
@@ -150,7 +150,7 @@ class SimKeeper(Keeper):
             piece.close()
             raise FolderError("missing", f"the pack {error.filename} is not there") from error
         self._pieces.append(piece)
-        loop.on(self.lane, self._serves, piece, after=self.folders.takes_s(words.get("do", "begin")))
+        loop.on(self.lane, self._serves, piece, after=self.folders.takes_s(self, words.get("do", "begin")))
         try:
             async with asyncio.timeout(seconds):
                 answer = await piece.answer
@@ -229,8 +229,10 @@ class SimKeeper(Keeper):
         if self.dead:
             return
         self.dead = True
-        if self._pieces and self._copy is not None and (half := self.folders.half()) is not None:
-            self._does(self._pieces[0], half)
+        if self._pieces and self._copy is not None:
+            work = self._pieces[0].words.get("do", "begin")
+            if (half := self.folders.half(work)) is not None:
+                self._does(self._pieces[0], half)
         self.folders.loop.kill(self.lane)
         if self._held is not None:
             os.close(self._held)

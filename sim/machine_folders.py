@@ -16,7 +16,14 @@ from unittest.mock import patch
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.folder_commands import FolderCopied, FolderFailed, FolderMade, FolderNotCopied
+from orchestrator.core.folder_commands import (
+    FolderCopied,
+    FolderFailed,
+    FolderMade,
+    FolderMerged,
+    FolderNotCopied,
+    FolderNotMerged,
+)
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import FolderSetup
@@ -25,7 +32,7 @@ from orchestrator.folders import copy as folder_copy
 from orchestrator.folders import take as folder_take
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, Place
-from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces import deadlines, host
 from orchestrator.workspaces.copies import Copy
@@ -42,6 +49,8 @@ from sim.keepers import SimKeeper
 
 SHARED = "shared"
 """The machine of folders that sessions work in as they are: every worker is there."""
+SECONDS = 20.0
+"""The bound of a piece of work, in whose time faults still come."""
 
 
 class SimConfig(MachineConfig):
@@ -59,7 +68,7 @@ class SimConfig(MachineConfig):
 
 def _config(root: Path, machine: str, trust_s: float, full: Callable[[], bool], **more: Any) -> SimConfig:
     settings = WorkspaceSettings.model_construct(
-        **{**WorkspaceSettings().model_dump(), "root": root, "min_free": 0}
+        **{**WorkspaceSettings().model_dump(), "root": root, "min_free": 0, "seconds": SECONDS}
     )
     config = SimConfig(settings, machine, trust_s, **more)
     object.__setattr__(config, "full", full)
@@ -138,6 +147,17 @@ class SimFolders(MachineFolders):
             copy = self._folders.copies[self.machine, str(claim.session)]
             self._folders.cleaned(claim.session, copy, now.snapshot)
 
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        told = await super().merge(state, claim, work)
+        self._folders.is_told(claim.session, told)
+        return told
+
+    async def has(self, state: State) -> SnapshotId | None:
+        found, unsaved = await super().has(state), state.workspace.unsaved
+        if unsaved is not None and unsaved.machine == self.machine and unsaved.snapshot not in (None, found):
+            self._folders.forgets(str(state.facts.session_id), found or "")
+        return found
+
     async def instructions(self, state: State, folder: str) -> str | None:
         assert state.workspace.snapshot is not None, "a folder that nobody has made holds no instructions"
         return RULES
@@ -164,9 +184,31 @@ class SimHostFolders(MachineHostFolders):
         await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0)) * self._rng.random())
         return await super().copy(state, claim, call_id)
 
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        told = await super().merge(state, claim, work)
+        self._folders.is_told(claim.session, told)
+        return told
+
     async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
         here = replace(state, facts=replace(state.facts, pool=f"host:{SHARED}"))
-        return await super().judge(here, claim, work)
+        judged = await super().judge(here, claim, work)
+        if judged == "none":
+            self._is_ended(state)
+        return judged
+
+    def recorded(self, state: State, claim: Claim) -> None:
+        before = claim.claim_id in self._written
+        super().recorded(state, claim)
+        if before and claim.claim_id not in self._written:
+            self._is_ended(state)
+
+    async def _end_left(self, state: State, claim: Claim) -> None:
+        await super()._end_left(state, claim)
+        self._is_ended(state)
+
+    def _is_ended(self, state: State) -> None:
+        merged = {merged.snapshot for merged in state.workspace.merged.values()}
+        self._folders.is_ended(state.facts.session_id, merged)
 
     @asynccontextmanager
     async def _kept(self, state: State, claim: Claim, top: Path, bounds: Bounds) -> AsyncIterator[Held]:

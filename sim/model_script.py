@@ -289,10 +289,12 @@ class ModelScript:
                 return {"prompt": prompt, "description": "reads", **self._labelled()}
             case "subagent_fork":
                 return {"prompt": rng.choice((prompt, "")), **self._apart()}
+            case "subagent_send_message" if self.odds.rounds:
+                return {"agent_id": max(self._children, default=0) + 1, "prompt": prompt}
             case "subagent_send_message":
                 return {**someone, "prompt": prompt, "interrupt": rng.random() < 0.3, **self._labelled()}
             case "subagent_await" if self.odds.rounds:
-                return {"timeout_s": 60}
+                return {"timeout_s": 20}
             case "subagent_await":
                 named = {"agent_ids": [someone["agent_id"]]} if rng.random() < 0.3 else {}
                 return {"timeout_s": rng.choice((0, 5, 30)), **named}

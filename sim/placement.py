@@ -99,14 +99,14 @@ class Placement:
     def told(self, session: str, by: str) -> None:
         """An entry says that a folder fell back, and who gave its changes up."""
         who, _ = self._given_up.pop(session, ("", 0.0))
-        if by and by != who and not self._is_excused():
+        if by and by != who and not self.is_excused():
             self._watch.broken("given_up", f"{session}: {by} is said to have given changes up")
         if by:
             self._watch.reach.saw("given_up")
 
     def saved(self, session: str) -> None:
         """An entry says that a folder's changes are stored."""
-        if session in self._given_up and not self._is_excused():
+        if session in self._given_up and not self.is_excused():
             self._watch.broken("given_up", f"{session}: {self._given_up[session]} gave up what is stored now")
         self._given_up.pop(session, None)
 
@@ -149,13 +149,13 @@ class Placement:
         late_s, host = self._watch.now_s - SILENT_S - ON_ITS_WAY_S, self._folders.host_of(worker)
         pool = self._pool(session)
         others = (at for (there, pools), at in self._fit_s.items() if there != host and pool in pools)
-        if not self._is_excused() and all(at < late_s for at in others):
+        if not self.is_excused() and all(at < late_s for at in others):
             self._watch.broken("taken", f"{session} is left by {worker}, and no other machine has room")
 
     def _had_room(self, session: str, words: Sequence[Any]) -> None:
         """A portable session was claimed: its worker has room, or no other, or alone has its changes."""
         seen, worker = self._watch.sessions.get(session), _text(words[2])
-        if seen is None or seen.state.facts.portable is None or self._is_excused():
+        if seen is None or seen.state.facts.portable is None or self.is_excused():
             return
         host, unsaved = self._folders.host_of(worker), seen.state.workspace.unsaved
         if unsaved is not None and unsaved.machine == host:
@@ -185,7 +185,7 @@ class Placement:
         if self._left_s.pop(session, None) is not None:
             self._watch.reach.saw("taken")
         self._forsaken_s.pop(session, None)
-        if known is None or known.unsaved is None or self._is_excused():
+        if known is None or known.unsaved is None or self.is_excused():
             return
         there, host = known.unsaved.machine, self._folders.host_of(worker)
         was_gone = self._is_gone(there) or self._gone_s.get(there, -inf) > now_s - ON_ITS_WAY_S
@@ -196,7 +196,7 @@ class Placement:
 
     def _left(self, session: str) -> None:
         known, now_s = self._known(session), self._watch.now_s
-        if known is None or self._is_excused():
+        if known is None or self.is_excused():
             self._left_s[session] = now_s
             self._forsaken_s.pop(session, None)
             return
@@ -223,7 +223,7 @@ class Placement:
         seen = self._watch.sessions.get(session)
         return seen.state.workspace if seen is not None else None
 
-    def _is_excused(self) -> bool:
+    def is_excused(self) -> bool:
         """Redis has forgotten heartbeats, entries or persons' words, or two servers have some each."""
         return self._watch.now_s < self._watch.went_back_s + LATE_S
 

@@ -13,8 +13,9 @@ from sim.people import FREE
 MERGING = (
     *("shell", "subagent_spawn", "subagent_spawn", "shell", "subagent_await", "subagent_await"),
     *("subagent_merge", "shell", "subagent_merge", "subagent_spawn", "subagent_await", "subagent_merge"),
+    *("subagent_merge", "subagent_send_message", "subagent_await", "subagent_merge", "subagent_merge"),
 )
-"""A response that makes agents, writes meanwhile, and takes over what they have done."""
+"""A response that makes agents, writes meanwhile, and takes over what they have done, and do later."""
 
 
 async def contents(fixture: Fixture) -> None:
@@ -47,4 +48,5 @@ async def contents(fixture: Fixture) -> None:
         fixture.site.folders.shares(session)
     await used(fixture, person, session, rng.choice((2, 3)))
     await fixture.nemesis.calm.wait()
+    odds.rounds = 0.3
     await person.works(session, Random(rng.random()).choice((1, 2)))

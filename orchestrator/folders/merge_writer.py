@@ -81,11 +81,10 @@ def take_back(folder: Path, work: Path) -> None:
                 f"a merge was broken off, and {staging.name}, where it kept what it replaced, is no "
                 "folder any more: a part of it may be in the folder",
             ) from error
-        back = _Back(root, stage)
+        back = _Back(root, stage, sorted(made, key=len, reverse=True))
         for number, step in reversed(list(enumerate(steps))):
             back.step(number, *step)
-        for path in sorted(made, key=len, reverse=True):
-            back.without_folder(path)
+        back.without_folders()
     settle(work)
 
 
@@ -98,9 +97,11 @@ def _opened(stack: ExitStack, path: Path) -> int:
 class _Back:
     """The way back of steps of which some were done; each is looked at, and done again harmlessly."""
 
-    def __init__(self, root: int, stage: int) -> None:
+    def __init__(self, root: int, stage: int, made: list[bytes]) -> None:
         self._root = root
         self._stage = stage
+        self._made = made
+        """The folders that the merge has made, inner ones first."""
 
     def step(self, number: int, path: bytes, had: bool, after: tuple[int, bytes] | None) -> None:
         """Takes a path's new file out if it is in, and puts its old one back if it is out."""
@@ -111,17 +112,23 @@ class _Back:
                     if self._side(fd, name) not in (after, None):
                         return
                     os.rename(name, f"new-{number}", src_dir_fd=fd, dst_dir_fd=self._stage)
-        if had and self._is_staged(f"old-{number}") and not self._is_there(folders, name):
+        if not had or not self._is_staged(f"old-{number}"):
+            return
+        self.without_folders(path)
+        if not self._is_there(folders, name):
             self._make(folders)
             with entered(self._root, folders) as (fd, _):
                 os.rename(f"old-{number}", name, src_dir_fd=self._stage, dst_dir_fd=fd)
 
-    def without_folder(self, path: bytes) -> None:
-        """Removes a folder that the merge has made."""
-        *folders, name = path.split(b"/")
-        with entered(self._root, folders) as (fd, missing), suppress(OSError):
-            if missing is None:
-                os.rmdir(name, dir_fd=fd)
+    def without_folders(self, place: bytes = b"") -> None:
+        """Removes folders that the merge has made: all, or those in the place of a file."""
+        for path in self._made:
+            if place and path != place and not path.startswith(place + b"/"):
+                continue
+            *folders, name = path.split(b"/")
+            with entered(self._root, folders) as (fd, missing), suppress(OSError):
+                if missing is None:
+                    os.rmdir(name, dir_fd=fd)
 
     def _is_there(self, folders: list[bytes], name: bytes) -> bool:
         with entered(self._root, folders) as (fd, missing):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -75,3 +76,79 @@ async def test_merge_that_cannot_be_taken_back_is_not_told_as_unwritten(
     told = await here.folders.merge(parent.state, claim, child.offered())
     assert isinstance(told, FolderNotMerged)
     assert told.partly
+
+
+async def test_file_in_whose_place_a_lost_merge_has_made_a_folder_comes_back(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("m1"), machine("m2")
+    parent = Session()
+    claim = await parent.made(here)
+    (here.folder / "either").write_text("mine\n")
+    await parent.changed(here, claim)
+    child = parent.child()
+    theirs = await child.made(there)
+    folder = Copy(there.root, child.id, there.folders._boot).folder
+    (folder / "either").unlink()
+    (folder / "either/x").mkdir(parents=True)
+    (folder / "either/x/below").write_text("theirs\n")
+    await child.changed(there, theirs)
+    write_merge = Keeper.write_merge
+
+    async def dies(keeper: Keeper, *args: Any) -> None:
+        await write_merge(keeper, *args)
+        raise FolderError("lost", "the keeper has ended")
+
+    monkeypatch.setattr(Keeper, "write_merge", dies)
+    told = await here.folders.merge(parent.state, claim, child.offered())
+    assert isinstance(told, FolderNotMerged)
+    assert not told.partly
+    assert tree_of(here.folder) == {"either": "mine\n"}
+
+
+async def test_merge_whose_process_took_too_long_is_taken_back(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("m1"), machine("m2")
+    parent = Session()
+    claim = await parent.made(here)
+    child = parent.child()
+    theirs = await child.made(there)
+    (Copy(there.root, child.id, there.folders._boot).folder / "new").write_text("theirs\n")
+    await child.changed(there, theirs)
+    write_merge = Keeper.write_merge
+
+    async def late(keeper: Keeper, *args: Any) -> None:
+        await write_merge(keeper, *args)
+        raise FolderError("time", "the work on the folder took too long")
+
+    monkeypatch.setattr(Keeper, "write_merge", late)
+    told = await here.folders.merge(parent.state, claim, child.offered())
+    assert isinstance(told, FolderNotMerged)
+    assert not told.partly
+    assert not (here.folder / "new").exists()
+
+
+async def test_file_that_a_lost_merge_has_brought_and_a_person_has_changed_since_stays(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("m1"), machine("m2")
+    parent = Session()
+    claim = await parent.made(here)
+    child = parent.child()
+    theirs = await child.made(there)
+    folder = Copy(there.root, child.id, there.folders._boot).folder
+    (folder / "a").write_text("theirs\n")
+    (folder / "b").write_text("theirs\n")
+    await child.changed(there, theirs)
+    write_merge = Keeper.write_merge
+
+    async def dies(keeper: Keeper, *args: Any) -> None:
+        await write_merge(keeper, *args)
+        (here.folder / "a").write_text("a person's\n")
+        raise FolderError("lost", "the keeper has ended")
+
+    monkeypatch.setattr(Keeper, "write_merge", dies)
+    assert isinstance(await here.folders.merge(parent.state, claim, child.offered()), FolderNotMerged)
+    assert (here.folder / "a").read_text() == "a person's\n"
+    assert not (here.folder / "b").exists()
