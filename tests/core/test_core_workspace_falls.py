@@ -170,6 +170,19 @@ def test_process_that_is_lost_takes_what_it_wrote_since_the_last_snapshot_along(
     assert {"kind": "workspace_rolled_back", "to": "s0", "lost": ["c1"]} in rolled
 
 
+def test_process_whose_first_writes_are_recorded_is_named_where_it_is_lost() -> None:
+    session = portable()
+    session.say("go", "u1")
+    session.asks_for("c1", name="exec_command")
+    session.happens(made(session))
+    session.assessed("c1", a_command("serve", safe=True, lasting=Lasting(True, 250, 100)))
+    session.happens(changed(1, "c1"))
+    session.finishes("c1", keeps=True)
+    session.is_taken_over()
+    rolled = [entry.payload for entry in session.seen[-1].entries if entry.type == "dendro"]
+    assert {"kind": "workspace_rolled_back", "to": "s1", "lost": ["c1"]} in rolled
+
+
 def test_persons_command_leaves_the_news_of_the_folder_in_the_conversation() -> None:
     session = portable()
     session.happens(made(session))

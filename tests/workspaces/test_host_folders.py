@@ -372,6 +372,19 @@ async def test_merge_of_a_lost_worker_is_taken_back_by_the_next_one(host: Host) 
     assert isinstance(again, FolderMerged), again
 
 
+async def test_second_merge_of_an_agent_is_taken_back_whose_first_one_the_log_has(host: Host) -> None:
+    first = await work_of(host, write("x", "x\n"))
+    await written(host, first)
+    host.folds(f.WorkspaceMerged(CALL, first.agent_id, first.base, first.snapshot, first.packs))
+    shutil.rmtree(host.root.parent / "agent")
+    second = await work_of(host, write("y", "y\n"))
+    await written(host, second)
+    assert (host.checkout / "y").exists()
+    assert await host.folders.judge(host.state, host.claim(), second) == "none"
+    assert (host.checkout / "x").exists()
+    assert not (host.checkout / "y").exists()
+
+
 async def test_merge_that_another_machine_may_have_begun_is_in_doubt(host: Host) -> None:
     work = await work_of(host, write("x", "x\n"))
     host.state = replace(host.state, facts=replace(host.state.facts, pool="default"))
