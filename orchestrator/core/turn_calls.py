@@ -76,6 +76,8 @@ class Call:
 
 ANSWERABLE = frozenset({Phase.AWAITING_APPROVAL, Phase.ASKING})
 """The phases of a call that people are asked about."""
+MOST_EARLIER = 4_096
+"""Calls of earlier responses that are remembered; behind so many the response's own are."""
 _BEGUN = frozenset({Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.ASKING, Phase.RUNNING})
 
 
@@ -86,7 +88,7 @@ class Calls:
     and which have begun, is known without a look at the others.
     """
 
-    __slots__ = ("_all", "_begun", "_done", "_places")
+    __slots__ = ("_all", "_begun", "_done", "_earlier", "_places")
 
     _all: tuple[Call, ...]
     _places: Mapping[str, int]
@@ -95,9 +97,12 @@ class Calls:
     """The places of the calls that are neither to be assessed nor done."""
     _done: int
     """The number of calls at the beginning that are done; the next one is not."""
+    _earlier: frozenset[str]
 
-    def __init__(self, calls: Iterable[Call] = ()) -> None:
+    def __init__(self, calls: Iterable[Call] = (), earlier: frozenset[str] = frozenset()) -> None:
+        """`earlier`: ids of the turn's earlier responses. They are in no snapshot."""
         self._all = tuple(calls)
+        self._earlier = earlier
         self._places = {call.call_id: place for place, call in enumerate(self._all)}
         self._begun = tuple(place for place, call in enumerate(self._all) if call.phase in _BEGUN)
         self._done = self._done_from(0)
@@ -138,6 +143,12 @@ class Calls:
         # Mostly there are none, and this is asked of every entry.
         return tuple([self._all[place] for place in self._begun]) if self._begun else ()
 
+    @property
+    def used(self) -> frozenset[str]:
+        """The ids of these calls, and of the turn's earlier ones: at most `MOST_EARLIER`."""
+        used = self._earlier.union(self._places)
+        return used if len(used) <= MOST_EARLIER else frozenset(self._places)
+
     def get(self, call_id: str) -> Call | None:
         place = self._places.get(call_id)
         return None if place is None else self._all[place]
@@ -160,11 +171,12 @@ class Calls:
 
     def closed(self, call_ids: Collection[str]) -> Calls:
         """The calls with these done."""
-        return Calls(call.moved(Phase.DONE, {}) if call.call_id in call_ids else call for call in self._all)
+        moved = (call.moved(Phase.DONE, {}) if call.call_id in call_ids else call for call in self._all)
+        return Calls(moved, self._earlier)
 
     def _made(self, calls: tuple[Call, ...], places: Mapping[str, int], begun: tuple[int, ...]) -> Calls:
         made = object.__new__(Calls)
-        made._all, made._places, made._begun = calls, places, begun
+        made._all, made._places, made._begun, made._earlier = calls, places, begun, self._earlier
         # What is done stays so: the count goes on from here.
         made._done = made._done_from(self._done)
         return made

@@ -267,12 +267,14 @@ def test_answer_to_nothing_names_what_is_pending() -> None:
     assert "open are c1" in asked().decides("c9", "approved").one("error")["message"]
 
 
-def test_approval_of_a_repeated_call_id_is_about_the_call_that_waits_now() -> None:
+def test_late_approval_is_not_about_a_later_calls_request_that_the_model_gave_the_same_id() -> None:
     session = asked()
     session.decides("c1", "denied")
     session.asks_for("c1")
-    session.assessed("c1", a_command("rm", "-rf", "dist", dangerous=True))
-    assert session.decides("c1", "approved").types == ["exec_command_begin"]
+    session.assessed("c1#2", a_command("rm", "-rf", "dist", dangerous=True))
+    session.decides("c1", "approved")
+    assert session.status == "awaiting_approval"
+    assert session.decides("c1#2", "approved").types == ["exec_command_begin"]
 
 
 def test_approval_for_the_session_lets_the_same_command_run_again_unasked() -> None:

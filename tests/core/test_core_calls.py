@@ -118,6 +118,20 @@ def test_call_id_that_the_model_repeats_is_told_apart() -> None:
     assert session.output_of("c1#2") == "c1#2"
 
 
+def test_call_id_that_a_later_response_of_the_turn_repeats_is_told_apart() -> None:
+    session = Session()
+    session.say("go")
+    for call_id in ("c1", "c1#2", "c1#3"):
+        session.asks_for("c1")
+        assert [call.call_id for call in session.task.calls] == [call_id]
+        session.runs(call_id)
+        session.finishes(call_id, call_id)
+    session.answers("done")
+    session.say("again")
+    session.asks_for("c1")
+    assert [call.call_id for call in session.task.calls] == ["c1"]
+
+
 def test_local_shell_call_without_an_id_gets_one() -> None:
     session = Session()
     session.say("go")

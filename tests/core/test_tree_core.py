@@ -256,6 +256,8 @@ def test_stale_deadline_ends_nothing() -> None:
     answers(child)
     tree.settle()
     tree.root.sends(1, "more")
+    tree.root.answers("so far")
+    tree.root.say("wait again")
     tree.root.awaits(call_id="w1")
     tree.root.fires("wait:w1", generation=1)
     assert tree.root.call("w1").phase is Phase.WAITING

@@ -139,8 +139,12 @@ def _request(draft: Draft, n: int) -> Request:
 
 
 def _unique_call_id(draft: Draft, call_id: str) -> str:
-    """A model may repeat an id within a turn; phases and answers go by it, so it is told apart."""
-    taken = draft.task.calls
+    """A model may repeat an id within a turn; phases and answers go by it, so it is told apart.
+
+    An answer to a call of an earlier response may be on its way still: it must not meet this one.
+    """
+    turn = draft.task.id
+    taken = draft.task.calls.used | {one.call_id for one in draft.state.answers if one.turn == turn}
     number, unique = 2, call_id
     while unique in taken:
         unique, number = f"{call_id}#{number}", number + 1

@@ -37,14 +37,14 @@ def evolve_request(state: State, fact: f.RequestFact) -> State:
 
 
 def _request_begun(state: State, fact: f.RequestBegun) -> State:
-    request = Request(fact.n, fact.purpose, fact.epoch, len(state.conversation))
+    request, before = Request(fact.n, fact.purpose, fact.epoch, len(state.conversation)), task_of(state)
     task = replace(
-        task_of(state),
+        before,
         request=request,
         response_complete=False,
         response_id=None,
         usage=None,
-        calls=Calls(),
+        calls=Calls(earlier=before.calls.used),
         steered=(),
         summary=None,
         not_before_ms=0,
