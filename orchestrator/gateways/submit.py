@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -45,10 +46,12 @@ async def submit_op(
 ) -> OpAnswer:
     """Submits, and waits a while for the first later event that `answers` accepts (given the op's id).
 
-    Raises `OpRefused` with the session's words if it refused the op.
+    Raises `OpRefused` with the session's words if it refused the op, `UnknownSession`, and the errors of
+    `Client.submit`.
     """
     head = await client.head(session)
-    assert head is not None
+    if head is None:
+        raise UnknownSession(session)
     id = id or SubmissionId(new_submission_id())
     await client.submit(session, Submission(id, op))
     looking = _first(client, session, EqCursor.at(head), lambda event: _settles(event, id, answers))

@@ -12,7 +12,8 @@ from orchestrator import Event, Turn, run_turn
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.decide.user_turn import MOST_QUEUED
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, new_session_id
+from orchestrator.gateways.submit import submit_op, under_its_id
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
@@ -180,3 +181,9 @@ async def head_of(harness: Harness, session: SessionId) -> SessionHead:
     head = await harness.broker.head(session)
     assert head is not None
     return head
+
+
+async def test_op_for_a_session_that_is_gone_is_refused_by_its_name(harness: Harness) -> None:
+    session = new_session_id(1, 1, 1)
+    with pytest.raises(UnknownSession, match=session):
+        await submit_op(harness.client, session, ops.Interrupt(), under_its_id)
