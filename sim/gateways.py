@@ -215,6 +215,7 @@ class SimGateway:
     ) -> None:
         self.site, self.name, self.rng = site, name, rng
         self.lane, self.alive, self.awake_s = Lane(name), True, site.loop.time()
+        self.stands_still = False
         self._tokens, self._looks = tokens, False
         self._facts, self._policy = facts, policy
         self._clients = 0
@@ -291,11 +292,12 @@ class SimGateway:
     def pause(self, seconds: float) -> None:
         """SIGSTOP for a while."""
         self.site.trace.note("doors", "pauses", self.name)
+        self.stands_still = True
         self.site.loop.hold(self.lane)
         self.site.loop.on(self.site.network.lane, self._wakes, after=seconds)
 
     def _wakes(self) -> None:
-        self.awake_s = self.site.loop.time()
+        self.awake_s, self.stands_still = self.site.loop.time(), False
         self.site.loop.let_go(self.lane)
 
     # ── what it is given in the place of the machine's ────────────────────────────────────────

@@ -144,7 +144,7 @@ async def doors(fixture: Fixture) -> None:
     for client in clients:
         client.hurry()
     for _ in range(LOOKS):
-        if all(client.is_done for client in clients):
+        if all(client.is_done for client in clients) and not any(g.stands_still for g in street.living()):
             break
         await asyncio.sleep(LOOK_S)
     await asyncio.sleep(SETTLED_S)
