@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from orchestrator.broker.errors import QueueFull
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.asks import Asks
 from orchestrator.gateways.app_server.conversations import Conversations
@@ -81,3 +82,48 @@ def test_request_that_was_asked_before_its_events_is_asked_once_behind_the_end_o
     conversations.hear(Told(ONE, Event("t", {"type": "turn_aborted", "reason": "replaced"}), ()))
     conversations.hear(Told(ONE, Event("u", request), ()))
     assert asked.count("execCommandApproval") == 1
+
+
+async def test_request_that_was_answered_before_its_event_is_not_asked_again_until_it_was_settled() -> None:
+    asked: list[str] = []
+    sent: list[Any] = []
+
+    class Keeps:
+        async def submit(self, session: SessionId, submission: Any) -> None:
+            sent.append(submission.op)
+
+    place = SimpleNamespace(
+        tell=lambda line: asked.append(line.method),
+        principal=Principal("ann"),
+        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Keeps()),
+    )
+    conversations = Conversations(cast(Any, place), {"listener": ONE})
+    conversations._tell(ONE, "", REQUEST)
+    for _ in range(2):
+        await conversations.answered(Answer("conversation-0", {"decision": "approved"}))
+    conversations.hear(Told(ONE, Event("t", REQUEST), ()))
+    assert asked.count("execCommandApproval") == 1
+    assert len(sent) == 1
+    conversations.hear(Told(ONE, Event("t", RESOLVED), ()))
+    conversations.hear(Told(ONE, Event("t", REQUEST), ()))
+    assert asked.count("execCommandApproval") == 2
+
+
+async def test_answer_that_a_session_does_not_take_ends_no_connection_and_may_be_given_again() -> None:
+    tried: list[Any] = []
+
+    class Full:
+        async def submit(self, session: SessionId, submission: Any) -> None:
+            tried.append(submission.op)
+            raise QueueFull(session, 1, 1)
+
+    place = SimpleNamespace(
+        tell=lambda line: None,
+        principal=Principal("ann"),
+        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Full()),
+    )
+    conversations = Conversations(cast(Any, place), {"listener": ONE})
+    conversations.hear(Told(ONE, Event("t", REQUEST), ()))
+    for _ in range(2):
+        await conversations.answered(Answer("conversation-0", {"decision": "approved"}))
+    assert len(tried) == 2

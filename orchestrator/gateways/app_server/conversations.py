@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
@@ -26,7 +27,7 @@ from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.views.event_text import told_text
 from orchestrator.views.questions import call_id_of
@@ -70,7 +71,9 @@ class Conversations:
     _listening: dict[str, SessionId] = field(default_factory=dict)
     """Conversations by the listener's id."""
     _asked: dict[str, tuple[SessionId, JsonMapping, int]] = field(default_factory=dict)
-    """Requests that the client has not answered, by their ids."""
+    """Requests that are open, by their ids."""
+    _given: set[str] = field(default_factory=set)
+    """Those that the client has answered: their events may come later, and are not asked about again."""
     _numbers: int = 0
     _ends: dict[SessionId, list[asyncio.Future[str]]] = field(default_factory=dict)
     _told_meanwhile: dict[SessionId, set[tuple[str, int]]] = field(default_factory=dict)
@@ -182,7 +185,7 @@ class Conversations:
     def _ask(self, session: SessionId, message: JsonMapping) -> None:
         known = (asked for of, asked, _ in self._asked.values() if of == session)
         if any(_name(asked) == _name(message) for asked in known):
-            # Told again behind a gap.
+            # Told again behind a gap, or asked ahead of its event.
             return
         self._note_told(session, message)
         id = f"{PREFIX}{self._numbers}"
@@ -209,6 +212,7 @@ class Conversations:
     def _forget(self, gone: Callable[[tuple[SessionId, JsonMapping, int]], bool]) -> None:
         """Forgets requests: an answer that comes later is one to nothing."""
         self._asked = {id: asked for id, asked in self._asked.items() if not gone(asked)}
+        self._given &= self._asked.keys()
 
     # ── what the client answers ───────────────────────────────────────────────────────────────
 
@@ -216,13 +220,20 @@ class Conversations:
         """Hands an answer to its session; whether it is one to a request of a conversation."""
         if not isinstance(answer.id, str) or not answer.id.startswith(PREFIX):
             return False
-        found = self._asked.pop(answer.id, None)
-        if found is not None and answer.result is not None:
+        found = self._asked.get(answer.id)
+        if found is None or answer.id in self._given:
+            return True
+        self._given.add(answer.id)
+        if answer.result is not None:
             session, request, at_ms = found
             handed = orjson.dumps(request_params(session, request)).decode()
             op = answer_op(request, _decision(answer.result), shown_as(handed, "app-server v1", at_ms))
             id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
-            await self._answers.submit(session, Submission(id, op))
+            try:
+                await self._answers.submit(session, Submission(id, op))
+            except (BrokerError, MalformedSubmission):
+                # Its session is gone, or its queue is full: no error ends a connection.
+                self._given.discard(answer.id)
         return True
 
 
