@@ -31,6 +31,9 @@ class Gone(Exception):
 class DoorClient(ABC):
     """A client process, which comes back until the simulation ends."""
 
+    habits: tuple[str, ...]
+    """Its acts; who has one twice does it twice as often."""
+
     def __init__(self, site: Site, name: str, rng: Random, principal: Principal, doors: Doors) -> None:
         self.name, self.principal = name, principal
         self._site, self._rng, self._doors = site, rng, doors
@@ -41,6 +44,12 @@ class DoorClient(ABC):
         self.foreign: list[str] = []
         self.acts = rng.choice((2, 4, 6))
         self.slow = rng.random() < 0.3
+        self.replies: tuple[int, ...] = ()
+        """Counts of answers to a request, drawn from; empty: as is usual for its kind of client."""
+        self.waits_s: tuple[float, ...] = (0.0, 1.0, 10.0)
+        """The most seconds before an answer, drawn from."""
+        self.makes = True
+        """Whether it makes sessions of its own beside those that it shares."""
         self.wanted: dict[str, None] = {}
         """Sessions that it hears, and resumes when it comes back."""
         self.here = False
@@ -90,6 +99,7 @@ class DoorClient(ABC):
         self._note("comes to", gateway.name)
         wire = self._wire = self._opens(gateway)
         self._ears = self._hears(gateway)
+        self._ears.has_read = lambda: wire.is_read
         over = asyncio.ensure_future(self._reads(wire, self._ears))
         try:
             await self._greets()
@@ -185,8 +195,8 @@ class DoorClient(ABC):
     def _decides_later(self, id: Any, decisions: tuple[str, ...]) -> None:
         """Answers a request: late, twice, or not at all."""
         rng, wire = self._rng, self._wire
-        for _ in range(rng.choice((0, 0, 0, 0, 1, 1, 2))):
-            after, said = rng.choice((0.0, 1.0, 10.0)) * rng.random(), {"decision": rng.choice(decisions)}
+        for _ in range(rng.choice(self.replies or (0, 0, 0, 0, 1, 1, 2))):
+            after, said = rng.choice(self.waits_s) * rng.random(), {"decision": rng.choice(decisions)}
             self._site.loop.on(self._lane, self._decides, wire, id, said, after=after)
 
     def _decides(self, wire: SimWire, id: Any, said: Mapping[str, Any]) -> None:
@@ -196,6 +206,7 @@ class DoorClient(ABC):
             self._answered_ids.add((wire, id))
             self._doors.answers(self._ears, *meant)
         self._says_to(id, said)
+        self._ears.has_answered(id)
 
     def _note(self, *words: Any) -> None:
         self._site.trace.note(self.name, *words)
@@ -230,6 +241,8 @@ class DoorClient(ABC):
 class SecondVersion(DoorClient):
     """A client of version 2: threads, turns and items."""
 
+    habits: tuple[str, ...] = ("say", "say", "say", "say", "stop", "leave", "list", "spy", "resume")
+
     async def _resumes(self, session: str) -> None:
         self.wanted[session] = None
         while await self._calls("thread/resume", threadId=session) is None:
@@ -241,13 +254,13 @@ class SecondVersion(DoorClient):
     async def _act(self) -> None:
         rng = self._rng
         may = self.principal.may(Scope.SUBMIT)
-        if may and (not self.shared or rng.random() < 0.15):
+        if may and (not self.shared or (self.makes and rng.random() < 0.15)):
             await self._calls("thread/start", cwd="/sim")
             return
         if self.shared and (not self.wanted or rng.random() < 0.25):
             await self._resumes(rng.choice(self.shared))
             return
-        match rng.choice(("say", "say", "say", "say", "stop", "leave", "list", "spy", "resume")):
+        match rng.choice(self.habits):
             case "say" if may and self.wanted:
                 said = [{"type": "text", "text": f"words {self.name}.{self._sent}"}]
                 await self._calls("turn/start", threadId=rng.choice(sorted(self.wanted)), input=said)
@@ -296,6 +309,8 @@ class SecondVersion(DoorClient):
 class FirstVersion(DoorClient):
     """A client of version 1: conversations and their events."""
 
+    habits: tuple[str, ...] = ("say", "say", "say", "stop", "list", "spy")
+
     async def _resumes(self, session: str) -> None:
         self.wanted[session] = None
         while await self._calls("addConversationListener", conversationId=session) is None:
@@ -315,13 +330,15 @@ class FirstVersion(DoorClient):
         if self.shared and (not self.wanted or rng.random() < 0.25):
             await self._resumes(rng.choice(self.shared))
             return
-        match rng.choice(("say", "say", "say", "stop", "list", "spy")):
+        match rng.choice(self.habits):
             case "say" if may and self.wanted:
                 said = [{"type": "text", "data": {"text": f"words {self.name}.{self._sent}"}}]
                 session = rng.choice(sorted(self.wanted))
                 await self._calls("sendUserMessage", conversationId=session, items=said)
             case "list":
                 await self._calls("listConversations")
+            case "resume" if may and self.shared:
+                await self._calls("resumeConversation", conversationId=rng.choice(self.shared))
             case "stop" if may and self.wanted:
                 await self._calls("interruptConversation", conversationId=rng.choice(sorted(self.wanted)))
             case "spy" if self.foreign:

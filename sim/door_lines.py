@@ -25,7 +25,7 @@ from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.questions import call_id_of
 from sim.door_clients import ASKED_AGAIN_S, SMALL_WINDOW, WINDOW, DoorClient, Gone
-from sim.doors import ASKING, ENDS, Ears, Told, told_of
+from sim.doors import ASKING, ENDS, QUIET_S, Ears, Told, told_of
 from sim.gateways import SimGateway, SimWire
 
 GREETING = frozenset({"session_configured", "subagent_lifecycle", "agent_inbox"})
@@ -50,6 +50,7 @@ class LineEars(Ears):
         """`before`: the connection behind which it wants to go on; None: it leaves that to the gateway."""
         self.session, self.number = session, before.number if before is not None else 0
         self.place, self._greeted = (0, 0), not session
+        self.came_s = self._doors.now_s
         self.replayed: list[Told] = []
         self.shown: dict[tuple[str, int], Mapping[str, Any]] = {}
         """Open requests, as far as it was told."""
@@ -136,10 +137,12 @@ class LineEars(Ears):
     # ── comparing ─────────────────────────────────────────────────────────────────────────────
 
     def knows(self, session: str, tree: str) -> bool:
-        return session == self.session
+        greeted = self._doors.now_s - self.came_s > QUIET_S
+        return greeted and self.session in (session, tree)
 
     def compare(self, session: str, tree: str, open_now: set[str]) -> None:
-        have = {call for call, agent in self.shown if agent == ROOT}
+        number = ROOT if session == self.session else self._doors.agent(session)
+        have = {call for call, agent in self.shown if agent == number}
         # Whoever gave the task, and answers itself, is not told that it has.
         lost, more = open_now - have, have - open_now - self.answered
         if (lost or more) and not self._gaps:
@@ -156,8 +159,12 @@ class LineEars(Ears):
 class LineClient(DoorClient):
     """A client of lines."""
 
+    habits: tuple[str, ...] = ("say", "say", "say", "stop", "loosen", "else")
+    called = ""
+    """Its name for itself, where that is not its own alone."""
     _session = ""
     _last: bytes = b""
+    _last_id = ""
     """The submission that was sent last, which is sent again after a lost connection."""
 
     @property
@@ -175,11 +182,11 @@ class LineClient(DoorClient):
         ears, wire = self._line_ears, self._wire
         assert wire is not None
         before = self._ears_before
-        if not self._session and self.shared and self._rng.random() < 0.8:
+        if not self._session and self.shared and not (self.makes and self._rng.random() >= 0.8):
             self._session = self._rng.choice(self.shared)
         op: dict[str, Any] = {"type": "configure_session"}
         first: dict[str, Any] = {"id": f"{self.name}.first", "op": op, "auth": self.principal.token}
-        first |= {"with_seq": True, "client": self.name}
+        first |= {"with_seq": True, "client": self.called or self.name}
         after = None
         if self._session:
             op["session_id"] = self._session
@@ -198,7 +205,7 @@ class LineClient(DoorClient):
         self._note("begins", self._session[-4:], first.get("last_event"))
         await self._greeted
         if self._last and self._rng.random() < 0.5:
-            ears.mine.add(f"{self.name}.{self._sent}")
+            ears.mine.add(self._last_id)
             wire.write(self._last)
 
     _ears_before: LineEars | None = None
@@ -242,9 +249,9 @@ class LineClient(DoorClient):
         rng, wire = self._rng, self._wire
         if not self.principal.may(Scope.APPROVE) and rng.random() < 0.5:
             return
-        for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
+        for _ in range(rng.choice(self.replies or (0, 0, 0, 1, 1, 2))):
             op = answer_op(message, rng.choice(DECISIONS))
-            after = rng.choice((0.0, 1.0, 10.0)) * rng.random()
+            after = rng.choice(self.waits_s) * rng.random()
             self._site.loop.on(self._lane, self._answers, wire, op, after=after)
 
     def _answers(self, wire: SimWire, op: Any) -> None:
@@ -259,9 +266,12 @@ class LineClient(DoorClient):
         if self._wire is None or self._ears is None or not self._ears.living:
             raise Gone
         self._sent += 1
-        id = f"{self.name}.{self._sent}"
+        # Turns are called by what began them: those of two clients need names of their own.
+        whose = self.name if isinstance(op, ops.UserInput) else self.called or self.name
+        id = f"{whose}.{self._sent}"
         self._line_ears.mine.add(id)
         self._note("submits", self._session[-4:], id, op.type)
+        self._last_id = id
         self._last = encode_submission(Submission(SubmissionId(id), op)) + b"\n"
         self._wire.write(self._last)
 
@@ -273,12 +283,15 @@ class LineClient(DoorClient):
         if not self._session:
             await asyncio.sleep(ASKED_AGAIN_S)
             return
-        match rng.choice(("say", "say", "say", "stop", "loosen", "else")):
+        match rng.choice(self.habits):
             case "say":
                 if not self.principal.may(Scope.SUBMIT):
                     self._doors.saw("permitted")
                 said = [{"type": "text", "text": f"words {self.name}.{self._sent}"}]
                 self._sends(ops.UserInput.model_validate({"items": said}))
+            case "write":
+                agent = 1 if self.called else rng.choice((1, 1, 2))
+                self._sends(ops.MessageAgent(agent_id=agent, text=f"word {self.name}.{self._sent}"))
             case "stop":
                 self._sends(ops.Interrupt())
             case "loosen":

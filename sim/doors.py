@@ -7,7 +7,7 @@ are told the events themselves: the path of events that a client was told must b
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,8 @@ ASKING = frozenset({"exec_approval_request", "apply_patch_approval_request"})
 ENDS = frozenset({"task_complete", "turn_aborted"})
 QUIET_S = 8.0
 """So long nothing was written of a session: what was written before has reached everybody."""
+PLACE = "/srv/of/the/machine/key"
+"""A path that no tenant is told."""
 Name = tuple[int, int, str]
 """The name of an event: its number, its entry of the log, the hash of that."""
 Told = tuple[Any, ...]
@@ -81,6 +83,7 @@ class Thread:
     """A thread as one connection of version 2 was told of it since it hears it."""
 
     session: str
+    since_s: float
     running: str = ""
     """The turn that runs, as far as it was told."""
     joined: bool = True
@@ -91,6 +94,8 @@ class Thread:
     """Items that were told to have begun; True: and to have ended."""
     asked: dict[int, str] = field(default_factory=dict)
     """Open requests: items by the id of the request."""
+    pieces: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The text of messages that were told to have begun, as far as its pieces came."""
     settled: Counter[str] = field(default_factory=Counter)
     """How often each item was asked about and settled; one judged anew may be asked about again."""
     gaps: bool = False
@@ -121,6 +126,7 @@ class Doors:
         """Calls that clients of lines have answered: where one gave the task, nobody is told of that."""
         self.given: list[Given] = []
         """Answers of clients to open requests that no session has got yet."""
+        self.delivered_s = DELIVERED_S
         self.ears: list[Ears] = []
         self._names: defaultdict[tuple[str, Told], set[Name]] = defaultdict(set)
         self._before: defaultdict[tuple[str, Name], set[Name]] = defaultdict(set)
@@ -134,6 +140,8 @@ class Doors:
         """When the tokens of principals were revoked, by name."""
         self._read: dict[str, tuple[int, Name]] = {}
         self._rewinds = 0
+        self.began_s: dict[str, float] = {}
+        """When each session's last turn began."""
         self.written_s: dict[str, float] = {}
         """When each session was written last."""
 
@@ -157,6 +165,8 @@ class Doors:
             event = stored_event(entry_id, fields)
             name = (event.n, event.seq, event.hash8)
             payload = orjson.loads(event.payload)
+            if payload["msg"]["type"] == "task_started":
+                self.began_s[session] = self._watch.now_s
             if payload["msg"]["type"] in NOT_ON_A_LINE:
                 self._untold.add((session, name))
             self._names[session, told_of(payload.get("id", ""), payload["msg"])].add(name)
@@ -262,6 +272,10 @@ class Doors:
         seen = self._watch.sessions.get(session)
         return self.namespaces.get(seen.tree if seen is not None else session, HOME_NAMESPACE)
 
+    def agent(self, session: str) -> int:
+        """The number of the agent that has a session."""
+        return self._watch.sessions[session].state.facts.agent_id
+
     def foreign(self, namespace: str) -> list[str]:
         """All sessions of other namespaces."""
         known = {*self._watch.sessions, *self.namespaces}
@@ -306,11 +320,19 @@ class Doors:
             if one.ears.living and one.ears.whose not in self.revoked_s and one.rewinds == self._rewinds
         ]
         for one in self.given:
-            if self.now_s - one.at_s > DELIVERED_S:
+            if self.now_s - one.at_s > self.delivered_s and self._awaits(one):
                 self.broken(
                     "delivered",
                     f"{one.ears.whose} answered {one.call} of agent {one.agent} of {one.session} in vain",
                 )
+
+    def _awaits(self, given: Given) -> bool:
+        """Whether a session still waits for an answer: another one may have come before."""
+        seen = self._watch.sessions.get(given.session)
+        for other in self._watch.sessions.values():
+            if given.agent and other.tree == given.session and other.state.facts.agent_id == given.agent:
+                seen = other
+        return seen is not None and given.call in (self._open(seen) or ())
 
     # ── moments at which everybody is to know the same ────────────────────────────────────────
 
@@ -320,12 +342,17 @@ class Doors:
         self._same_ids()
         self._undelivered()
         for session, seen in sorted(self._watch.sessions.items()):
-            if self.written_s.get(session, now_s) > now_s - QUIET_S:
+            root = self._watch.sessions.get(seen.tree, seen)
+            if self.written_s.get(session, now_s) > now_s - QUIET_S or seen.queue or root.queue:
                 continue
             open_now = self._open(seen)
             if open_now is None:
                 continue
-            listening = [ears for ears in self.ears if ears.living and ears.knows(session, seen.tree)]
+            listening = [
+                ears
+                for ears in self.ears
+                if ears.living and ears.knows(session, seen.tree) and ears.has_read()
+            ]
             if open_now and len([ears for ears in listening if ears.may_answer]) > 1:
                 self.saw("put")
             for ears in listening:
@@ -373,6 +400,19 @@ class Doors:
         return session in self._watch.sessions
 
 
+GIVEN = ("raw_response_item", "collabAgentToolCall")
+"""Items that repeat what a model was told of its agents."""
+
+
+def _tells_place(told: Any) -> bool:
+    """Whether words of Dendro name a path of the machine; what a model was given is the tenant's own."""
+    if isinstance(told, dict):
+        return told.get("type") not in GIVEN and any(map(_tells_place, told.values()))
+    if isinstance(told, list):
+        return any(map(_tells_place, told))
+    return isinstance(told, str) and PLACE in told
+
+
 class Ears:
     """Everything that one connection was told."""
 
@@ -381,6 +421,8 @@ class Ears:
         self.threads: dict[str, Thread] = {}
         self.conversations: dict[str, Conversation] = {}
         self.living = True
+        self.has_read: Callable[[], bool] = lambda: True
+        """Whether the client has read all that was sent."""
         doors.ears.append(self)
 
     @property
@@ -405,6 +447,8 @@ class Ears:
 
     def received(self, data: bytes, named: str = "") -> None:
         """A message; `named` is what the client itself had asked for, where it is an answer."""
+        if self._principal.namespace and PLACE.encode() in data and _tells_place(orjson.loads(data)):
+            self._doors.broken("apart", f"{self._name} got a path of the machine: {data[:300]!r}")
         for session in self._doors.foreign(self._principal.namespace):
             if session != named and session.encode() in data:
                 self._doors.broken(
@@ -417,7 +461,7 @@ class Ears:
         """The answer to `thread/start` or `thread/resume`: the thread is heard from here on."""
         if session in self.threads:
             return
-        heard = self.threads[session] = Thread(session)
+        heard = self.threads[session] = Thread(session, self._doors.now_s)
         heard.ended = [turn["id"] for turn in turns if turn["status"] != "inProgress"]
         heard.running = next((turn["id"] for turn in turns if turn["status"] == "inProgress"), "")
 
@@ -427,7 +471,7 @@ class Ears:
 
     def adopted(self, session: str) -> None:
         """An agent's thread is heard from now on."""
-        self.threads.setdefault(session, Thread(session))
+        self.threads.setdefault(session, Thread(session, self._doors.now_s))
 
     def notified(self, method: str, params: Mapping[str, Any]) -> None:
         """A notification of version 2."""
@@ -455,6 +499,8 @@ class Ears:
                 key = (params["turnId"], params["itemId"])
                 if heard.items.get(key) and method == "item/agentMessage/delta":
                     self._broken("heard", session, f"is told more of {key}, which was complete")
+                if method == "item/agentMessage/delta" and key in heard.pieces:
+                    heard.pieces[key] += params["delta"]
 
     def _warned(self, heard: Thread, message: str) -> None:
         if message not in GAP_TEXTS.values():
@@ -462,6 +508,7 @@ class Ears:
         self._doors.saw("heard")
         heard.joined = heard.gaps = True
         heard.items.clear()
+        heard.pieces.clear()
         heard.settled.clear()
         if message == GAP_TEXTS["rewound"]:
             heard.running = ""
@@ -492,6 +539,15 @@ class Ears:
         if known is not None and (known or not done):
             self._broken("heard", heard.session, f"is told twice of item {item} of {turn}")
         heard.items[turn, item] = done
+        if params["item"]["type"] != "agentMessage":
+            return
+        if not done:
+            heard.pieces[turn, item] = ""
+        elif (turn, item) in heard.pieces:
+            told, whole = heard.pieces.pop((turn, item)), params["item"]["text"]
+            # A piece may be lost, or late; none comes twice.
+            if Counter(told.split(">")) - Counter(whole.split(">")):
+                self._broken("heard", heard.session, f"is told {told!r} in pieces, and then {whole!r}")
 
     def requested(self, id: int, params: Mapping[str, Any]) -> None:
         """A request of version 2."""
@@ -568,6 +624,11 @@ class Ears:
         heard.asked[key] = id
         heard.turns[id] = str(params.get("turn_id") or "")
 
+    def has_answered(self, id: Any) -> None:
+        """The client has answered a request of version 1, which is over for it."""
+        for heard in self.conversations.values():
+            heard.asked = {key: known for key, known in heard.asked.items() if known != id}
+
     # ── comparing ─────────────────────────────────────────────────────────────────────────────
 
     def knows(self, session: str, tree: str) -> bool:
@@ -579,8 +640,12 @@ class Ears:
         heard = self.threads.get(session)
         if heard is None:
             root = self.threads.get(tree)
-            if open_now and self.may_answer and root is not None and not (root.gaps or self._doors.went_back):
+            if root is None or root.gaps or self._doors.went_back:
+                return
+            if open_now and self.may_answer:
                 self._broken("put", session, f"hears its root, and not the agent, which asks {open_now}")
+            if self._doors.began_s.get(session, 0.0) > root.since_s:
+                self._broken("heard", session, "hears its root, and not the agent, which has begun since")
             return
         have, wanted = set(heard.asked.values()), open_now if self.may_answer else set()
         untold = {call for of, call in self._doors.answered_alone if of == session} - wanted

@@ -170,6 +170,11 @@ class SimWire:
             self._loop.on(self._gateway.lane, self._wake, "room")
         return message
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the client has read all that was sent."""
+        return not self._unread
+
     def write(self, message: bytes) -> None:
         """Sends a message to the gateway."""
         self._goes_up(message)

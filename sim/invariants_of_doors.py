@@ -8,7 +8,8 @@ DOOR_RULES = {
     "heard": Rule(
         (
             "A client of a gateway is told each turn, item and event of a session that it hears once, in "
-            "order and of one branch; where events are missing, or Redis went back, it is told so first."
+            "order and of one branch; where events are missing, or Redis went back, it is told so first. "
+            "Pieces of a text come once, and who hears a root hears an agent of its that begins to work."
         ),
         Case("a client of a gateway was told of a gap"),
     ),
@@ -20,7 +21,10 @@ DOOR_RULES = {
         Case("a request was open, at a moment of quiet, that several clients could answer"),
     ),
     "apart": Rule(
-        "No client of a namespace is told of a session of another one.",
+        (
+            "No client of a namespace is told of a session of another one, or by Dendro of a path of the "
+            "machine."
+        ),
         Case("a client named a session of another namespace"),
     ),
     "delivered": Rule(

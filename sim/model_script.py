@@ -65,6 +65,8 @@ class ModelFaults:
     fatal: float = 0.0
     too_long: float = 0.0
     slow: float = 0.0
+    words: str = "no"
+    """The words of an error that ends a turn."""
 
     def clear(self) -> None:
         """A model that always answers."""
@@ -115,7 +117,7 @@ class Odds:
     own: float = 0.0
     """Agents that are to work in a copy of the folder."""
     opening: tuple[str, ...] = ()
-    """The tools for agents that a root calls at once when it is first asked for something."""
+    """The tools that a root calls at once when it is first asked for something."""
     rounds: float = 0.0
     """How likely it does so again when a person asks for something later."""
     reads: float = 0.0
@@ -128,6 +130,8 @@ class Odds:
     """Commands that are scripts, which workers read before they judge them."""
     readers: float = 0.0
     """How likely a worker's reader of scripts is lost or late, at each moment of its life."""
+    pieces: tuple[int, ...] = (1, 3)
+    """Counts of pieces in which a message comes."""
     same_ids: bool = False
     """Whether calls are counted session by session, so that several sessions have calls of the same ids."""
 
@@ -178,7 +182,9 @@ class ModelScript:
             self._of_session[self._asking] = max(self._of_session[self._asking], most)
         if self.odds.opening and self._opens(prompt.input):
             self._children = _children(prompt.input)
-            return [self._of_agents(name) for name in self.odds.opening]
+            # An agent is made while a command waits for a person, and asks under the same id.
+            made = [(name == "shell", self._of_agents(name)) for name in self.odds.opening]
+            return [item for late in (False, True) for shell, item in made if shell is late]
         if self.odds.reads and (number := _running(prompt.input)) and self.rng.random() < self.odds.reads:
             return [self._item("write_stdin", {"number": number, "types": "", "yield_ms": 4_000})]
         done = _outputs_since_input(prompt.input)
@@ -204,7 +210,7 @@ class ModelScript:
 
     def _text(self, prompt: Prompt) -> list[ModelEvent]:
         self._texts += 1
-        parts = [f"<t{self._texts}:{part}>" for part in range(self.rng.choice((1, 3)))]
+        parts = [f"<t{self._texts}:{part}>" for part in range(self.rng.choice(self.odds.pieces))]
         if _reviews(prompt.input):
             parts = _reviewed(self._texts)
         elif _plans(prompt.input) or _plans_beside(prompt.input):
@@ -276,6 +282,8 @@ class ModelScript:
         return ItemDone(item)
 
     def _of_agents(self, name: str) -> ItemDone:
+        if name == "shell":
+            return self._item(name, {"ask": True})
         return self._item(name, self._arguments(name))
 
     def _arguments(self, name: str) -> dict[str, Any]:
@@ -490,7 +498,9 @@ class SimModels:
             case "refused":
                 raise RetryableModelError(f"overloaded{quoted}", self._model.rng.choice((None, 1.0)))
             case "fatal":
-                raise FatalModelError(FatalKind.BAD_REQUEST, f"no{quoted}", "bad_request")
+                raise FatalModelError(
+                    FatalKind.BAD_REQUEST, f"{self._model.faults.words}{quoted}", "bad_request"
+                )
             case "too_long":
                 kind = FatalKind.CONTEXT_LENGTH_EXCEEDED
                 raise FatalModelError(kind, "too long", "context_window_exceeded")

@@ -26,7 +26,7 @@ from sim.people import FREE, Person
 from sim.undecidable import undecidable
 from sim.workloads_births import births
 from sim.workloads_contents import contents
-from sim.workloads_doors import doors
+from sim.workloads_doors import crowds, doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_odd import oddities
@@ -500,6 +500,7 @@ LATER = (
     ((contents,), 0.02),
     ((scripts,), 0.02),
     ((thawed,), 0.02),
+    ((crowds,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -521,7 +522,7 @@ WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, l
 WORKLOADS |= {"thawed": Workload("thawed", thawed, faults=10, lasts_s=60.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
-    play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors)
+    play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors, crowds)
 }
 
 

@@ -1,4 +1,4 @@
-"""Who hears a session through one process: all are told the same, whenever they come."""
+"""Clients that hear a session through one process are told the same, whenever they come."""
 
 from __future__ import annotations
 
