@@ -130,14 +130,13 @@ class FolderRules:
         if (content := copy.content) != recorded:
             self._watch.broken("folder", f"{session}: {content} passes for {recorded}")
 
-    def _forgets(self, session: str, found: str) -> None:
+    def _forgets(self, session: str) -> None:
         """A machine does not find the changes that are there alone."""
         known = self._watch.sessions.get(session)
         unsaved = known.state.workspace.unsaved if known is not None else None
         if unsaved is not None and not self.placement.is_excused():
-            self._watch.broken(
-                "placed", f"{session}: {unsaved.machine} alone has {unsaved.snapshot}, and finds {found!r}"
-            )
+            told = f"{unsaved.machine} alone has {unsaved.snapshot}, and does not find it"
+            self._watch.broken("placed", f"{session}: {told}")
 
     def _wrote(self, session: str, claim: str, copy: Copy) -> None:
         if copy.holder != claim:

@@ -161,8 +161,8 @@ class Folders:
     """Told of a mark that a run under a claim makes."""
     broken: Callable[[str, str], None] = lambda rule, seen: None
     """Told of a rule that a piece of work has broken."""
-    forgets: Callable[[str, str], None] = lambda session, found: None
-    """Told of a machine that has a session's unsaved changes, by its log, and finds others or none."""
+    forgets: Callable[[str], None] = lambda session: None
+    """Told of a machine that has a session's unsaved changes, by its log, and finds none."""
     saw: Callable[[str], None] = lambda case: None
     runs: int = 0
     most_packs: int = 3
@@ -381,7 +381,6 @@ class Folders:
             return
         if session in self.edited:
             wrong = not_taken_back(merge.before, merge.after, now, after)
-            self.saw("taken_back_around")
         else:
             wrong = "" if same_files(after, merge.before) else "other files than before"
             wrong = wrong or ", ".join(new_folders(merge.before, after))

@@ -154,8 +154,10 @@ class SimFolders(MachineFolders):
 
     async def has(self, state: State) -> SnapshotId | None:
         found, unsaved = await super().has(state), state.workspace.unsaved
-        if unsaved is not None and unsaved.machine == self.machine and unsaved.snapshot not in (None, found):
-            self._folders.forgets(str(state.facts.session_id), found or "")
+        here = unsaved is not None and unsaved.machine == self.machine
+        # A later snapshot may have been kept of which the log was not told.
+        if here and unsaved is not None and unsaved.snapshot is not None and found is None:
+            self._folders.forgets(str(state.facts.session_id))
         return found
 
     async def instructions(self, state: State, folder: str) -> str | None:

@@ -90,7 +90,7 @@ async def exchanges(nemesis: Nemesis, rng: Random) -> None:
         host = f"h{rng.randrange(folders.hosts) + 1}"
         if nemesis.calm.is_set():
             return
-        if rng.random() < 0.5:
+        if rng.random() < 0.65:
             nemesis.site.trace.note("nemesis", "takes the keys of", host)
             folders.keys.loses(host)
         else:

@@ -88,8 +88,7 @@ async def _strikes(nemesis: Nemesis, rng: Random, session: str, host: str) -> No
             "host vanishes",
             "holder leaves",
             "taken",
-            "given up",
-            "given up",
+            *("given up",) * 5,
         )
     )
     nemesis.site.trace.note("nemesis", "strands", session, what)

@@ -11,6 +11,7 @@ from sim.archive_moves import UpkeepRules
 from sim.fixture import Fixture, kept_busy, new_session, perhaps_agents, used, visits
 from sim.folders import PORTABLE, SCRIPTED
 from sim.held_messages import LateWord
+from sim.pack_keys import exchanges
 from sim.people import FREE, Person
 from sim.stranding import crowds, strands
 
@@ -128,6 +129,9 @@ async def folders(fixture: Fixture) -> None:
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     if copies:
         fixture.site.folders.shares(session)
+    if fixture.site.folders.keys is not None:
+        exchanging = exchanges(fixture.nemesis, Random(f"keys:{rng.getstate()[1][:4]}"))
+        fixture.site.loop.start(fixture.nemesis.lane, exchanging, "exchanges")
     room = Random(f"room:{rng.getstate()[1][:4]}")
     if room.random() < 0.4:
         fixture.site.loop.start(fixture.nemesis.lane, crowds(fixture.nemesis, room), "crowds")

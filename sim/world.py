@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -53,7 +53,7 @@ from sim.workloads import WORKLOADS, chosen
 from workers.upkeep import log as upkeep_log
 
 LOGS = (log, upkeep_log, logging.getLogger("dendro.app_server"))
-REST_WITHIN_S = 240.0
+REST_WITHIN_S = 400.0
 """Of simulated time, from the last fault until everything has come to rest."""
 MOST_STEPS = 400_000
 LOOK_S = 0.5
@@ -88,7 +88,7 @@ ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"
 """Workloads that do so more often: nobody else comes to their scripts."""
 
 
-SEALED, SEALED_SEEDS = frozenset(("contents",)), 0.5
+SEALED: Mapping[str, float] = {"contents": 0.7, "folders": 0.5}
 """Workloads with keys of packs, and the share of their seeds that have some."""
 READ, READ_OFTEN = 10, 2
 """Every so many-th seed reads every log back from an export of it."""
@@ -129,7 +129,7 @@ class World:
         drawn = Random(f"dendro:{seed}:hosts")
         folders = Folders(objects, self.loop, drawn, hosts=drawn.choice((1, 2, 2, 2)))
         folders.most_packs = drawn.choice((1, 2, 3))
-        if self.workload.name in SEALED and drawn.random() < SEALED_SEEDS:
+        if drawn.random() < SEALED.get(self.workload.name, 0.0):
             folders.keys = SimKeys(folders.root, drawn)
         watch.folders = FolderRules(watch, ledger, folders, Placement(watch, double, watch.keys, folders))
         self.site = Site(

@@ -216,6 +216,7 @@ class Copy:
                 state = self._unread(snapshot, objects)
             if state is not None:
                 self._states = {snapshot: state}
+                self._note_packs()
             return state is not None
 
     def _left(self, snapshot: FolderSnapshot) -> State | None:

@@ -340,3 +340,18 @@ def _change(bench: Bench, what: str, path: str, more: Content) -> None:
         case "rename":
             assert isinstance(more, str)
             target.rename(bench.folder / more)
+
+
+def test_next_keeper_goes_on_from_a_snapshot_that_a_killed_one_had_adopted(bench: Bench) -> None:
+    bench.write({"a": b"1\n"})
+    stored = bench.born()
+    bench.copy.make(bench.packs, stored.snapshot)
+    bench.write({"b": b"2\n"})
+    unsaved = bench.taken()
+    place, after = bench.copy.place, Copy(bench.copy.place, bench.bounds)
+    after.make([stored.pack, unsaved.pack], unsaved.snapshot)
+    assert after.adopt([stored.pack], stored.snapshot)
+    # The keeper is killed: all that is left of it is on the disk.
+    taken = Copy(place, bench.bounds).take(stored.snapshot, 5)
+    assert isinstance(taken, Taken)
+    assert taken.parent == stored.snapshot
