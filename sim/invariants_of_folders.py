@@ -66,8 +66,9 @@ FOLDER_RULES = {
     ),
     "taken_back": Rule(
         (
-            "A merge that did not come to its end is taken back, or its folder is made anew: where nobody"
-            " has written since, the folder is as before."
+            "A merge that did not come to its end is taken back, or its folder is made anew: what somebody"
+            " has changed since stays, all else is as before, and no new folder is left. What is told as not"
+            " written, or is not in the log when the next claim has judged it, is not there."
         ),
         Case("a merge was taken back in the middle of which its keeper was killed"),
     ),
@@ -85,7 +86,8 @@ FOLDER_RULES = {
     "placed": Rule(
         (
             "A session whose folder's changes are on one machine alone is claimed there, or that machine's"
-            " heartbeat is gone, or a person gave them up; its hash says of the folder what its log says."
+            " heartbeat is gone, or a person gave them up; its hash says of the folder what its log says; and"
+            " the machine finds them."
         ),
         Case("a session was left to the machine that has its unsaved changes"),
     ),
