@@ -32,6 +32,8 @@ class TestIssuer:
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     """The parameters under which each code was given out."""
     refresh: str = "refresh-1"
+    rotates: bool = True
+    """Whether a refresh gives a new refresh token; else the old one stays, and the answer has none."""
     down: bool = False
     lies: dict[str, Any] = field(default_factory=dict)
     """Members of its document that are others."""
@@ -76,8 +78,11 @@ class TestIssuer:
 
     def _granted(self, form: dict[str, str]) -> tuple[int, Any]:
         if form["grant_type"] == "refresh_token" and form["refresh_token"] == self.refresh:
+            fresh = {"access_token": "fresh", "expires_in": 3600}
+            if not self.rotates:
+                return 200, fresh
             self.refresh += "+"
-            return 200, {"access_token": "fresh", "expires_in": 3600, "refresh_token": self.refresh}
+            return 200, {**fresh, "refresh_token": self.refresh}
         asked = self.codes.pop(form.get("code", ""), None)
         if asked is None or form["client_id"] != CLIENT or form["redirect_uri"] != asked["redirect_uri"]:
             return 400, {"error": "invalid_grant"}

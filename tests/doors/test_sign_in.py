@@ -158,3 +158,23 @@ async def test_token_that_is_about_to_end_is_refreshed_once_and_kept(tmp_path: P
         at.down = True
         store.write(old)
         assert await key() == "old"
+
+
+async def test_token_is_refreshed_again_and_again_by_an_issuer_that_keeps_the_refresh_token(
+    tmp_path: Path,
+) -> None:
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    settings = load_settings(SettingsSources(tmp_path, environ, overrides=("auth.store=file",)))
+    store, key = CredentialStore(tmp_path, "file"), signed_in(settings)
+    async with issuer() as at:
+        at.rotates = False
+        store.write(
+            Tokens(Secret("old"), at.url, CLIENT, Secret("refresh-1"), time.time() + 30, "ann@example.org")
+        )
+        for times in (1, 2, 3):
+            assert await key() == "fresh"
+            assert at.asked.count("/token") == times
+            kept = store.read()
+            assert isinstance(kept, Tokens)
+            assert (kept.refresh, kept.email) == ("refresh-1", "ann@example.org")
+            store.write(replace(kept, expires_at=time.time() + 30))

@@ -155,6 +155,21 @@ async def test_a_server_that_no_session_holds_is_closed_and_started_anew_when_it
         assert (await _environment(made, other))["pid"] != let_go
 
 
+async def test_servers_of_a_folder_that_a_session_has_left_are_closed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    async with servers(bad(), idle_s=0.05) as made:
+        await made.start("s1", tmp_path, Heard().report)
+        left = (await _environment(made, tmp_path))["pid"]
+        await made.start("s1", other, Heard().report)
+        held = (await _environment(made, other))["pid"]
+        async with asyncio.timeout(20):
+            await until(lambda: not is_alive(left))
+            assert is_alive(held)
+            made.let_go("s1")
+            await until(lambda: not is_alive(held))
+
+
 async def test_every_program_has_ended_when_the_worker_has(tmp_path: Path) -> None:
     async with servers(bad()) as made:
         await made.start("s1", tmp_path, Heard().report)

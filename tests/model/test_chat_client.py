@@ -84,8 +84,9 @@ async def test_client_sits_out_a_short_retry_after_and_hands_a_long_one_to_a_tim
     async with connected([short, OK, long], **CHAT) as peer:
         await peer.ask()
         assert peer.naps == [2.0]
-        with pytest.raises(RateLimited):
+        with pytest.raises(RateLimited) as limited:
             await peer.ask()
+    assert not limited.value.served
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,17 @@ def test_image_of_the_first_of_two_calls_comes_behind_both_outputs() -> None:
     assert [message["role"] for message in sent] == ["assistant", "tool", "tool", "user"]
 
 
+def test_images_of_several_calls_come_behind_all_outputs_each_under_its_call() -> None:
+    sent = together(call("a"), call("b"), output("a", [SEEN]), output("b", [SEEN]))
+    assert [message["role"] for message in sent] == ["assistant", "tool", "tool", "user"]
+    parts = sent[-1]["content"]
+    assert [part["type"] for part in parts] == ["text", "image_url", "text", "image_url"]
+    assert [part["text"] for part in parts if part["type"] == "text"] == [
+        "The output of the call a:",
+        "The output of the call b:",
+    ]
+
+
 @pytest.mark.parametrize("role", ["system", "developer", "user"])
 def test_a_developers_message_has_the_role_that_the_provider_reads(role: str) -> None:
     sent = body({"developer_role": role}, input=[said("developer", "part")])

@@ -175,6 +175,7 @@ async def test_client_sits_out_a_short_retry_after_and_hands_a_long_one_to_a_tim
         with pytest.raises(RateLimited) as limited:
             [event async for event in peer.client.stream(prompt(), budget)]
     assert limited.value.retry_after_s == 30.0
+    assert not limited.value.served, "it never came as far as the model, and costs nothing"
     assert (peer.naps, budget.retries_left) == ([2.0], 4)
 
 

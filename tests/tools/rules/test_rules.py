@@ -307,6 +307,18 @@ async def test_program_that_an_agent_may_have_written_stays_in_the_sandbox(home:
     assert relative.allowed == "confined"
 
 
+@pytest.mark.parametrize("stricter", [0, 1], ids=["the first", "the second"])
+async def test_command_that_two_rules_mean_stays_in_the_sandbox_where_one_of_them_says_so(
+    home: Path, repo: Path, stricter: int
+) -> None:
+    rules = ["prefix_rule(pattern=['make'])"] * 2
+    rules[stricter] = "prefix_rule(pattern=['make', 'test'], confined=True)"
+    config = write(home, "\n".join(rules))
+    (both,) = (await exec_of(config, state(repo), "make", "test")).segments
+    (one,) = (await exec_of(config, state(repo), "make", "all")).segments
+    assert (both.allowed, one.allowed) == ("confined", "free")
+
+
 # --- what a session hears
 
 

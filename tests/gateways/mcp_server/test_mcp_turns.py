@@ -1,0 +1,99 @@
+"""A turn that an MCP client began: what its person is asked while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.mcp_server.turns import Answer, FollowedTurn
+from orchestrator.views.event import Event
+
+ROOT = SessionId("0199a2b4-0000-7000-8000-000000000001")
+REQUEST: dict[str, Any] = {
+    "type": "exec_approval_request",
+    "call_id": "call_1",
+    "command": ["make"],
+    "cwd": "/w",
+    "parsed_cmd": [],
+}
+
+
+class Door:
+    """A client whose session tells what a test gives, and which keeps what it is handed."""
+
+    def __init__(self) -> None:
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self.sent: list[Any] = []
+
+    async def head(self, session: SessionId) -> None:
+        return None
+
+    async def submit(self, session: SessionId, submission: Any) -> None:
+        self.sent.append(submission.op)
+
+    async def follow(self, session: SessionId, cursor: EqCursor) -> AsyncIterator[Event]:
+        while True:
+            yield await self.events.get()
+
+
+class Person:
+    """A person who is shown forms, and answers when the test says so."""
+
+    can_be_asked = True
+
+    def __init__(self) -> None:
+        self.shown: asyncio.Queue[str] = asyncio.Queue()
+        self.open = 0
+        self.may_answer = asyncio.Event()
+
+    async def tell(self, line: str) -> None: ...
+
+    async def ask(self, message: str, schema: dict[str, Any]) -> Answer | None:
+        self.open += 1
+        self.shown.put_nowait(message)
+        try:
+            await self.may_answer.wait()
+        finally:
+            self.open -= 1
+        return "accept", {"decision": "approved"}
+
+
+async def test_person_is_asked_for_each_agent_whose_calls_have_one_id() -> None:
+    door, person = Door(), Person()
+    turn = asyncio.create_task(FollowedTurn(cast(Any, door), ROOT, "t", person).outcome(BEGINNING))
+    for agent in (1, 2):
+        of = {"agent_id": agent, "session_id": f"s{agent}", "agent_path": f"/{agent}"}
+        door.events.put_nowait(Event("t", {**REQUEST, **of}))
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            await person.shown.get()
+        person.may_answer.set()
+        while len(door.sent) < 2:
+            await asyncio.sleep(0)
+        door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
+        assert (await turn).status == "completed"
+    assert sorted(op.agent_id for op in door.sent) == [1, 2]
+
+
+async def test_form_of_one_agent_stays_where_the_other_ones_request_is_settled() -> None:
+    door, person = Door(), Person()
+    turn = asyncio.create_task(FollowedTurn(cast(Any, door), ROOT, "t", person).outcome(BEGINNING))
+    about = [{"agent_id": agent, "session_id": f"s{agent}", "agent_path": f"/{agent}"} for agent in (1, 2)]
+    async with asyncio.timeout(20):
+        for of in about:
+            door.events.put_nowait(Event("t", {**REQUEST, **of}))
+            await person.shown.get()
+        resolved = {"type": "request_resolved", "call_id": "call_1", "turn_id": "x", "decision": "denied"}
+        door.events.put_nowait(Event("t", {**resolved, **about[0]}))
+        while person.open > 1:
+            await asyncio.sleep(0)
+        assert person.open == 1
+        person.may_answer.set()
+        while not door.sent:
+            await asyncio.sleep(0)
+        door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
+        await turn
+    assert [op.agent_id for op in door.sent] == [2]
