@@ -46,13 +46,17 @@ def _doors(name: str, wrong: str, plant: Any) -> Mutant:
     return Mutant(name, wrong, plant, "doors")
 
 
+def _crowds(name: str, wrong: str, plant: Any) -> Mutant:
+    return Mutant(name, wrong, plant, "crowds")
+
+
 DEFECTS = (
     _doors(
         "settled in another thread",
         "a request that is settled in one thread takes back another thread's of the same call id",
         text(Asks, "resolved", "one.session == session and change.item", "change.item"),
     ),
-    _doors(
+    _crowds(
         "settled for another agent",
         "at a client of version 1 a request that is settled takes back those of other agents of the same id",
         text(
@@ -64,7 +68,7 @@ DEFECTS = (
             "    self._forget(lambda asked: (asked[0], _name(asked[1])[0]) == meant)",
         ),
     ),
-    _doors(
+    _crowds(
         "agents' requests end with the root's turn",
         "a client of version 1 that answers an agent behind the end of its root's turn is not heard",
         text(
@@ -94,7 +98,7 @@ DEFECTS = (
         "what a thread tells while it is resumed goes out before the answer",
         text(Connection, "_request", "with self.door.response_first():", "if True:"),
     ),
-    _doors(
+    _crowds(
         "agents at rest stay unheard",
         "who resumes a root does not hear an agent that was at rest then and works again",
         text(LiveThread, "_of_agent", 'message.get("status") == SubagentStatus.RUNNING and', "False and"),
@@ -204,7 +208,7 @@ DEFECTS = (
             "await self._session(stream, rest, first, principal)",
         ),
     ),
-    _doors(
+    _crowds(
         "answered by an agent of the same id",
         "an answer of a client of version 1 to an agent goes to the root's call of the same id",
         text(

@@ -206,7 +206,6 @@ class DoorClient(ABC):
             self._answered_ids.add((wire, id))
             self._doors.answers(self._ears, *meant)
         self._says_to(id, said)
-        self._ears.has_answered(id)
 
     def _note(self, *words: Any) -> None:
         self._site.trace.note(self.name, *words)

@@ -624,11 +624,6 @@ class Ears:
         heard.asked[key] = id
         heard.turns[id] = str(params.get("turn_id") or "")
 
-    def has_answered(self, id: Any) -> None:
-        """The client has answered a request of version 1, which is over for it."""
-        for heard in self.conversations.values():
-            heard.asked = {key: known for key, known in heard.asked.items() if known != id}
-
     # ── comparing ─────────────────────────────────────────────────────────────────────────────
 
     def knows(self, session: str, tree: str) -> bool:
