@@ -14,6 +14,7 @@ import orjson
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode
 from sim.doors import Doors, Ears
+from sim.double import EPOCH_S
 from sim.gateways import SimGateway, SimWire
 from sim.loop import Lane
 from sim.machines import Site
@@ -167,6 +168,7 @@ class DoorClient(ABC):
                 answer.set_result(result)
             return
         ears.received(data)
+        ears.sent_s = message.get("emittedAtMs", 0) / 1000 - EPOCH_S
         if id is not None or method in NOTED:
             thread = str(message["params"].get("threadId") or message["params"].get("conversationId"))
             about = message["params"].get("itemId") or message["params"].get("requestId")

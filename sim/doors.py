@@ -312,6 +312,19 @@ class Doors:
             self.saw("delivered")
             self.given.remove(mine[0])
 
+    def settled(self, ears: Ears, session: str, call: str, agent: int) -> None:
+        """A client is told that a request is settled: an answer that crossed that is one to nothing.
+
+        What tells so must have been sent before the answer can have come to its session: a gateway that loses
+        an answer, and tells of another one's later, is found.
+        """
+        crossed = (ears, session, call, agent)
+        self.given = [
+            one
+            for one in self.given
+            if (one.ears, one.session, one.call, one.agent) != crossed or ears.sent_s - one.at_s > UNDERWAY_S
+        ]
+
     def _undelivered(self) -> None:
         """Looks for answers that did not arrive, though their connections have lived on since."""
         self.given = [
@@ -423,6 +436,8 @@ class Ears:
         self.living = True
         self.has_read: Callable[[], bool] = lambda: True
         """Whether the client has read all that was sent."""
+        self.sent_s = 0.0
+        """When the gateway sent what the client is being told."""
         doors.ears.append(self)
 
     @property
@@ -569,6 +584,7 @@ class Ears:
             self._broken("put", heard.session, f"is told that {id} is settled, which is not open")
         else:
             heard.settled[item] += 1
+            self._doors.settled(self, heard.session, item, 0)
 
     # ── conversations ─────────────────────────────────────────────────────────────────────────
 
@@ -592,13 +608,16 @@ class Ears:
             # Without an id it is one that was open when the client came.
             self._goes_on(heard, told_of(id, message))
         agent = message.get("agent_id") or 0
+        ends = set[tuple[str, int]]()
         if message["type"] == "request_resolved":
-            heard.asked.pop((str(message.get("call_id")), agent), None)
+            ends = {(str(message.get("call_id")), agent)}
         elif message["type"] in ENDS:
             ends = {
                 key for key, asked in heard.asked.items() if not key[1] and heard.turns[asked] in ("", id)
             }
-            heard.asked = {key: asked for key, asked in heard.asked.items() if key not in ends}
+        for key in ends:
+            heard.asked.pop(key, None)
+            self._doors.settled(self, session, *key)
 
     def _goes_on(self, heard: Conversation, told: Told) -> None:
         """Behind a gap entries of the log come, which need not be events of the queue."""
