@@ -438,15 +438,22 @@ def _depths(step: Step) -> bytes:
 
 
 def _with_told(step: Step, own: Fields) -> list[Sequence[bytes]]:
-    """The step's events, and between them those of the tree that the session itself is told of."""
+    """The step's events, and between them those of the tree that the session itself is told of.
+
+    These name the entry of the event before them; those behind all events the last entry.
+    """
     rows: list[Sequence[bytes]] = []
+    seq, hash_ = step.base[0], hash8(step.base[1])
     left = list(step.targets[0].told)
     for at in range(len(step.events) + 1):
         if at:
             rows.append(step.events[at - 1])
+            seq, hash_ = rows[-1][1:3]
+        if at == len(step.events):
+            seq, hash_ = own[b"seq"], hash8(own[b"head"])
         while left and (left[0][2] <= at or at == len(step.events)):
             payload, n, _ = left.pop(0)
-            rows.append((payload, own[b"seq"], hash8(own[b"head"]), b"0", written(n)))
+            rows.append((payload, seq, hash_, b"0", written(n)))
     return rows
 
 

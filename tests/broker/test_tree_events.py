@@ -71,6 +71,22 @@ async def test_own_events_of_the_tree_stand_where_they_happened(broker: Broker) 
     assert done.eq_n == 6
 
 
+async def test_own_event_of_the_tree_names_no_entry_that_is_told_behind_it(broker: Broker) -> None:
+    root = await root_of(broker)
+    before, head = root.at.seq, root.at.head
+    events = tuple(NewEvent(b"entry", before + number, f"{number:08x}") for number in (1, 2))
+    tree_events = tuple(TreeEvent((b"told",), (root.session,), after=after) for after in (0, 1, 2))
+    await root.does(payloads=(b"1", b"2", b"3"), events=events, tree_events=tree_events)
+    kept = [(e.payload, e.seq, e.hash8) for e in await broker.read_eq(root.session)]
+    assert kept == [
+        (b"told", before, hash8_of(head)),
+        (b"entry", before + 1, "00000001"),
+        (b"told", before + 1, "00000001"),
+        (b"entry", before + 2, "00000002"),
+        (b"told", before + 3, hash8_of(root.at.head)),
+    ]
+
+
 async def test_event_without_targets_is_for_the_log_alone(broker: Broker) -> None:
     root = await root_of(broker)
     await root.does(tree_events=(TreeEvent((b"p",), about=b"for the fold"),))

@@ -27,7 +27,7 @@ local function write_session(own, known, outcome, now)
   redis.call('HSET', KEYS[1], unpack(set))
   append_entries(KEYS[2], entries, outcome.old_seq, epoch)
   own.seq = text(outcome.seq)
-  local told = with_told(events, targets[0].told, own.seq, outcome.head)
+  local told = with_told(events, targets[0].told, {seq = outcome.old_seq, head = known.head}, outcome)
   append_events(KEYS[3], told, outcome.old_eq, eq_keep, eq_ttl_ms, now)
   if outcome.cursor == outcome.old_cursor then return end
   if outcome.cursor == own.n then

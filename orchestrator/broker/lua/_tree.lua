@@ -42,12 +42,21 @@ local function log_event(tree, tree_seq, event, cause, now)
 end
 
 -- The session's own events, and among them those of the tree that it is told of, each in its place.
--- Own rows are {payload, seq, hash8}, told ones {payload, tree_seq, after}, by these names.
-local function with_told(events, told, seq, head)
+-- Own rows are {payload, seq, hash8}, told ones {payload, tree_seq, after}, by these names. A told one names the entry of
+-- the row before it, and the last entry behind all rows: who comes back to it misses no entry of the rows behind it.
+-- before, behind: {seq, head} of the log before and behind the step.
+local function with_told(events, told, before, behind)
   if #told == 0 then return events end
-  local merged, next_told, hash8 = {}, 1, hash8_of(head)
+  local merged, next_told = {}, 1
   for i = 0, #events do
     if i > 0 then merged[#merged + 1] = events[i] end
+    local at = i == #events and behind or i == 0 and before
+    local seq, hash8
+    if at then
+      seq, hash8 = text(at.seq), hash8_of(at.head)
+    else
+      seq, hash8 = events[i].seq, events[i].hash8
+    end
     while told[next_told] and (told[next_told].after <= i or i == #events) do
       local row = told[next_told]
       merged[#merged + 1] = {payload = row.payload, seq = seq, hash8 = hash8, at_ms = '0', tree_seq = text(row.tree_seq)}
