@@ -8,6 +8,7 @@ keeps the conversation as a plain list. `agrees` compares all of it with the fol
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -95,7 +96,7 @@ class Grammar(BesideGrammar, ToldGrammar, TreeGrammar, ProcessGrammar, FolderGra
             self.replacing.add(fact["id"])
 
     def _fact_queue_ordered(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        removed = sorted(set(self.queue) - set(fact["ids"]))
+        removed = sorted((Counter(self.queue) - Counter(fact["ids"])).elements())
         check(sorted([*fact["ids"], *removed]) == sorted(self.queue), f"{fact['ids']} wait of {self.queue}")
         warned = self._last is not None and self._last.payload.get("type") == "warning"
         told = [id for id in self.queue if warned and self._last is not None and id == self._last.id]
@@ -103,6 +104,8 @@ class Grammar(BesideGrammar, ToldGrammar, TreeGrammar, ProcessGrammar, FolderGra
         check(self.task is not None, "the queue of a session that is free is changed")
         self.queue = list(fact["ids"])
         self.replacing &= set(self.queue)
+        for id in {*removed}.difference(self.queue):
+            self.edited.pop(id, None)
 
     def _fact_queue_edited(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         waits = fact["id"] in self.queue and self.task is not None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG
-from sim.grammar_terms import BRINGS
+from sim.grammar_terms import BOTH, BRINGS
 from sim.queued import BY_PERSON, MESSAGE, submission_of
 from sim.seen import Seen
 from sim.watch import Watch
@@ -26,6 +27,9 @@ class Taken(NamedTuple):
     """Ids of what joined the conversation without a turn, and of what was taken out of the queue."""
     brought: list[tuple[str, str]]
     """The inputs that brought settings along, with the summary that their tasks began with."""
+    errors: list[str]
+    taken_out: list[str]
+    """Ids of inputs that were taken out of the queue."""
 
 
 def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
@@ -33,7 +37,7 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
     taken, agent_id = _taken(seen), seen.state.facts.agent_id
     places = {given.id: given.n for given in seen.given if given.n <= seen.cursor}
     for lane in (taken.begun, taken.steered):
-        known = [id for id in lane if id in places and id not in taken.moved]
+        known = [id for id in lane if id in places and id not in taken.moved and not id.endswith(BOTH)]
         if known != sorted(known, key=places.__getitem__):
             watch.broken("in_order", f"{session}: {known} is not the order in which they were submitted")
     if any(id in taken.queued for id in taken.begun):
@@ -51,7 +55,19 @@ def check_inputs(watch: Watch, session: str, seen: Seen) -> None:
         watch.broken("in_order", f"{session}: {strayed} were written to another agent than {agent_id}")
     if lost := [id for id in turns if id not in met]:
         watch.broken("in_order", f"{session}: {lost} were taken from the queue, and nothing came of them")
+    _each_of_two_is_met(watch, session, seen, taken, turns)
     _every_message_is_answered(watch, session, seen, taken)
+
+
+def _each_of_two_is_met(watch: Watch, session: str, seen: Seen, taken: Taken, turns: list[str]) -> None:
+    """Two clients' inputs under one id: something comes of each of them."""
+    given = Counter(id for id in turns if id.endswith(BOTH))
+    ends = Counter((*taken.begun, *taken.steered, *taken.taken_out, *taken.errors))
+    ends.update(waiting.id for waiting in seen.state.queue)
+    if given:
+        watch.reach.saw("in_order")
+    if lost := given - ends:
+        watch.broken("in_order", f"{session}: of two clients' inputs {sorted(lost)} nothing came")
 
 
 def _every_message_is_answered(watch: Watch, session: str, seen: Seen, taken: Taken) -> None:
@@ -70,23 +86,26 @@ def _named_by_people(watch: Watch, seen: Seen) -> dict[str, int]:
 
 
 def _taken(seen: Seen) -> Taken:
-    taken = Taken([], [], set(), set(), set(), set(), set(), [])
+    taken = Taken([], [], set(), set(), set(), set(), set(), [], [], [])
     waiting: list[str] = []
     for entry in seen.entries:
         if entry.type == EVENT_MSG and entry.payload["type"] == "error":
             taken.refused.add(entry.id)
+            taken.errors.append(entry.id)
         elif entry.type == EVENT_MSG and entry.payload["type"] == "items_injected":
             taken.added.add(entry.id)
         elif entry.type == DENDRO:
             match entry.payload["kind"]:
                 case "queue_ordered":
                     left = list(entry.payload["ids"])
-                    out = set(waiting) - set(left)
+                    out = (Counter(waiting) - Counter(left)).keys()
                     taken.added.update(out)
+                    taken.taken_out.extend(out)
                     taken.moved.update(left if not out else ())
                     waiting = left
                 case "task":
-                    waiting = [id for id in waiting if id != entry.payload["id"]]
+                    if entry.payload["id"] in waiting:
+                        waiting.remove(entry.payload["id"])
                     taken.begun.append(entry.payload["id"])
                     if BRINGS in entry.payload["id"]:
                         brought = entry.payload["id"], entry.payload["settings"]["summary"]

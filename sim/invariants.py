@@ -76,7 +76,7 @@ RULES = {
         (
             "Inputs begin in the order in which they were submitted, within their lane; before a session "
             "rests each begins a task, joins one, or is answered with an error, as is a message to an agent "
-            "that does not take it."
+            "that does not take it; of inputs that two clients submit under one id, each."
         ),
         Case("an input began that had waited behind another"),
     ),

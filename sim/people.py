@@ -48,7 +48,7 @@ from orchestrator.views.errors import ViewError
 from orchestrator.views.event import Event
 from sim.answering import Answering
 from sim.double import EPOCH_S
-from sim.grammar_terms import BRINGS, BROUGHT, MEANT, PNG
+from sim.grammar_terms import BOTH, BRINGS, BROUGHT, MEANT, PNG
 from sim.log_source import StoredLogs
 from sim.lookups import a_lookup
 from sim.loop import Lane
@@ -123,6 +123,8 @@ class Person(Answering):
         """Types of ops that this person hands in by a client of an older version."""
         self.delivers = False
         """Whether this person says where input goes, and which turn an op is for."""
+        self.two_clients = False
+        """Whether this person queues input by two clients that count their submissions alike."""
         self.fickle = False
         """Whether this person's turns are under other policies than the turns before."""
         self.looks_back = 3
@@ -145,6 +147,7 @@ class Person(Answering):
         )
         self._client = Client(ports, f"client-{name}", name)
         self._old_client = _OldClient(ports, f"old-client-{name}", name)
+        self._second_client = Client(ports, f"second-client-{name}", name)
 
     def does(self, habit: Any, name: str) -> asyncio.Task[Any]:
         """Starts something that this person does."""
@@ -199,7 +202,7 @@ class Person(Answering):
         self._site.trace.note(self.name, "forks", session[-4:], new)
         return new
 
-    async def submits(self, session: str, op: Any, id: str = "") -> str:
+    async def submits(self, session: str, op: Any, id: str = "", client: Client | None = None) -> str:
         """Submits an op and writes down that it was acknowledged."""
         self._numbered += 1
         chosen = id or f"{self.name}.{self._numbered}"
@@ -207,8 +210,8 @@ class Person(Answering):
         self._site.trace.note(self.name, "submits", session[-4:], chosen, op.type)
         self._site.watch.reach.met("op", op.type)
         try:
-            client = self._old_client if op.type in self.speaks_of_old else self._client
-            await client.submit(SessionId(session), Submission(SubmissionId(chosen), op))
+            usual = self._old_client if op.type in self.speaks_of_old else self._client
+            await (client or usual).submit(SessionId(session), Submission(SubmissionId(chosen), op))
         except (
             SubmissionConflict,
             QueueFull,
@@ -327,9 +330,14 @@ class Person(Answering):
         waits = []
         for _ in range(self._whims.choice((1, 2, 2, 3))):
             self._numbered += 1
-            id, said = f"{self.name}.{self._numbered}", words(f"words {self.name}.{self._numbered}")
-            waits.append(id)
-            await self.submits(session, said.model_copy(update={"delivery": Delivery.QUEUE}), id)
+            id, text = f"{self.name}.{self._numbered}", f"words {self.name}.{self._numbered}"
+            clients: tuple[Client | None, ...] = (None,)
+            if self.two_clients and self._whims.random() < 0.5:
+                id, clients = f"{id}{BOTH}", (None, self._second_client)
+            for client in clients:
+                said = words(f"{text} again" if client else text)
+                await self.submits(session, said.model_copy(update={"delivery": Delivery.QUEUE}), id, client)
+                waits.append(id)
         if self._whims.random() < 0.3:
             changed = words(f"changed {self.name}.{self._numbered}").items
             id = self._whims.choice(waits)

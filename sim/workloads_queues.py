@@ -22,7 +22,7 @@ async def queues(fixture: Fixture) -> None:
         "review": 1,
         "run": 1,
     }
-    person.delivers = True
+    person.delivers, person.two_clients = True, rng.random() < 0.6
     facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **perhaps_agents(rng, 0.3)}
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     await used(fixture, person, session, rng.choice((3, 6)))

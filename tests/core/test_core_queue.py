@@ -47,6 +47,35 @@ def test_person_puts_what_waits_in_another_order() -> None:
     assert session.task.id == "c"
 
 
+def queued_twice() -> Session:
+    """A session at work, for which inputs of two clients wait under one id, and another between them."""
+    session = Session()
+    session.say("go")
+    for id, client in (("a", "one"), ("b", "one"), ("a", "two")):
+        said = op("user_input", items=[text(f"{id} of {client}")], delivery="queue")
+        session.submit(said, id, client=client)
+    return session
+
+
+def test_of_two_clients_inputs_under_one_id_the_later_is_taken_out_and_the_first_keeps_its_place() -> None:
+    session = queued_twice()
+    session.submit(op("remove_queued", submission_id="a"), "r1")
+    assert [waiting.client for waiting in session.state.queue] == ["one", "one"]
+    assert session.replayed() == session.state
+    for answer in ("1", "2", "3"):
+        session.answers(answer)
+    assert session.texts() == ["go", "1", "a of one", "2", "b of one", "3"]
+
+
+def test_inputs_of_two_clients_under_one_id_both_stay_in_another_order() -> None:
+    session = queued_twice()
+    session.submit(op("reorder_queue", submission_ids=["a", "a", "b"]), "r1")
+    assert session.replayed() == session.state
+    for answer in ("1", "2", "3", "4"):
+        session.answers(answer)
+    assert session.texts() == ["go", "1", "a of one", "2", "a of two", "3", "b of one", "4"]
+
+
 def test_person_says_something_else_in_the_place_of_what_waits() -> None:
     session = queued("a", "b")
     changed = op("update_queued", submission_id="a", items=[text("other"), text("words")])

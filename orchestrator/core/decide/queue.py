@@ -38,7 +38,8 @@ def remove_queued(draft: Draft, command: Submitted, op: ops.RemoveQueued) -> Non
         draft.add(e.error(command.id, _BEGINS))
     else:
         removed = SubmissionId(op.submission_id)
-        ids.remove(removed)
+        # Two clients may use one id: the later input goes, and who stays keeps its place.
+        del ids[len(ids) - 1 - ids[::-1].index(removed)]
         draft.add(e.event(removed, ev.WarningEvent(message=REMOVED)))
         _order(draft, command, ids)
 
