@@ -264,6 +264,23 @@ async def test_who_waits_for_a_spent_budget_is_woken_when_it_is_raised(broker: B
     await child.does(reservation=wants("1", 10))
 
 
+async def test_addition_wakes_who_waits_for_others_and_who_found_nothing_left() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = fakeredis.FakeAsyncRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
+        root = await root_of(broker, limit_tokens=b"100", limit_wall=b"10000")
+        early, late = [await root.spawns(n) for n in (1, 2)]
+        await root.does(reservation=wants("1", 60))
+        await waits(early, 50)
+        clock.advance(11.0)
+        await waits(late, 1)
+        waiting = {early.session: "reserved", late.session: "spent"}
+        assert (await broker.registry(root.tree)).waiting == waiting
+        raised = await broker.raise_limits(root.tree, LimitChange("more", {"tokens": 50, "wall": 60_000}))
+        assert raised.woken == 2
+        await broker.aclose()
+
+
 async def test_agent_that_stopped_waiting_is_left_alone(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     child = await root.spawns(1)

@@ -24,6 +24,16 @@ def test_result_wakes_an_idle_parent_as_a_synthetic_await() -> None:
     tree.check()
 
 
+def test_all_results_that_a_parent_has_not_read_come_in_one_answer_each_by_itself() -> None:
+    tree, (child,) = a_family()
+    answers(child, "one")
+    for number, said in enumerate(("two", "three"), 2):
+        child.say("go on", f"u{number}")
+        answers(child, said)
+    ready = tree.root.awaits()["ready"]
+    assert [each["completion"]["Completed"]["last_message"] for each in ready] == ["one", "two", "three"]
+
+
 def test_no_autosubmit_leaves_the_result_for_an_await() -> None:
     tree, (child,) = a_family(facts={"tree_rules": {"autosubmit": False}})
     answers(tree.root)

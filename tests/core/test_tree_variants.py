@@ -10,8 +10,13 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core.calls import PlanWork
 from orchestrator.core.decide.variants import DRAFTED
+from orchestrator.core.evolve import stated
+from orchestrator.core.facts import Answered
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import AgentId
 from orchestrator.core.plans import variant
 from orchestrator.core.snapshot import decode, encode
+from orchestrator.protocol.ids import CallId, SubmissionId
 from tests.core.driver import op
 from tests.core.tree_driver import Agent, TreeDriver, a_family, answers
 
@@ -108,6 +113,21 @@ def test_draft_has_its_variants_once_until_the_plan_is_sent_back() -> None:
     response = {"type": "revised", "feedback": "shorter"}
     tree.root.submit(op("resolve_plan_approval", id="c1", response=response))
     assert len(drafting(tree, "v2")) == 3
+
+
+def test_agents_plan_that_is_sent_back_leaves_the_roots_draft_its_one_time() -> None:
+    tree = planning()
+    for helper in drafting(tree):
+        answers(helper, written())
+    tree.settle()
+    sent_back = Answered(CallId("theirs"), SubmissionId("spawn-1"), "revised", "a person")
+    own = stated(tree.root.state, sent_back, 1)
+    agents = stated(tree.root.state, replace(sent_back, agent_id=AgentId(1)), 1)
+    assert [state.task and state.task.drafted for state in (tree.root.state, own, agents)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_interrupt_ends_the_helpers_with_the_call() -> None:

@@ -92,6 +92,23 @@ async def test_a_renewal_that_no_replica_has_extends_nothing(harness: Harness) -
     assert leases.pause_s == 2.0
 
 
+async def test_each_of_a_workers_claims_counts_by_what_replicas_have_of_it(harness: Harness) -> None:
+    first = await held(harness)
+    second = await held(harness)
+    trusted: list[str] = []
+
+    async def confirm(_: Broker, claim: Claim, reached: int) -> bool:
+        return claim == first.claim
+
+    leases = Leases(WorkerSettings(), lambda claim, _: trusted.append(claim), first.clock.time, confirm)
+    leases.hold(first.claim, first.clock.time(), lambda: 0)
+    leases.hold(second.claim, first.clock.time(), lambda: 0)
+    trusted.clear()
+    leases.tick()
+    await leases.renew(first.broker)
+    assert trusted == [first.claim.claim_id]
+
+
 async def test_a_stuck_loop_is_not_renewed_for(harness: Harness) -> None:
     it = await held(harness)
     it.leases.tick()

@@ -326,6 +326,17 @@ async def test_image_is_read_from_the_folder_that_the_session_will_be_in(
     assert content["image_url"] == PICTURE
 
 
+async def test_image_behind_several_folders_is_read_from_the_last_one(
+    harness: Harness, shelf: Shelf, tmp_path: Path
+) -> None:
+    session = await harness.session()
+    await harness.submit(session, ops.OverrideTurnContext(cwd="/first"))
+    await harness.submit(session, ops.OverrideTurnContext(cwd=str(tmp_path)))
+    await harness.submit(session, items({"type": "local_image", "path": "relative.png"}))
+    await harness.run(session)
+    assert ("image", str(tmp_path / "relative.png")) in shelf.asked
+
+
 async def test_file_that_cannot_be_read_is_an_error_and_the_running_task_goes_on(
     harness: Harness, shelf: Shelf
 ) -> None:

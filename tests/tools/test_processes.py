@@ -237,6 +237,16 @@ async def test_process_that_nobody_looks_at_is_killed(
     assert over.unread.startswith("killed: nobody looked at it for")
 
 
+async def test_process_is_not_killed_while_a_call_waits_for_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "UNSEEN_S", 0.3)
+    running(await session.start("sleep 1; echo done"))
+    looked = await session.write(1, yield_ms=20_000)
+    assert looked.over is not None
+    assert (looked.over.end.exit_code, "done" in str(looked.output)) == (0, True)
+
+
 async def test_worker_keeps_no_more_processes_than_it_can(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
