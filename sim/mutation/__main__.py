@@ -27,12 +27,10 @@ TESTS = (
     ("telemetry", "views", "workspaces", "folders", "sandbox", "api", "doors", "cli", "reliability"),
 )
 """Measured side by side, for what runs in the tests' own process: folders and files of `tests`."""
-WITH_SERVER = (
-    *(f"cli/test_{name}.py" for name in ("verify", "import", "archived")),
-    *(f"workers/test_{name}.py" for name in ("sealed_segments", "sealed_readers", "retention")),
-    "tree/test_tree_answers.py",
-)
-"""Measured beside them, on a real server: what reads whole logs, archives and files, and second answers."""
+WITH_SERVER = tuple(f"cli/test_{name}.py" for name in ("verify", "import", "archived"))
+"""Measured beside them, on a real server: commands that read whole logs, archives and files."""
+ON_SERVER = ("doors", "gateways", "rollouts", "runtime", "tree", "workers", "workspaces")
+"""Their tests on a real server; of the broker's the ones on its double are enough."""
 SOME_FAILED = 1
 """pytest's exit code when tests failed: the map says which, and they are not asked."""
 PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-m")
@@ -131,7 +129,11 @@ def _measure_seeds(folder: Path) -> None:
 
 
 def _measure_tests(folder: Path) -> None:
-    marked = [*((some, "not realredis and not slow") for some in TESTS), (WITH_SERVER, "not slow")]
+    marked = [
+        *((some, "not realredis and not slow") for some in TESTS),
+        (WITH_SERVER, "not slow"),
+        (ON_SERVER, "realredis and not slow"),
+    ]
     tests = [
         [
             *(sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "sim.mutation.noting", *PLAIN, marks),
