@@ -194,6 +194,8 @@ def test_profile_of_the_strongest_source_is_chosen(load: Load) -> None:
     assert load(file).session_defaults.model == "a"
     assert load(file, {"DENDRO_PROFILE": "b"}).session_defaults.model == "b"
     assert load(file, profile="none").session_defaults.model == "gpt-5"
+    assert load(file, {"DENDRO_PROFILE": "b"}, overrides=["profile=none"]).session_defaults.model == "gpt-5"
+    assert load(file, {"DENDRO_PROFILE": "none"}, profile="b").session_defaults.model == "b"
     with pytest.raises(SettingsError, match=r"profile = 'c': profiles here: a, b, none"):
         load(file, overrides=["profile=c"])
 

@@ -50,6 +50,12 @@ def test_files_have_only_so_many_bytes_together(repository: Path, home: Path, gu
     assert guide.first(repository / "sub").text == "\n\n".join(["m" * 1024, "ä" * 500, "x" * 24])
 
 
+def test_files_of_a_portable_folder_have_only_so_many_bytes_together(guide: Guide) -> None:
+    contents = {"AGENTS.md": "ä".encode() * 500, "sub/AGENTS.md": b"x" * 2000, "sub/deep/AGENTS.md": b"y"}
+    found = guide.docs.of_contents(["", "sub", "sub/deep"], contents)
+    assert found == "\n\n".join(["ä" * 500, "x" * 24])
+
+
 def test_half_a_character_at_the_cut_is_left_out(repository: Path, guide: Guide) -> None:
     (repository / "AGENTS.md").write_text("x" + "ä" * 1000)
     assert guide.first(repository).text == "x" + "ä" * 511

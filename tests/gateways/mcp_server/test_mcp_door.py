@@ -10,6 +10,7 @@ import mcp.types as sdk
 import pytest
 from mcp import MCPError
 
+from orchestrator.core.ids import SessionId
 from orchestrator.gateways.mcp_server import door as door_module
 from orchestrator.model.errors import FatalKind, FatalModelError
 from tests.gateways.mcp_server.at_door import LINE, AtDoor, at_door, words
@@ -186,6 +187,30 @@ async def test_client_that_cancels_its_call_interrupts_the_turn_and_no_other(har
         aborted = await harness.until(session, "turn_aborted")
         assert aborted[-1].msg["reason"] == "interrupted"
         assert words(await client.call("reply", thread_id=session, prompt="go on")) == "next"
+
+
+async def test_client_that_cancels_a_reply_behind_anothers_turn_leaves_that_turn_alone(
+    harness: Harness,
+) -> None:
+    gate = Gate()
+    harness.models.will([message("first"), ends()], [message("working"), gate, message("done"), ends()])
+    async with at_door(harness) as client:
+        first = (await client.call("run", prompt="go")).structured_content
+        assert first is not None
+        session = SessionId(first["threadId"])
+        theirs = await harness.say(session, "of another client")
+        await harness.until(session, "task_complete")
+        await harness.until(session, "agent_message")
+        waits = asyncio.create_task(client.call("reply", thread_id=session, prompt="behind it"))
+        await harness.until(session, "input_accepted")
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        told = await harness.until(session, "error")
+        assert "found" in told[-1].msg["message"]
+        gate.open()
+        ended = await harness.until(session, "task_complete")
+    assert ended[-1].id == theirs
 
 
 async def test_client_that_leaves_ends_nothing(harness: Harness) -> None:
