@@ -206,7 +206,7 @@ def new_folders(before: Content, after: Content) -> list[str]:
 
 
 def not_taken_back(before: Content, merged: Content, now: Content, after: Content) -> str:
-    """What is wrong with the way back, from `now` to `after`, of a merge that made `merged` of `before`.
+    """The fault of the way back, from `now` to `after`, of a merge that made `merged` of `before`.
 
     What somebody has changed since stays, and all else is as before. Empty where nothing is wrong.
     """

@@ -83,8 +83,7 @@ async def _strikes(nemesis: Nemesis, rng: Random, session: str, host: str) -> No
     what = rng.choice(
         (
             "holder dies",
-            "host dies",
-            "host dies",
+            *("host dies",) * 4,
             "host vanishes",
             "holder leaves",
             "taken",
