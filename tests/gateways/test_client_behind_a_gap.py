@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, cast
 
 from orchestrator.broker.errors import Unavailable
@@ -14,6 +15,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import GAP_TEXTS, Client, ClientPorts
+from orchestrator.gateways.sq_eq.places import STEP, cursor_of
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.views.event import Event
 from tests.views.test_threads import ROOT, head
@@ -152,3 +154,27 @@ async def test_client_whose_last_events_number_is_given_anew_while_it_looks_is_t
     heard = await anext(following)
     await cast(AsyncGenerator[Event], following).aclose()
     assert heard.msg["message"] == GAP_TEXTS["trimmed"]
+
+
+class OfAnotherLog(Trimmed):
+    """A log that went back, and is longer again: its ninth event belongs to an earlier entry than before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = [replace(entry, chain=b"\1" * 32) for entry in self.log]
+
+    async def read_eq(self, session: SessionId, after_n: int = 0, count: int = 9) -> tuple[StoredEvent, ...]:
+        there = [StoredEvent(n, b"", seq, "0" * 8, 0, 0) for n, seq in ((9, 4), (10, 6)) if n > after_n]
+        return tuple(there[:count])
+
+
+async def test_client_of_lines_whose_number_names_an_earlier_entry_now_is_told_that_redis_went_back() -> None:
+    reader = cast(Any, OfAnotherLog())
+    now = head(session=ROOT, seq=len(LOG), head=bytes(32), eq_n=10)
+    cursor = await cursor_of(reader, now, 9 * STEP + 5)
+    following = Client(ClientPorts(cast(Any, None), cast(Any, None), bytes, events=reader), "client").follow(
+        ROOT, cursor
+    )
+    heard = await anext(following)
+    await cast(AsyncGenerator[Event], following).aclose()
+    assert heard.msg["message"] == GAP_TEXTS["rewound"]
