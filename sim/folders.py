@@ -401,7 +401,7 @@ class Folders:
             self.broken("taken_back", f"{session}: a merge that the log has not got is left in the folder")
 
     def is_told(self, session: str, told: FolderMerged | FolderNotMerged) -> None:
-        """A merge that is told as not written has left nothing; one of a portable folder is never taken back."""
+        """A merge that is told as not written has left nothing; a portable one is never taken back."""
         if isinstance(told, FolderMerged) and session not in self.shared:
             self.merges.pop(session, None)
         if isinstance(told, FolderNotMerged) and not told.partly and session in self.broken_off:
