@@ -207,6 +207,8 @@ class DoorClient(ABC):
         if (meant := self._ears.asked_now(id)) is not None and (wire, id) not in self._answered_ids:
             self._answered_ids.add((wire, id))
             self._doors.answers(self._ears, *meant)
+            if said["decision"] == "cancel":
+                self._ears.aborts(*meant[:2])
         self._says_to(id, said)
 
     def _note(self, *words: Any) -> None:

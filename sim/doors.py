@@ -436,6 +436,8 @@ class Ears:
         self.living = True
         self.has_read: Callable[[], bool] = lambda: True
         """Whether the client has read all that was sent."""
+        self.aborted: dict[tuple[str, str], int] = {}
+        """Requests that the client has answered by an end of the turn: the rewinds that there had been by then."""
         self.sent_s = 0.0
         """When the gateway sent what the client is being told."""
         doors.ears.append(self)
@@ -444,6 +446,10 @@ class Ears:
     def whose(self) -> str:
         """The name under which it submits."""
         return self._principal.name
+
+    def aborts(self, session: str, call: str) -> None:
+        """The client answers a request by an end of the turn."""
+        self.aborted[session, call] = self._doors.rewinds
 
     def asked_now(self, id: Any) -> tuple[str, str, int] | None:
         """The session, call and agent of a request that is open, as far as it was told."""
@@ -662,9 +668,17 @@ class Ears:
                 self._broken("heard", session, "hears its root, and not the agent, which has begun since")
             return
         have, wanted = set(heard.asked.values()), open_now if self.may_answer else set()
+        wanted = wanted - {call for call in wanted - have if self._answer_was_lost(session, call)}
         untold = {call for of, call in self._doors.answered_alone if of == session} - wanted
         if have - untold != wanted:
             self._broken("put", session, f"is asked {sorted(have)}, and open are {sorted(wanted)}")
+
+    def _answer_was_lost(self, session: str, call: str) -> bool:
+        """Whether Redis went back behind the client's answer that ends the turn: that was told at once.
+
+        The queue of events need not have lost anything: then nothing shows that the request is open again.
+        """
+        return self.aborted.get((session, call), self._doors.rewinds) < self._doors.rewinds
 
     def at_rest(self) -> None:
         """The turns that were told are those of the log."""
