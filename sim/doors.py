@@ -437,7 +437,7 @@ class Ears:
         self.has_read: Callable[[], bool] = lambda: True
         """Whether the client has read all that was sent."""
         self.aborted: dict[tuple[str, str], int] = {}
-        """Requests that the client has answered by an end of the turn: the rewinds that there had been by then."""
+        """Requests that the client has answered by an end of the turn: the count of rewinds by then."""
         self.sent_s = 0.0
         """When the gateway sent what the client is being told."""
         doors.ears.append(self)
