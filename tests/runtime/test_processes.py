@@ -17,6 +17,7 @@ from orchestrator.protocol.wire import written
 from orchestrator.runtime import worker
 from orchestrator.runtime.runner import Ended
 from tests.core.driver import RULES
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
 from tests.runtime.test_worker_claims import at_work
@@ -114,6 +115,31 @@ async def test_next_holder_finds_the_process_gone(harness: Harness) -> None:
     (end,) = await harness.logged_events(session, "exec_command_end")
     assert (end["exit_code"], end["process_id"]) == (-1, "1")
     assert end["aggregated_output"].endswith("; its output until then:\nserves")
+
+
+async def test_process_and_command_that_are_lost_together_each_end_with_what_clients_had_seen(
+    harness: Harness,
+) -> None:
+    session = await harness.session()
+    await starts(harness, session)
+    lost = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(lost.run())
+    await harness.until(session, "task_complete")
+    said = {"call_id": "c1", "stream": "stderr", "chunk": "c2VydmVz"}
+    harness.tools.lasting_deltas["c1"]({"type": "exec_command_output_delta", **said})
+    await harness.until(session, "exec_command_output_delta")
+    harness.models.will([calls("c2"), ends()])
+    harness.tools.gates["c2"], harness.tools.deltas["c2"] = Gate(), ["cnVucw=="]
+    await harness.say(session, id="u2")
+    lost.notify()
+    await harness.until(session, "exec_command_output_delta")
+    lost.lose(fenced=True)
+    assert await running is Ended.LOST
+    await harness.broker.revoke(session)
+    assert await harness.run(session) is Ended.PARKED
+    over = await harness.logged_events(session, "exec_command_end")
+    told = {end["call_id"]: end["aggregated_output"].rpartition("until then:\n")[2] for end in over}
+    assert told == {"c1": "serves", "c2": "runs"}
 
 
 async def test_shutdown_is_complete_behind_the_end_of_the_process(harness: Harness) -> None:
