@@ -143,8 +143,9 @@ class LineEars(Ears):
     def compare(self, session: str, tree: str, open_now: set[str]) -> None:
         number = ROOT if session == self.session else self._doors.agent(session)
         have = {call for call, agent in self.shown if agent == number}
-        # Whoever gave the task, and answers itself, is not told that it has.
-        lost, more = open_now - have, have - open_now - self.answered
+        # Nobody is told that a client of lines has answered about a call of its own task.
+        untold = {call for of, call in self._doors.answered_alone if of == session}
+        lost, more = open_now - have, have - open_now - self.answered - untold
         if (lost or more) and not self._gaps:
             self._broken("put", session, f"is shown {sorted(have)}, and open are {sorted(open_now)}")
 
