@@ -100,6 +100,8 @@ class Odds:
     """Calls of a tool of the root's client, in the place of commands."""
     processes: float = 0.0
     """Calls of `exec_command` and `write_stdin`, in the place of commands."""
+    types: float = 0.5
+    """The share of `write_stdin` among them."""
     lives_s: tuple[float, ...] = (0.0, 0.1, 0.6, 3.0, 12.0, 40.0)
     """How long a process lives if nobody ends it."""
     yields_ms: tuple[int, ...] = (0, 250)
@@ -260,7 +262,7 @@ class ModelScript:
     def _of_processes(self) -> tuple[str, dict[str, Any]]:
         """A command that may go on, or words to one that may be there."""
         rng = self.rng
-        if rng.random() < 0.5:
+        if rng.random() < 1 - self.odds.types:
             asks = rng.random() < self.odds.asks
             return "exec_command", {
                 "tty": rng.random() < 0.8,

@@ -30,7 +30,7 @@ from sim.workloads_doors import crowds, doors
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_odd import oddities
-from sim.workloads_processes import left_running, scripts, thawed
+from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed
 from sim.workloads_queues import queues
 from sim.workloads_rare import refusals, reruns, zombies
 
@@ -131,17 +131,32 @@ async def commands(fixture: Fixture) -> None:
 
 
 async def processes(fixture: Fixture) -> None:
-    """A session whose commands go on behind their calls, are typed to, and die of whatever may end them."""
+    """A session whose commands go on behind their calls, are typed to, and die of whatever may end them;
+    turns have other policies than those before, or a second person interrupts what is being replaced."""
     rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
     odds.processes, odds.calls, odds.patches, odds.asks = 0.85, 0.9, 0.05, rng.choice((0.0, 0.3))
     person.habits |= {"interrupt": 6, "compact": 2}
+    person.fickle = rng.random() < 0.6
+    if person.fickle:
+        # Processes that turns under other policies find.
+        odds.lives_s, odds.agents, odds.types = LONG_S[2:], 0.1, 0.75
+        person.habits |= {"turn": 30, "interrupt": 1}
+    else:
+        # Processes that live while what runs is replaced.
+        odds.lives_s, odds.yields_ms, odds.dies_s = LONG_S, (0, 250, 1_000, 1_000), 1.5
+        odds.asks, odds.processes = 0.0, 0.95
+        person.habits |= {"turn": 8, "say": 8, "interrupt": 1}
+    steers = rng.choice(("replace", "steer")) if person.fickle else "replace"
     facts: dict[str, Any] = {
-        "on_user_input": rng.choice(("replace", "steer")),
+        "on_user_input": steers,
         "unified_exec": True,
         **perhaps_agents(rng, 0.4),
     }
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
-    await used(fixture, person, session, rng.choice((2, 4)))
+    if not person.fickle:
+        hasty = fixture.person()
+        hasty.does(hasty.follows(session, partial(is_hasty, fixture, hasty, session)), "follows")
+    await used(fixture, person, session, rng.choice((4, 6) if person.fickle else (2, 4)))
 
 
 async def plans(fixture: Fixture) -> None:

@@ -47,10 +47,12 @@ async def left_running(fixture: Fixture) -> None:
     mode = rng.choice((FREE, "workspace-write"))
     policy = rng.choice(("never", "never", "untrusted"))
     session = await new_session(fixture, person, policy, mode=mode, unified_exec=True, **facts)
+    if kind == "fickle":
+        odds.types, odds.lives_s = 0.7, LONG_S[2:]
     if kind == "hasty":
         odds.yields_ms = (0, 250, 1_000, 1_000)
         hasty = fixture.person()
-        hasty.does(hasty.follows(session, partial(_is_hasty, fixture, hasty, session)), "follows")
+        hasty.does(hasty.follows(session, partial(is_hasty, fixture, hasty, session)), "follows")
     await person.says(session)
     for _ in range(rng.choice((2, 3))):
         await asyncio.sleep(rng.choice((0.5, 2.0, 6.0)) * rng.uniform(0.5, 1.5))
@@ -95,11 +97,11 @@ async def scripts(fixture: Fixture) -> None:
     await used(fixture, person, session, rng.choice((2, 4)))
 
 
-async def _is_hasty(fixture: Fixture, person: Person, session: str, event: Event) -> None:
+async def is_hasty(fixture: Fixture, person: Person, session: str, event: Event) -> None:
     """Replaces what runs when another process begins, and interrupts before that has stopped."""
     rng = fixture.rng
     number = int(event.msg.get("process_id") or 0) if event.type == "exec_command_begin" else 0
-    if not number or number % 2:
+    if number < 2:
         return
     await person.says(session)
     await asyncio.sleep(rng.choice((0.0, 0.01, 0.05)) * rng.random())
