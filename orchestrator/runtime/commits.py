@@ -77,6 +77,8 @@ class Writing:
                 await self._emit_pending()
             request = self._request(step, cursor, release, meta)
             answer = await self.insist(lambda: self._stand(request, step.blobs))
+            if isinstance(answer, Refused):
+                self._deltas.give_back()
         if isinstance(answer, Committed):
             self._cursor, self._last_commit = cursor, answer.last_commit
         return answer

@@ -126,7 +126,9 @@ class Decisions:
         if step.entries:
             step.show(delta.event(step.position.seq, step.position.head))
         else:
+            # It goes by itself, whatever becomes of the step: nobody is to be shown it again.
             self._writing.delta(delta, step.base)
+            self._bisect.arrived.pop()
 
     def _moment(self, step: Step) -> c.Moment:
         at = step.position

@@ -61,6 +61,7 @@ class Deltas:
 
     def __init__(self) -> None:
         self._pending: list[tuple[str, dict[str, Any]]] = []
+        self._taken: list[tuple[str, dict[str, Any]]] = []
         self._bytes = 0
 
     def __bool__(self) -> bool:
@@ -112,9 +113,14 @@ class Deltas:
                 event = NewEvent(orjson.dumps({"id": id, "msg": told}), seq, head[:4].hex())
                 events.append(event)
                 size += len(event.payload)
-        del self._pending[:taken]
+        self._taken, self._pending = self._pending[:taken], self._pending[taken:]
         self._bytes = sum(map(_size, self._pending))
         return events
+
+    def give_back(self) -> None:
+        """Takes back those that were taken last, of which nothing was written."""
+        self._pending[:0], self._taken = self._taken, []
+        self._bytes = sum(map(_size, self._pending))
 
 
 def event_id(task_id: str, message: Mapping[str, Any]) -> str:

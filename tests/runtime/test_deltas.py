@@ -240,3 +240,18 @@ def test_text_of_another_task_or_of_a_kind_that_is_not_joined_stands_alone() -> 
         ("t2", "one one "),
         ("t2", None),
     ]
+
+
+def test_deltas_of_a_refused_commit_are_sent_with_the_next_one_before_what_came_since() -> None:
+    deltas = Deltas()
+    for text in ("one ", "two "):
+        deltas.add("t", {"type": "agent_message_delta", "delta": text})
+    assert len(deltas.take(3)) == 1
+    deltas.add("t", {"type": "agent_message_delta", "delta": "three"})
+    deltas.give_back()
+    told = [orjson.loads(event.payload)["msg"]["delta"] for event in deltas.take(4)]
+    assert "".join(told) == "one two three"
+    deltas.give_back()
+    assert deltas
+    deltas.take(5)
+    assert not deltas
