@@ -26,8 +26,8 @@ DIED = "died"
 ODD_RULES = {
     "own_ids": Rule(
         (
-            "Calls of one response have ids of their own: an id that the model repeats is told apart by a "
-            "number, and nothing else of the call is another."
+            "Calls of one response have ids of their own: an id that the model repeats within a turn is told "
+            "apart by a number, and nothing else of the call is another."
         ),
         Case("the model repeated a call's id within a response"),
     ),
@@ -79,6 +79,8 @@ class OddServers:
         self._watch, self._ledger = watch, ledger
         self._ids: dict[str, set[str]] = {}
         """The ids of the calls of each session's last response."""
+        self._turns: dict[str, set[str]] = {}
+        """Those of each session's last turn."""
         self._ended: Counter[tuple[str, str]] = Counter()
 
     def begins(self, session: str) -> None:
@@ -87,9 +89,13 @@ class OddServers:
         for place in [place for place in self._ended if place[0] == session]:
             del self._ended[place]
 
+    def turn_begins(self, session: str) -> None:
+        self._turns[session] = set()
+
     def went_back(self) -> None:
         """Logs are read anew, from their beginnings."""
         self._ids.clear()
+        self._turns.clear()
         self._ended.clear()
 
     def called(self, session: str, item: Mapping[str, Any]) -> None:
@@ -103,9 +109,10 @@ class OddServers:
         base, _, number = id.rpartition("#")
         if base and number.isdecimal():
             self._watch.reach.saw("own_ids")
-            if wrong := [each for each in _before(base, int(number)) if each not in self._ids[session]]:
+            if wrong := [each for each in _before(base, int(number)) if each not in self._turns[session]]:
                 self._watch.broken("own_ids", f"{session} has a call {id}, and none {wrong}")
         self._ids[session].add(id)
+        self._turns[session].add(id)
 
     def ended(self, session: str, event: Mapping[str, Any]) -> None:
         """A log tells the end of a server's call."""

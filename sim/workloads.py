@@ -516,6 +516,8 @@ LATER = (
     ((scripts,), 0.02),
     ((thawed,), 0.02),
     ((crowds,), 0.02),
+    ((left_running, left_running, processes), 0.03),
+    ((contents,), 0.015),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
