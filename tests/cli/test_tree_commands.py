@@ -7,16 +7,21 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import orjson
 import pytest
 
 from orchestrator.cli.invocation import opened
+from orchestrator.cli.send import _all_stopped
+from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.gateways.approvals import decide
 from orchestrator.gateways.resume import greeting
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.views.agents import Addressed
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.find import find
 from tests.cli.machine import Machine
@@ -34,6 +39,7 @@ from tests.cli.parked_tree import (
     worker,
 )
 from tests.servers import start_redis
+from tests.views.test_threads import head
 
 pytestmark = pytest.mark.realredis
 
@@ -367,3 +373,24 @@ def test_person_sees_and_raises_a_trees_budget(standing: ParkedTree) -> None:
 def test_person_is_told_of_an_amount_that_is_none(machine: Machine) -> None:
     done = machine.run("budget", "0199", "--add", "wall=3x")
     assert (done.returncode, "--add wall: '3x' is no amount; try wall=90m" in done.stderr) == (2, True)
+
+
+async def test_interrupt_of_a_tree_waits_for_agents_of_agents_and_for_no_other_branch() -> None:
+    """Agent 1 has agent 2, and that has agent 3; agent 4 is one of the root."""
+    looks = [{3: "running"}, {2: "queued"}, {}]
+
+    async def agents(tree: TreeId) -> dict[str, bytes]:
+        busy = looks.pop(0) | {4: "running"}
+        paths = {1: "0/1", 2: "0/1/2", 3: "0/1/2/3", 4: "0/4"}
+        records = {
+            id: {
+                "agent_id": id, "parent_agent_id": int(path.split("/")[-2]), "session_id": f"s{id}",
+                "agent_path": path, "status": busy.get(id, "ready"), "turn": 1,
+            }
+            for id, path in paths.items()
+        }  # fmt: skip
+        return {f"a:{id}": orjson.dumps(record) for id, record in records.items()}
+
+    found = cast(Any, SimpleNamespace(broker=SimpleNamespace(agents=agents)))
+    told = await _all_stopped(found, Addressed(head(agent_id=AgentId(1))))
+    assert (told, looks) == ("agent 1 and 2 agents below: nothing of them runs", [])

@@ -15,6 +15,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.app_server.errors import Code
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.deletion import delete_everywhere
@@ -322,3 +323,33 @@ async def test_thread_that_a_client_puts_away_is_in_no_list_until_it_is_brought_
     assert back["thread"]["status"] == {"type": "idle"}
     assert await peer.until("thread/unarchived") == {"threadId": thread}
     assert [one["id"] for one in (await peer.call("thread/list"))["data"]] == [thread]
+
+
+@pytest.mark.parametrize("method", ["reorder", "update", "delete"])
+async def test_client_whose_change_of_the_queue_is_refused_hears_so_though_another_one_changed_it_then(
+    peer: Peer, other: Peer, harness: Harness, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    thread, gate = await begun(peer), Gate()
+    harness.models.will([gate, *HELLO], HELLO)
+    await said(peer, thread, "one")
+    await peer.until("turn/started")
+    ids = []
+    for word in ("two", "three"):
+        words = {"input": [{"type": "text", "text": word}], "clientUserMessageId": word, "threadId": thread}
+        ids.append((await peer.call("thread/queue/add", words))["queuedSubmission"]["id"])
+    out = {"threadId": thread, "queuedSubmissionId": ids[0]}
+    submit = Client.submit
+
+    async def behind_the_other_one(*args: Any, **more: Any) -> Any:
+        monkeypatch.undo()
+        assert await other.call("thread/queue/delete", out) == {"deleted": True}
+        return await submit(*args, **more)
+
+    monkeypatch.setattr(Client, "submit", behind_the_other_one)
+    if method == "delete":
+        assert await peer.call("thread/queue/delete", out) == {"deleted": False}
+    else:
+        more = {"queuedSubmissionIds": ids} if method == "reorder" else {"input": words["input"]}
+        code, _ = await peer.refused(f"thread/queue/{method}", {**out, **more})
+        assert code == Code.REFUSED
+    gate.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -10,10 +10,11 @@ import pytest
 from orchestrator.broker.records import Labels, StoredEvent
 from orchestrator.gateways.bursts import bursts_of
 from orchestrator.gateways.bursts import for_tenant as burst_for_tenant
+from orchestrator.gateways.resume import past_events
 from orchestrator.views.event import Message
 from orchestrator.views.for_tenants import for_tenant, without_places
-from tests.views.test_thread_log import Logs, event, log_of
-from tests.views.test_threads import ROOT
+from tests.views.test_thread_log import Logs, event, fact, log_of
+from tests.views.test_threads import CHILD, ROOT
 
 AWAY = (
     "model provider openai cannot be reached at http://10.1.2.3:6391/v1: Cannot connect to host "
@@ -112,3 +113,18 @@ async def test_error_of_a_turn_is_read_from_a_tenants_log_without_the_address(
     [turn] = [await log.turn(stretch) async for stretch in log.back()]
     assert turn is not None
     assert ("10.1.2.3" in str(turn)) is shown
+
+
+@pytest.mark.parametrize(("namespace", "shown"), [("acme", False), ("", True)])
+async def test_conversation_that_a_tenant_resumes_has_no_paths_in_its_past_not_that_of_its_source_either(
+    namespace: str, shown: bool
+) -> None:
+    logs, labels = Logs(), Labels(namespace)
+    source = logs.add(CHILD, [event("warning", message=RULES), event("error", message=AWAY)], labels=labels)
+    parent = {"session": CHILD, "seq": source.seq, "chain": source.head.hex()}
+    forked = fact("forked", parent=parent, content=[])
+    fork = logs.add(ROOT, [forked, event("background_event", message=RULES)], labels=labels)
+    told = await past_events(cast(Any, logs), fork)
+    assert [message["type"] for message in told] == ["warning", "error", "background_event"]
+    for message, place in zip(told, ("/home/ann", "10.1.2.3", "/home/ann"), strict=True):
+        assert (place in message["message"]) is shown

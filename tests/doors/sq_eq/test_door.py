@@ -154,6 +154,20 @@ async def test_named_client_that_sends_again_after_a_lost_connection_is_heard_on
     watcher.cut()
 
 
+async def test_clients_of_two_tokens_that_gave_themselves_one_name_are_each_heard(
+    harness: Harness, address: Address
+) -> None:
+    harness.models.will(HELLO, HELLO)
+    watcher = await opened(address)
+    for more in ({}, {"auth": "submit"}):
+        client = await opened(address, session_of(watcher), client="deploy-bot", **more)
+        client.say("u1")
+        await watcher.until("task_complete")
+        client.cut()
+    assert watcher.types.count("task_started") == 2
+    watcher.cut()
+
+
 async def test_reader_follows_and_is_refused_everything_else(harness: Harness, address: Address) -> None:
     harness.models.will(HELLO)
     owner = await opened(address)
