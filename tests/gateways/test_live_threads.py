@@ -7,14 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.live import LiveThreads, Told
+from orchestrator.gateways.app_server.live import LiveThread, LiveThreads, Told
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
 
 SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
+CHILD = SessionId("0199a2b4-0000-7000-8000-000000000002")
 BEHIND = EqCursor(9, 21, "0" * 8)
 
 
@@ -69,8 +72,24 @@ class Hears:
     def lose(self, session: SessionId) -> None: ...
 
 
+class Adopting(Hears):
+    """A connection that takes agents, with those that it was told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.children: list[SessionId] = []
+        self.adopted = asyncio.Event()
+
+    def takes(self, session: SessionId) -> bool:
+        return True
+
+    def adopt(self, live: Any, thread: Any) -> None:
+        self.children.append(thread)
+        self.adopted.set()
+
+
 def live_threads() -> LiveThreads:
-    ports = SimpleNamespace(found=None, now_ms=lambda: 1)
+    ports = SimpleNamespace(found=SimpleNamespace(broker=None), now_ms=lambda: 1)
     return LiveThreads(cast(Any, ports), lambda session, change, turn: ())
 
 
@@ -109,4 +128,36 @@ async def test_client_that_waits_behind_a_gap_comes_when_all_others_have_left() 
     await asyncio.sleep(0)
     all_threads.leave(SESSION, first)
     assert await coming is not live
+    await all_threads.close()
+
+
+async def test_agent_that_works_again_is_heard_by_each_client_that_came_while_it_rested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Agents at rest are not heard: a client hears one from when it is born, or begins to work again."""
+
+    async def known(broker: Any, heads: Any) -> list[Any]:
+        return [head.session for head in heads]
+
+    def of_the_root(live: LiveThread, *, newborn: bool = False) -> None:
+        if live.session == SESSION:
+            follow(live, newborn=newborn)
+
+    follow = LiveThread.follow
+    monkeypatch.setattr("orchestrator.gateways.app_server.live.threads", known)
+    monkeypatch.setattr(LiveThread, "follow", of_the_root)
+    story, stranger, first, all_threads = Story(), Hears(), Adopting(), live_threads()
+    for each in (first, stranger):
+        await all_threads.hear(SESSION, cast(Any, story), each)
+    born = {"type": "subagent_lifecycle", "event": "created", "subagent": {"session_id": CHILD}}
+    works = {"type": "subagent_lifecycle", "event": "status", "session_id": CHILD, "status": "running"}
+    await story.tells(Event("", born))
+    await asyncio.wait_for(first.adopted.wait(), 5)
+    later = [Adopting(), Adopting()]
+    for each in later:
+        await all_threads.hear(SESSION, cast(Any, story), each)
+        await story.tells(Event("", works))
+        await asyncio.wait_for(each.adopted.wait(), 5)
+    await story.tells(Event("", works))
+    assert [each.children for each in (first, *later)] == [[CHILD]] * 3
     await all_threads.close()
