@@ -60,7 +60,7 @@ DEFECTS = (
     Mutant(
         "removed input comes back",
         "input that was taken out of the queue begins its turn all the same",
-        text(queue, "remove_queued", "ids.remove(removed)", "pass"),
+        text(queue, "remove_queued", "del ids[len(ids) - 1 - ids[::-1].index(removed)]", "pass"),
         "queues",
     ),
     Mutant(

@@ -244,7 +244,7 @@ def attached(address: str, root: str) -> Message:
 
 def test_servers_question_to_an_agent_says_at_each_door_where_the_server_works(machine: Machine) -> None:
     home = Path(machine.environ["DENDRO_HOME"])
-    home.mkdir()
+    home.mkdir(mode=0o700)
     server = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-I', str(ASKING_SERVER)])}\n"
     (home / "dendro.toml").write_text(f"[mcp_servers.asking]\n{server}")
     spawn = {"call": "subagent_spawn", "args": {"label": "scout", "prompt": "scout"}}

@@ -157,14 +157,14 @@ async def test_client_whose_last_events_number_is_given_anew_while_it_looks_is_t
 
 
 class OfAnotherLog(Trimmed):
-    """A log that went back, and is longer again: its ninth event belongs to an earlier entry than before."""
+    """A log that went back, and is longer again: its tenth event belongs to an entry before that of its ninth."""
 
     def __init__(self) -> None:
         super().__init__()
         self.log = [replace(entry, chain=b"\1" * 32) for entry in self.log]
 
     async def read_eq(self, session: SessionId, after_n: int = 0, count: int = 9) -> tuple[StoredEvent, ...]:
-        there = [StoredEvent(n, b"", seq, "0" * 8, 0, 0) for n, seq in ((9, 4), (10, 6)) if n > after_n]
+        there = [StoredEvent(n, b"", seq, "0" * 8, 0, 0) for n, seq in ((9, 3), (10, 4)) if n > after_n]
         return tuple(there[:count])
 
 

@@ -38,11 +38,11 @@ async def cursor_of(broker: Broker, head: SessionHead, number: int) -> EqCursor:
         return BEGINNING
     if n > head.eq_n or seq > head.seq:
         return EqCursor(n, seq, NOT_THERE)
-    kept = await broker.read_eq(head.session, n - 1, 1) if n else ()
+    kept = await broker.read_eq(head.session, n - 1, 2) if n else ()
     if kept and (kept[0].n, kept[0].seq) == (n, seq):
         return EqCursor(n, seq, kept[0].hash8)
-    if kept and kept[0].n == n and kept[0].seq < seq:
-        # Redis went back: the log had not reached the entry when it gave the number to this event.
+    if any(event.n == n + 1 and event.seq <= seq for event in kept):
+        # Redis went back: the next event belongs to an entry that the client is behind already.
         return EqCursor(n, seq, NOT_THERE)
     entries = await broker.read_rollout(head.session, seq - 1, 1) if seq else ()
     if entries and entries[0].seq == seq:
