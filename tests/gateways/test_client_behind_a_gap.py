@@ -157,7 +157,7 @@ async def test_client_whose_last_events_number_is_given_anew_while_it_looks_is_t
 
 
 class OfAnotherLog(Trimmed):
-    """A log that went back, and is longer again: its tenth event belongs to an entry before that of its ninth."""
+    """A log that went back, and is longer again: its tenth event belongs to an entry before the fifth."""
 
     def __init__(self) -> None:
         super().__init__()
