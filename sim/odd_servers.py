@@ -79,8 +79,8 @@ class OddServers:
         self._watch, self._ledger = watch, ledger
         self._ids: dict[str, set[str]] = {}
         """The ids of the calls of each session's last response."""
-        self._turns: dict[str, set[str]] = {}
-        """Those of each session's last turn."""
+        self._earlier: dict[str, set[str]] = {}
+        """Those of all responses of a tree: a root knows answers to its agents by call and turn alone."""
         self._ended: Counter[tuple[str, str]] = Counter()
 
     def begins(self, session: str) -> None:
@@ -89,13 +89,10 @@ class OddServers:
         for place in [place for place in self._ended if place[0] == session]:
             del self._ended[place]
 
-    def turn_begins(self, session: str) -> None:
-        self._turns[session] = set()
-
     def went_back(self) -> None:
         """Logs are read anew, from their beginnings."""
         self._ids.clear()
-        self._turns.clear()
+        self._earlier.clear()
         self._ended.clear()
 
     def called(self, session: str, item: Mapping[str, Any]) -> None:
@@ -107,12 +104,13 @@ class OddServers:
         if id in self._ids[session]:
             self._watch.broken("own_ids", f"{session} has two calls {id} of one response")
         base, _, number = id.rpartition("#")
+        earlier = self._earlier.setdefault(self._watch.sessions[session].tree, set())
         if base and number.isdecimal():
             self._watch.reach.saw("own_ids")
-            if wrong := [each for each in _before(base, int(number)) if each not in self._turns[session]]:
+            if wrong := [each for each in _before(base, int(number)) if each not in earlier]:
                 self._watch.broken("own_ids", f"{session} has a call {id}, and none {wrong}")
         self._ids[session].add(id)
-        self._turns[session].add(id)
+        earlier.add(id)
 
     def ended(self, session: str, event: Mapping[str, Any]) -> None:
         """A log tells the end of a server's call."""

@@ -372,9 +372,7 @@ class Watch(Rest, Branches, TreeLogs):
             fact = entry.payload
             self.reach.met("fact", fact["kind"])
             self.answers.entry(session, seen, fact)
-            if fact["kind"] == "task":
-                self.odd_servers.turn_begins(session)
-            elif fact["kind"] == "request_begun":
+            if fact["kind"] == "request_begun":
                 self.odd_servers.begins(session)
             if self.folders is not None:
                 self.folders.fact(session, seen, fact)

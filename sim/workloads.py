@@ -517,7 +517,7 @@ LATER = (
     ((thawed,), 0.02),
     ((crowds,), 0.02),
     ((left_running, left_running, processes), 0.03),
-    ((contents,), 0.015),
+    ((contents,), 0.025),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
