@@ -16,7 +16,7 @@ DEFECTS = (
     Mutant(
         "the third of an id is called as the second",
         "an id that the model repeats twice is told apart once",
-        text(request, "_unique_call_id", "while unique in taken:", "if unique in taken:"),
+        text(request, "_unique_call_id", "while calls.has_used(unique)", "if calls.has_used(unique)"),
         "oddities",
     ),
     Mutant(

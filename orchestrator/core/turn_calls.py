@@ -76,7 +76,7 @@ class Call:
 
 ANSWERABLE = frozenset({Phase.AWAITING_APPROVAL, Phase.ASKING})
 """The phases of a call that people are asked about."""
-MOST_EARLIER = 4_096
+MOST_EARLIER_CALLS = 4_096
 """Calls of earlier responses that are remembered; behind so many the response's own are."""
 _BEGUN = frozenset({Phase.AWAITING_APPROVAL, Phase.WAITING, Phase.ASKING, Phase.RUNNING})
 
@@ -145,9 +145,13 @@ class Calls:
 
     @property
     def used(self) -> frozenset[str]:
-        """The ids of these calls, and of the turn's earlier ones: at most `MOST_EARLIER`."""
+        """The ids of these calls, and of the turn's earlier ones: at most `MOST_EARLIER_CALLS`."""
         used = self._earlier.union(self._places)
-        return used if len(used) <= MOST_EARLIER else frozenset(self._places)
+        return used if len(used) <= MOST_EARLIER_CALLS else frozenset(self._places)
+
+    def has_used(self, call_id: str) -> bool:
+        """Whether a call of the turn has the id, one of an earlier response too."""
+        return call_id in self._places or call_id in self._earlier
 
     def get(self, call_id: str) -> Call | None:
         place = self._places.get(call_id)

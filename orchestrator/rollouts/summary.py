@@ -12,7 +12,7 @@ import orjson
 
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.compaction import is_bridge_text, nothing_said
-from orchestrator.core.history import Item, message_text
+from orchestrator.core.history import message_text
 from orchestrator.core.lines import given
 from orchestrator.core.packs import FolderChange
 from orchestrator.core.plans import goal_in
@@ -82,8 +82,8 @@ def _titled_anew(before: State, after: State) -> bool:
         grown = len(after.history) - len(before.history)
         if grown > 0 and next(iter(before.history), 0) is next(iter(after.history)):
             new = after.history.tail[-grown:] if grown <= len(after.history.tail) else after.history
-            said = any(_of_user(item) and _user_text(item) for item in new)
-            return said and not _first_words(before) and title(before) != title(after)
+            said = any(map(_user_text, new)) and not _first_words(before)
+            return said and title(before) != title(after)
     return title(before) != title(after)
 
 
@@ -111,12 +111,8 @@ def _first_words(state: State) -> str:
     return next(before, "") or next(filter(None, map(_user_text, state.history)), "")
 
 
-def _of_user(item: Item) -> bool:
-    return item.get("role") == "user" and item.get("type") == "message"
-
-
 def _user_text(item: Any) -> str:
-    if not _of_user(item):
+    if item.get("type") != "message" or item.get("role") != "user":
         return ""
     text = message_text(item)
     if is_bridge_text(text):

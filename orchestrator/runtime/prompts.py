@@ -59,9 +59,8 @@ def build_prompt(
 ) -> Prompt:
     """The prompt of `request`. `text_of` gives a stored text by its hash; `told` are secret answers.
 
-    `stands`: whether the conversation refers to no text that is stored, if that was looked at.
-
-    A compaction is shown none of them: what it says is logged.
+    A compaction is shown none of them: what it says is logged. `stands`: whether the conversation refers to
+    no stored text, if that was looked at.
     """
     compact = request.purpose == "compact"
     settings, plan = _task(state).settings, _task(state).pinned

@@ -15,7 +15,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import OutputStream
 from orchestrator.protocol.wire import written
 from orchestrator.runtime import worker
-from orchestrator.runtime.runner import Ended
+from orchestrator.runtime.runner import Ended, Runner
 from tests.core.driver import RULES
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
@@ -97,15 +97,21 @@ async def test_worker_that_leaves_ends_an_idle_sessions_process_at_once(harness:
     assert outstanding(state, RULES) == ()
 
 
-async def test_next_holder_finds_the_process_gone(harness: Harness) -> None:
-    session = await harness.session()
+async def serves(harness: Harness, session: SessionId) -> tuple[Runner, asyncio.Task[Ended]]:
+    """A runner of a session at rest whose process lives, and has said something since."""
     await starts(harness, session)
-    lost = harness.runner(await harness.claimed(session))
-    running = asyncio.create_task(lost.run())
+    runner = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(runner.run())
     await harness.until(session, "task_complete")
     said = {"call_id": "c1", "stream": "stderr", "chunk": "c2VydmVz"}
     harness.tools.lasting_deltas["c1"]({"type": "exec_command_output_delta", **said})
     await harness.until(session, "exec_command_output_delta")
+    return runner, running
+
+
+async def test_next_holder_finds_the_process_gone(harness: Harness) -> None:
+    session = await harness.session()
+    lost, running = await serves(harness, session)
     lost.lose(fenced=True)
     assert await running is Ended.LOST
     assert harness.tools.killed == ["process 1"], "the claim is over when this is proved"
@@ -121,13 +127,7 @@ async def test_process_and_command_that_are_lost_together_each_end_with_what_cli
     harness: Harness,
 ) -> None:
     session = await harness.session()
-    await starts(harness, session)
-    lost = harness.runner(await harness.claimed(session))
-    running = asyncio.create_task(lost.run())
-    await harness.until(session, "task_complete")
-    said = {"call_id": "c1", "stream": "stderr", "chunk": "c2VydmVz"}
-    harness.tools.lasting_deltas["c1"]({"type": "exec_command_output_delta", **said})
-    await harness.until(session, "exec_command_output_delta")
+    lost, running = await serves(harness, session)
     harness.models.will([calls("c2"), ends()])
     harness.tools.gates["c2"], harness.tools.deltas["c2"] = Gate(), ["cnVucw=="]
     await harness.say(session, id="u2")

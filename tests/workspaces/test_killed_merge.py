@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,13 +95,7 @@ async def test_file_in_whose_place_a_lost_merge_has_made_a_folder_comes_back(
     (folder / "either/x").mkdir(parents=True)
     (folder / "either/x/below").write_text("theirs\n")
     await child.changed(there, theirs)
-    write_merge = Keeper.write_merge
-
-    async def dies(keeper: Keeper, *args: Any) -> None:
-        await write_merge(keeper, *args)
-        raise FolderError("lost", "the keeper has ended")
-
-    monkeypatch.setattr(Keeper, "write_merge", dies)
+    breaks_off(monkeypatch, FolderError("lost", "the keeper has ended"))
     told = await here.folders.merge(parent.state, claim, child.offered())
     assert isinstance(told, FolderNotMerged)
     assert not told.partly
@@ -116,13 +112,7 @@ async def test_merge_whose_process_took_too_long_is_taken_back(
     theirs = await child.made(there)
     (Copy(there.root, child.id, there.folders._boot).folder / "new").write_text("theirs\n")
     await child.changed(there, theirs)
-    write_merge = Keeper.write_merge
-
-    async def late(keeper: Keeper, *args: Any) -> None:
-        await write_merge(keeper, *args)
-        raise FolderError("time", "the work on the folder took too long")
-
-    monkeypatch.setattr(Keeper, "write_merge", late)
+    breaks_off(monkeypatch, FolderError("time", "the work on the folder took too long"))
     told = await here.folders.merge(parent.state, claim, child.offered())
     assert isinstance(told, FolderNotMerged)
     assert not told.partly
@@ -141,14 +131,22 @@ async def test_file_that_a_lost_merge_has_brought_and_a_person_has_changed_since
     (folder / "a").write_text("theirs\n")
     (folder / "b").write_text("theirs\n")
     await child.changed(there, theirs)
-    write_merge = Keeper.write_merge
-
-    async def dies(keeper: Keeper, *args: Any) -> None:
-        await write_merge(keeper, *args)
-        (here.folder / "a").write_text("a person's\n")
-        raise FolderError("lost", "the keeper has ended")
-
-    monkeypatch.setattr(Keeper, "write_merge", dies)
+    edit = partial((here.folder / "a").write_text, "a person's\n")
+    breaks_off(monkeypatch, FolderError("lost", "the keeper has ended"), edit)
     assert isinstance(await here.folders.merge(parent.state, claim, child.offered()), FolderNotMerged)
     assert (here.folder / "a").read_text() == "a person's\n"
     assert not (here.folder / "b").exists()
+
+
+def breaks_off(
+    monkeypatch: pytest.MonkeyPatch, error: FolderError, before: Callable[[], object] = lambda: None
+) -> None:
+    """Lets merges be written, and then fail; `before` that something happens in the folder."""
+    write_merge = Keeper.write_merge
+
+    async def fails(keeper: Keeper, *args: Any) -> None:
+        await write_merge(keeper, *args)
+        before()
+        raise error
+
+    monkeypatch.setattr(Keeper, "write_merge", fails)

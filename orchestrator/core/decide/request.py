@@ -143,10 +143,10 @@ def _unique_call_id(draft: Draft, call_id: str) -> str:
 
     An answer to a call of an earlier response may be on its way still: it must not meet this one.
     """
-    turn = draft.task.id
-    taken = draft.task.calls.used | {one.call_id for one in draft.state.answers if one.turn == turn}
+    calls, turn = draft.task.calls, draft.task.id
+    answered = {one.call_id for one in draft.state.answers if one.turn == turn}
     number, unique = 2, call_id
-    while unique in taken:
+    while calls.has_used(unique) or unique in answered:
         unique, number = f"{call_id}#{number}", number + 1
     return unique
 

@@ -10,15 +10,8 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.mcp_server.turns import Answer, FollowedTurn
 from orchestrator.views.event import Event
-
-ROOT = SessionId("0199a2b4-0000-7000-8000-000000000001")
-REQUEST: dict[str, Any] = {
-    "type": "exec_approval_request",
-    "call_id": "call_1",
-    "command": ["make"],
-    "cwd": "/w",
-    "parsed_cmd": [],
-}
+from tests.doors.test_same_call_ids import ONE as ROOT
+from tests.doors.test_same_call_ids import REQUEST
 
 
 class Door:
