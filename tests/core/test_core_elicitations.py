@@ -181,6 +181,15 @@ def test_agents_server_is_answered_at_the_root() -> None:
     assert child.state.answers[-1].who == "anna@host"
 
 
+def test_root_is_told_that_an_agents_turn_ended_before_its_servers_question_was_answered() -> None:
+    tree, child = an_agent_that_asks()
+    child.interrupt()
+    child.stopped(c1=1.0)
+    tree.settle()
+    told = [fact.message for fact in tree.log if fact.message["type"] == "request_resolved"]
+    assert [(m["agent_id"], m["call_id"], m["decision"]) for m in told] == [(child.id, "c1-q1", "withdrawn")]
+
+
 def test_time_of_the_second_question_ends_that_one_alone() -> None:
     session = Session(facts={"approval_timeout_ms": 5_000})
     calling(session)

@@ -355,3 +355,19 @@ def test_next_keeper_goes_on_from_a_snapshot_that_a_killed_one_had_adopted(bench
     taken = Copy(place, bench.bounds).take(stored.snapshot, 5)
     assert isinstance(taken, Taken)
     assert taken.parent == stored.snapshot
+
+
+def test_folder_that_goes_back_to_what_is_stored_stores_again_what_was_unsaved(bench: Bench) -> None:
+    """Whose keeper took a snapshot that never reached the store: its packs are here, and nowhere else."""
+    bench.write({"a": b"1\n"})
+    stored = bench.born()
+    bench.write({"b": b"2\n"})
+    unsaved = bench.taken()
+    after = Copy(bench.copy.place, bench.bounds)
+    assert after.adopt((), unsaved.snapshot)
+    (bench.copy.place.objects / "last").unlink()
+    assert after.adopt([stored.pack], stored.snapshot)
+    taken = after.take(stored.snapshot, 5)
+    assert isinstance(taken, Taken)
+    bench.packs, bench.at = [stored.pack, taken.pack], taken.snapshot
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)

@@ -169,19 +169,21 @@ def said(words: str) -> dict[str, Any]:
     return written(user_message(words))
 
 
-def grandchild(begin: str = "begin") -> tuple[list[StoredEntry], dict[str, str], list[Any]]:
+def grandchild(
+    begin: str = "begin", then: str = "go on"
+) -> tuple[list[StoredEntry], dict[str, str], list[Any]]:
     """A fork of a fork, its texts, and the conversation that it inherited."""
     output = {"type": "function_call_output", "call_id": "c1"}
     called = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     texts: dict[str, bytes] = {}
     first = [said(begin), called, externalise({**output, "output": LONG}, texts)]
     begun = externalise(f.encode(f.Forked({"session": "a"}, inherited_history(first, frozenset())[0])), texts)
-    second = [{"type": INHERITED, "content": begun["content"]}, said("go on")]
+    second = [{"type": INHERITED, "content": begun["content"]}, said(then)]
     fact = e.fact(
         f.Forked({"session": "b", "seq": 7, "chain": "00"}, inherited_history(second, frozenset())[0])
     )
     log, more = stored([e.Entry(e.EVENT_MSG, {"type": "session_configured"}), fact, e.item(said("mine"))])
-    whole = [said(begin), called, {**output, "output": LONG}, said("go on")]
+    whole = [said(begin), called, {**output, "output": LONG}, said(then)]
     return log, {**more, **{digest: text.decode() for digest, text in texts.items()}}, whole
 
 

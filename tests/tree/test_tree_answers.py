@@ -84,6 +84,27 @@ async def test_second_answer_at_the_root_is_told_of_the_first_at_the_agent(
     assert await refusal(trees, trees.root) == (third, said), "the same decision again is no trouble"
 
 
+async def test_second_answer_that_names_its_agent_is_held_against_that_agents_decision(
+    trees: TreeHarness,
+) -> None:
+    """Models of two agents gave their calls one id, and the requests were decided differently."""
+    for agent in ("a", "b"):
+        trees.models.will(agent, [calls("c1", ask=True)], [message("asked")])
+    first = [asks("a", "spawn", prompt="[a] ask"), asks("b", "spawn", prompt="[b] ask")]
+    trees.models.will("root", first, [asks("w", "await")], [message("ok")])
+    await trees.plant(policy="untrusted")
+    trees.start()
+    for _ in range(2):
+        await trees.harness.until(trees.root, "exec_approval_request")
+    for agent_id, decision in ((1, "approved"), (2, "denied")):
+        await answers(trees, trees.root, "ann", decision, agent_id=agent_id)
+        await told(trees, trees.root)
+    await answers(trees, trees.root, "bob", "approved", agent_id=1)
+    late = await answers(trees, trees.root, "bob", "approved", agent_id=2)
+    said = "c1 of agent 2 was already decided: denied, by ann"
+    assert await refusal(trees, trees.root) == (late, said), "what was decided of agent 1 is another matter"
+
+
 async def test_request_leaves_the_root_with_the_turn_that_asked(trees: TreeHarness, child: SessionId) -> None:
     await trees.harness.submit(child, ops.Interrupt())
     assert (await told(trees, trees.root))["decision"] == "withdrawn"

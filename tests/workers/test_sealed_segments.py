@@ -10,6 +10,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import SessionArchived, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import entries as e
+from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.audit import audit_session
@@ -17,6 +18,7 @@ from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.restore import referenced_blobs, restore_session
+from tests.rollouts.test_file_format import grandchild
 from tests.workers.actors import (
     DAY_MS,
     NOON_MS,
@@ -279,3 +281,24 @@ async def test_audit_of_a_long_log_lets_others_run_in_between(storage: Storage) 
     audit = await audit_session(replace(storage, sleep=noted), head)
     assert audit.findings == []
     assert len(pauses) >= 2
+
+
+async def test_audit_finds_each_lost_text_of_a_fork_of_a_fork(
+    storage: Storage, connection: Connection
+) -> None:
+    """The fork refers to what it inherited, that to what its source had inherited, and that to an output."""
+    log, texts, _ = grandchild("begin" * 3_000, "go on" * 3_000)
+    author = await Author(storage).is_born()
+    for text in texts.values():
+        await storage.blobs.put(TreeId(author.session), text.encode())
+    await author.writes([decode_entry(log[1].payload)])
+    head = await storage.broker.head(author.session)
+    assert head is not None
+    assert (await audit_session(storage, head)).findings == []
+    for digest_of_text in sorted(texts):
+        key = storage.broker.keys.blob(TreeId(author.session), digest_of_text)
+        kept = await connection.command("GET", key)
+        await connection.command("DEL", key)
+        [found] = (await audit_session(storage, head)).findings
+        assert digest_of_text[:16] in found.reason
+        await connection.command("SET", key, kept)
