@@ -158,7 +158,7 @@ DEFECTS = (
     Mutant(
         "deadline ends nothing",
         "a wait whose time is over goes on",
-        swapped(timer, "timed_out", lambda real: lambda draft, call: None),
+        swapped(timer, "timed_out", lambda real: lambda *_: None),
     ),
     Mutant(
         "timers fire early",

@@ -90,7 +90,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a defect was found: after how many seeds, and by which rule."""
+    """How a defect was found: after how many seeds, and by which rule; or why it could not be looked for."""
 
     name: str
     seeds: int | None
@@ -140,7 +140,10 @@ def hunted(mutant: Mutant, row: Row | None, most: int | None, *, checks: bool) -
             return soon
         ran, cpu_s = soon.ran, soon.cpu_s
     while True:
-        found: Found = yield partial(hunt, name, workload, range(first, limit))
+        try:
+            found: Found = yield partial(hunt, name, workload, range(first, limit))
+        except ValueError as misfit:
+            return Found(name, None, str(misfit), workload, ran, cpu_s)
         ran, cpu_s = ran + found.ran, cpu_s + found.cpu_s
         if found.seeds is None or (yield partial(holds, found.seeds - 1, workload)):
             return replace(found, ran=ran, cpu_s=cpu_s)
@@ -245,9 +248,9 @@ def main() -> int:
     print(f"{time.monotonic() - began:.0f} s by the clock")
     if not given.check:
         _write(found)
-    lost = [one.name for one in found if not one.seeds]
-    for name in lost:
-        print(f"not found within its seeds: {name}")
+    lost = [one for one in found if not one.seeds]
+    for one in lost:
+        print(f"not found within its seeds: {one.name} {one.rule}".rstrip())
     return 1 if lost else 0
 
 

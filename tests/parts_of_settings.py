@@ -22,10 +22,9 @@ from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.tokens import PrincipalLookUp
 from orchestrator.gateways.wires.addresses import BadAddress
 from orchestrator.gateways.wires.authentication import Unauthenticated
-from orchestrator.mcp.http import _transport
-from orchestrator.mcp.schemas import cleaned
-from orchestrator.model.connections import verification
-from orchestrator.model.provider import InvalidProvider
+from orchestrator.mcp.connection import cleaned
+from orchestrator.mcp.servers import _transport
+from orchestrator.model.connections import InvalidProvider, verification
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.runtime.budget import Accounting
 from orchestrator.sandbox.probe import SandboxSupport

@@ -14,7 +14,7 @@ import pytest
 from orchestrator.broker.connection import connect
 from orchestrator.cli.exec import _as_run
 from orchestrator.gateways.wires.authentication import Authentication
-from orchestrator.mcp.http import _headers, _transport
+from orchestrator.mcp.servers import _headers, _transport
 from orchestrator.protocol import events as ev
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS

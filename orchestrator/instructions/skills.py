@@ -14,7 +14,7 @@ from threading import Lock
 
 from orchestrator.core.frozen import record
 from orchestrator.instructions.front_matter import split
-from orchestrator.instructions.repository import from_root
+from orchestrator.instructions.project import from_root
 from orchestrator.protocol.catalog import SkillErrorInfo, SkillMetadata, SkillScope, SkillsListEntry
 from orchestrator.sandbox.trusted_files import read_regular
 

@@ -9,23 +9,149 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import mcp.types as sdk
+import orjson
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import ClientSession, MCPError
 from mcp.client import ClientRequestContext, Transport
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
 from pydantic import ValidationError
 
-from orchestrator.mcp.bounds import ERROR_CHARS, PAGES, QUESTION_CHARS, cut
-from orchestrator.mcp.faults import McpFault, Misbehaved, StartFailed, TimedOut, ToolFault
-from orchestrator.mcp.records import Ask, Question, ServerTool
-from orchestrator.mcp.schemas import cleaned
-from orchestrator.mcp.traffic import Traffic, counted
-from orchestrator.protocol.mcp import ElicitationAction
+from orchestrator.mcp.bounds import (
+    DESCRIPTION_CHARS,
+    ERROR_CHARS,
+    JSON_DEPTH,
+    MESSAGES_A_MINUTE,
+    NAME_CHARS,
+    OPEN_REQUESTS,
+    PAGES,
+    QUESTION_CHARS,
+    REQUESTS_A_MINUTE,
+    SCHEMA_BYTES,
+    TOOLS,
+    cut,
+    is_deeper,
+    plain,
+)
+from orchestrator.mcp.records import (
+    Ask,
+    McpFault,
+    Misbehaved,
+    Question,
+    ServerTool,
+    StartFailed,
+    TimedOut,
+    ToolFault,
+)
+from orchestrator.protocol.mcp import ElicitationAction, Tool
 from orchestrator.tables import McpServerSettings
+
+# ── traffic ───────────────────────────────────────────────────────────────────────────────────────
+# The traffic of one connection: how much a server may ask, and why the connection ended.
+
+
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+"""The messages from a server, and the messages to it."""
+
+
+class Traffic:
+    """The account of one connection."""
+
+    def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.server = server
+        self.fault: str | None = None
+        """Why the connection is over; the first reason counts."""
+        self.over = asyncio.Event()
+        self._clock = clock
+        self._open = 0
+        self._minute = clock()
+        self._in_minute = 0
+        self._messages = 0
+
+    def received(self, message: JSONRPCMessage) -> None:
+        """Counts a message of the server; raises `Misbehaved` when it asks too much.
+
+        The SDK answers each request in a task of its own: a server that does not read would pile them up,
+        and one that reads would keep the worker busy with answers.
+        """
+        now = self._clock()
+        if now - self._minute >= 60:
+            self._minute, self._in_minute, self._messages = now, 0, 0
+        self._messages += 1
+        if self._messages > MESSAGES_A_MINUTE:
+            raise Misbehaved(f"the server sent more than {MESSAGES_A_MINUTE:,} messages within a minute")
+        if isinstance(message, JSONRPCRequest):
+            self._asked()
+
+    def _asked(self) -> None:
+        self._in_minute += 1
+        self._open += 1
+        if self._open > OPEN_REQUESTS:
+            raise Misbehaved(f"the server asked more than {OPEN_REQUESTS} things at once")
+        if self._in_minute > REQUESTS_A_MINUTE:
+            raise Misbehaved(f"the server asked more than {REQUESTS_A_MINUTE} things within a minute")
+
+    def sent(self, message: JSONRPCMessage) -> None:
+        """Counts a message to the server."""
+        if isinstance(message, JSONRPCResponse | JSONRPCError):
+            self._open -= 1
+
+    def fail(self, why: str) -> None:
+        """Records that the connection is over."""
+        if self.fault is None:
+            self.fault = why
+        self.over.set()
+
+
+@asynccontextmanager
+async def counted(
+    received: ReadStream[SessionMessage | Exception], sent: WriteStream[SessionMessage], traffic: Traffic
+) -> AsyncIterator[Streams]:
+    """The streams of a transport, each message of which is counted; too many of them end the connection."""
+    inbound, to_session = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    from_session, outbound = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        async with inbound:
+            try:
+                async for message in received:
+                    if isinstance(message, SessionMessage):
+                        traffic.received(message.message)
+                    await inbound.send(message)
+            except Misbehaved as fault:
+                traffic.fail(str(fault))
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass
+
+    async def write() -> None:
+        async with outbound:
+            async for message in outbound:
+                traffic.sent(message.message)
+                try:
+                    await sent.send(message)
+                except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    return
+
+    async with inbound, to_session, from_session, outbound, anyio.create_task_group() as group:
+        group.start_soon(read)
+        group.start_soon(write)
+        try:
+            yield to_session, from_session
+        finally:
+            group.cancel_scope.cancel()
+
+
+# ── connection ────────────────────────────────────────────────────────────────────────────────────
+
 
 log = logging.getLogger("dendro.mcp")
 
@@ -320,3 +446,116 @@ def _told(error: BaseException) -> str:
             return f"it does not speak MCP: {_first(error)}"
         case _:
             return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# ── schemas ───────────────────────────────────────────────────────────────────────────────────────
+# A server's list of tools, cleaned: schemas that providers take, texts and sizes within their bounds.
+#
+# Providers refuse a whole request for one schema that they do not take, so a tool that cannot be mended is
+# left out, with a reason for the log.
+
+
+_SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+_NOT_AT_ROOT = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "$schema", "$id", "if", "then", "else")
+"""Keywords that the Responses API refuses in the schema of a function's arguments, or has no use for."""
+_HINTS = ("title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
+
+def cleaned(
+    tools: Iterable[Mapping[str, Any]], settings: McpServerSettings
+) -> tuple[list[ServerTool], list[str]]:
+    """The tools to offer of those that a server listed (as JSON), and why others are left out."""
+    kept: dict[str, ServerTool] = {}
+    left_out: list[str] = []
+    for tool in tools:
+        name = str(tool.get("name", ""))
+        if not settings.offers(name):
+            continue
+        if len(kept) >= TOOLS:
+            left_out.append(f"it has more than {TOOLS} tools")
+            break
+        if (fault := _fault(name, tool, kept)) is not None:
+            left_out.append(f"tool {cut(name, 80)!r}: {fault}")
+        else:
+            kept[name] = _cleaned(name, tool, settings)
+    return list(kept.values()), left_out
+
+
+def _fault(name: str, tool: Mapping[str, Any], kept: Mapping[str, ServerTool]) -> str | None:
+    """Why a tool cannot be offered."""
+    if not name or not name.isprintable() or len(name) > NAME_CHARS:
+        return f"its name is empty, has unprintable characters or more than {NAME_CHARS} characters"
+    if name in kept:
+        return "a tool of that name came before"
+    for key in ("inputSchema", "outputSchema"):
+        schema = tool.get(key)
+        if is_deeper(schema, JSON_DEPTH):
+            return f"its {key} has more than {JSON_DEPTH} levels"
+        if len(orjson.dumps(plain(schema))) > SCHEMA_BYTES:
+            return f"its {key} has more than {SCHEMA_BYTES:,} bytes"
+    return None
+
+
+def _cleaned(name: str, tool: Mapping[str, Any], settings: McpServerSettings) -> ServerTool:
+    description = cut(str(tool.get("description") or ""), DESCRIPTION_CHARS)
+    schema = plain(tool.get("inputSchema") or {})
+    hints = _hints(tool.get("annotations"))
+    title = tool.get("title")
+    output_schema = tool.get("outputSchema")
+    record = Tool(
+        name=name,
+        input_schema=schema,
+        description=description or None,
+        title=cut(str(title), NAME_CHARS) if title else None,
+        output_schema=plain(output_schema) if output_schema else None,
+        annotations=hints or None,
+    )
+    read_only = settings.trust_annotations and hints.get("readOnlyHint") is True
+    return ServerTool(settings.id, name, description, parameters(schema), record, read_only)
+
+
+def _hints(annotations: Any) -> dict[str, Any]:
+    """The annotations that the protocol names; others are dropped."""
+    if not isinstance(annotations, Mapping):
+        return {}
+    known = {key: annotations[key] for key in _HINTS if annotations.get(key) is not None}
+    return {
+        key: cut(value, NAME_CHARS) if isinstance(value, str) else bool(value) for key, value in known.items()
+    }
+
+
+def parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema of arguments as the Responses API takes it: an object with named properties."""
+    root = {key: value for key, value in schema.items() if key not in _NOT_AT_ROOT}
+    return {**_mended(root), "type": "object", "properties": _mended(root).get("properties", {})}
+
+
+def _mended(schema: Any) -> Any:
+    """A schema whose objects name properties, whose arrays name items, and whose parts are objects."""
+    if not isinstance(schema, Mapping):
+        return {}
+    mended = dict(schema)
+    for key in _SINGLE:
+        if isinstance(mended.get(key), Mapping):
+            mended[key] = _mended(mended[key])
+        elif key in mended and not isinstance(mended[key], bool):
+            del mended[key]
+    for key in _LISTS:
+        if key in mended:
+            parts = mended[key]
+            mended[key] = [_mended(each) for each in parts] if isinstance(parts, list) else []
+            if not mended[key]:
+                del mended[key]
+    for key in _NAMED:
+        if key in mended:
+            parts = mended[key]
+            mended[key] = (
+                {name: _mended(each) for name, each in parts.items()} if isinstance(parts, Mapping) else {}
+            )
+    if mended.get("type") == "object":
+        mended.setdefault("properties", {})
+    if mended.get("type") == "array" and not isinstance(mended.get("items"), Mapping):
+        mended["items"] = {}
+    return mended

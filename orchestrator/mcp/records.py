@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,3 +127,63 @@ class McpTools(Protocol):
     def let_go(self, session: str) -> None:
         """Ends the session's hold: servers that nobody holds are closed after a while."""
         ...
+
+
+# ── faults ────────────────────────────────────────────────────────────────────────────────────────
+# Faults of an MCP server's connection.
+#
+# McpFault                the connection cannot be used (any more); the message is for people
+# ├─ StartFailed        it never could
+# ├─ Misbehaved         the server sent more than it may, or what is no message
+# └─ TimedOut           a call was not answered in time
+# ToolFault               the server answered that the call failed; the connection is fine
+
+
+class McpFault(Exception):
+    """The connection cannot be used; the message says why."""
+
+
+class StartFailed(McpFault):
+    """The server could not be started, or did not list its tools."""
+
+
+class Misbehaved(McpFault):
+    """The server sent more than it may, or something that is no message."""
+
+
+class TimedOut(McpFault):
+    """The server did not answer a call in time."""
+
+
+class ToolFault(Exception):
+    """The server answered a call with an error."""
+
+
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────
+# Names of MCP tools as models are offered them: `mcp__SERVER__TOOL`.
+
+
+PREFIX = "mcp__"
+LONGEST = 64
+_DIGITS = 8
+_OTHER = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def named(tools: Iterable[ServerTool]) -> tuple[OfferedTool, ...]:
+    """The tools under their full names, sorted by server and name.
+
+    Of two with one name the second gets a hash in its name. Two with one hash would take work to make: the
+    second is left out.
+    """
+    taken: dict[str, OfferedTool] = {}
+    for tool in sorted(tools, key=lambda each: (each.server, each.name)):
+        whole = f"{PREFIX}{tool.server}__{tool.name}"
+        plain = _OTHER.sub("_", whole)
+        name = plain if len(plain) <= LONGEST and plain not in taken else _with_hash(plain, whole)
+        taken.setdefault(name, OfferedTool(name, tool))
+    return tuple(taken.values())
+
+
+def _with_hash(plain: str, whole: str) -> str:
+    digest = hashlib.sha1(whole.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+    return f"{plain[: LONGEST - _DIGITS - 1]}_{digest[:_DIGITS]}"

@@ -8,32 +8,56 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio
+import httpx2
+import orjson
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client import Transport
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._stream_protocols import ReadStream, WriteStream
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCMessage, jsonrpc_message_adapter
 
-from orchestrator.mcp.bounds import OFFERED_BYTES
-from orchestrator.mcp.connection import Connection
-from orchestrator.mcp.faults import McpFault, StartFailed, ToolFault
-from orchestrator.mcp.http import over_http
-from orchestrator.mcp.names import named
+from orchestrator.mcp.bounds import (
+    BLOCKS,
+    ERROR_CHARS,
+    IMAGES,
+    JSON_DEPTH,
+    MESSAGE_BYTES,
+    NOISE_LINES,
+    OFFERED_BYTES,
+    OPEN_EXCHANGES,
+    RESULT_BYTES,
+    cut,
+    is_deeper,
+    plain,
+)
+from orchestrator.mcp.connection import Connection, Streams, Traffic
 from orchestrator.mcp.records import (
     Answer,
     Ask,
+    McpFault,
+    Misbehaved,
     OfferedTool,
+    Pipes,
     Report,
     ServerTool,
     Started,
+    StartFailed,
     StartProgram,
+    ToolFault,
+    named,
 )
-from orchestrator.mcp.results import Shorten, answered, failed
-from orchestrator.mcp.stdio import over_pipes
-from orchestrator.mcp.traffic import Streams, Traffic
-from orchestrator.protocol.mcp import McpFailed, McpReady, McpStarting
+from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
+from orchestrator.protocol.mcp import CallToolResult, ImageBlock, McpFailed, McpReady, McpStarting, text_block
+from orchestrator.protocol.wire import written
 from orchestrator.tables import McpServerSettings
 
 log = logging.getLogger("dendro.mcp")
@@ -333,3 +357,339 @@ def _seen(task: asyncio.Task[Connection]) -> None:
 
 def _unreported(server: str, status: object) -> None:
     """Drops the report of a start that no session waits for."""
+
+
+# ── http ──────────────────────────────────────────────────────────────────────────────────────────
+# Messages to and from a URL: the SDK's streamable HTTP, on a client with bounds.
+#
+# The SDK bounds one event of a stream. Bodies that are no stream, the number of open responses and the
+# pace at which a stream is asked for again are bounded here.
+
+
+Reading = ReadStream[SessionMessage | Exception]
+Writing = WriteStream[SessionMessage]
+
+CONNECT_S = 10.0
+SILENCE_S = 300.0
+"""A response that brings nothing for so long is closed."""
+GOODBYE_S = 1.0
+"""For each part of the request that ends a session: a worker that leaves does not wait for its servers."""
+PAUSE_S = 1.0
+"""Between two requests for the server's own stream: a server can end it at once, again and again."""
+
+
+@asynccontextmanager
+async def over_http(settings: McpServerSettings, traffic: Traffic) -> AsyncIterator[tuple[Reading, Writing]]:
+    """The streams of a session with a URL; too much of it is told to `traffic`."""
+    assert settings.url is not None
+    timeout = httpx2.Timeout(CONNECT_S, read=SILENCE_S)
+    async with (
+        httpx2.AsyncClient(
+            transport=Bounded(_transport(settings), traffic),
+            headers=_headers(settings),
+            timeout=timeout,
+            trust_env=False,
+        ) as client,
+        streamable_http_client(settings.url, http_client=client, max_sse_event_size=MESSAGE_BYTES) as streams,
+    ):
+        yield streams
+
+
+def _headers(settings: McpServerSettings) -> Mapping[str, str]:
+    """The headers of every request. Nothing compressed is asked for: it would pass the bounds small."""
+    token = {"Authorization": f"Bearer {settings.bearer_token}"} if settings.bearer_token else {}
+    return {"Accept-Encoding": "identity", **settings.http_headers, **settings.secret_headers, **token}
+
+
+def _transport(settings: McpServerSettings) -> httpx2.AsyncHTTPTransport:
+    limits = httpx2.Limits(max_connections=OPEN_EXCHANGES + 1)
+    return httpx2.AsyncHTTPTransport(
+        verify=_authorities(settings), limits=limits, proxy=settings.proxy, trust_env=False
+    )
+
+
+def _authorities(settings: McpServerSettings) -> ssl.SSLContext | bool:
+    """Raises `OSError` if the file of the authorities cannot be read."""
+    return True if settings.ca_file is None else ssl.create_default_context(cafile=settings.ca_file)
+
+
+class Bounded(httpx2.AsyncBaseTransport):
+    """A transport that bounds what comes back."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, traffic: Traffic) -> None:
+        self._inner = inner
+        self._traffic = traffic
+        self._open = 0
+        self._asked_at = float("-inf")
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Sends a request; its response is read as far as a message may be long."""
+        if self._open >= OPEN_EXCHANGES:
+            self._traffic.fail(f"the server leaves more than {OPEN_EXCHANGES} responses open")
+            raise httpx2.RequestError("too many open responses", request=request)
+        if request.method == "GET":
+            await self._pause()
+        elif request.method == "DELETE":
+            request.extensions["timeout"] = httpx2.Timeout(GOODBYE_S).as_dict()
+        self._open += 1
+        try:
+            response = await self._inner.handle_async_request(request)
+        except BaseException:
+            self._open -= 1
+            raise
+        return self._bounded(response)
+
+    async def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait = self._asked_at + PAUSE_S - loop.time()
+        self._asked_at = loop.time() + max(0.0, wait)
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    def _bounded(self, response: httpx2.Response) -> httpx2.Response:
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        encoded = response.headers.get("content-encoding", "identity").lower() != "identity"
+        most = 0 if encoded else None if streamed else MESSAGE_BYTES
+        response.stream = _Body(response.stream, most, self._closed)
+        return response
+
+    def _closed(self) -> None:
+        self._open -= 1
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Body(httpx2.AsyncByteStream):
+    """The body of a response, to its bound; None is a stream of events, each bounded by itself."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, most: int | None, closed: Callable[[], None]) -> None:
+        self._inner = inner
+        self._most = most
+        self._closed: Callable[[], None] | None = closed
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._inner:
+            size += len(chunk)
+            if self._most is not None and size > self._most:
+                raise httpx2.ReadError(f"the server sent more than {self._most:,} bytes that can be read")
+            yield chunk
+
+    async def aclose(self) -> None:
+        if self._closed is not None:
+            self._closed()
+            self._closed = None
+        await self._inner.aclose()
+
+
+# ── results ───────────────────────────────────────────────────────────────────────────────────────
+# The result of a call: as its event shows it, and as the model reads it. Both within bounds.
+
+
+Shorten = Callable[[str], str]
+"""Cuts a text to what one call may tell a model."""
+
+_IMAGE_KINDS = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
+def answered(result: Mapping[str, Any], shorten: Shorten) -> Answer:
+    """The answer of a server's result, as its JSON came."""
+    blocks = list(_blocks(result.get("content") or ()))
+    structured = _structured(result.get("structuredContent"))
+    shown = CallToolResult(
+        content=tuple(_within(blocks)),
+        structured_content=structured if _size(structured) <= RESULT_BYTES else None,
+        is_error=True if result.get("isError") else None,
+    )
+    return Answer(shown, _output(blocks, structured, shorten))
+
+
+def failed(why: str) -> Answer:
+    """The answer of a call that has no result."""
+    text = cut(why, ERROR_CHARS)
+    return Answer(text, text)
+
+
+def _blocks(content: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """The content blocks that are well-formed; a note stands in the place of what is not shown."""
+    images = 0
+    for block in content[:BLOCKS]:
+        if not isinstance(block, Mapping) or is_deeper(block, JSON_DEPTH):
+            yield text_block("[a block that is nested too deep]")
+            continue
+        kind = block.get("type")
+        if kind == "image":
+            images += 1
+            yield _image(block) if images <= IMAGES else text_block(f"[an image beyond the first {IMAGES}]")
+        elif kind == "text":
+            yield text_block(plain(str(block.get("text", ""))))
+        else:
+            yield plain(block)
+    if len(content) > BLOCKS:
+        yield text_block(f"[{len(content) - BLOCKS} more blocks]")
+
+
+def _image(block: Mapping[str, Any]) -> dict[str, Any]:
+    data, kind = block.get("data"), block.get("mimeType")
+    if kind not in _IMAGE_KINDS or not isinstance(data, str) or not _is_base64(data):
+        return text_block(f"[an image that cannot be shown: {cut(str(kind), 80)}]")
+    return written(ImageBlock(data=data, mime_type=kind))
+
+
+def _is_base64(data: str) -> bool:
+    return data.isascii() and data.translate(_BASE64) == "" and bool(data)
+
+
+_BASE64 = {ord(char): None for char in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\n"}
+
+
+def _structured(value: Any) -> Any:
+    return None if value is None or is_deeper(value, JSON_DEPTH) else plain(value)
+
+
+def _within(blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The blocks for the event: texts share its bound; images are stored beside the log."""
+    room = RESULT_BYTES
+    for block in blocks:
+        if block.get("type") == "image":
+            yield block
+            continue
+        size = _size(block)
+        if size <= room:
+            yield block
+        elif block.get("type") == "text":
+            kept = block["text"].encode()[:room].decode("utf-8", "ignore")
+            yield text_block(f"{kept}\n[{size - room} more bytes]")
+        else:
+            yield text_block(f"[a block of {size} bytes]")
+        room = max(0, room - size)
+
+
+def _size(value: Any) -> int:
+    return len(orjson.dumps(value))
+
+
+def _output(blocks: Sequence[dict[str, Any]], structured: Any, shorten: Shorten) -> ToolOutput:
+    if any(block.get("type") == "image" for block in blocks):
+        return tuple(_items(blocks, shorten))
+    return shorten(orjson.dumps(blocks if structured is None else structured).decode())
+
+
+def _items(blocks: Sequence[dict[str, Any]], shorten: Shorten) -> Iterator[ContentItem]:
+    """The blocks as content items; the texts together have the room of one output."""
+    texts: list[str] = []
+    images: list[InputImage] = []
+    for block in blocks:
+        if block.get("type") == "image":
+            images.append(InputImage(image_url=f"data:{block['mimeType']};base64,{block['data']}"))
+        else:
+            texts.append(block["text"] if block.get("type") == "text" else orjson.dumps(block).decode())
+    if texts:
+        yield InputText(text=shorten("\n".join(texts)))
+    yield from images
+
+
+# ── stdio ─────────────────────────────────────────────────────────────────────────────────────────
+# Messages to and from a program over its pipes: one JSON-RPC message a line, for the SDK's sessions.
+#
+# In the place of the SDK's own transport, which has no bound on a line, logs each that is no message, and
+# starts processes that outlive a killed worker.
+
+
+_Inbound = MemoryObjectSendStream[SessionMessage | Exception]
+_Outbound = MemoryObjectReceiveStream[SessionMessage]
+
+
+@asynccontextmanager
+async def over_pipes(pipes: Pipes, traffic: Traffic) -> AsyncIterator[Streams]:
+    """The streams of a session with a program; what ends them is told to `traffic`."""
+    inbound, to_session = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    from_session, outbound = anyio.create_memory_object_stream[SessionMessage](0)
+    async with inbound, to_session, from_session, outbound, anyio.create_task_group() as group:
+        group.start_soon(_read, pipes, inbound, traffic)
+        group.start_soon(_write, pipes, outbound, traffic)
+        try:
+            yield to_session, from_session
+        finally:
+            group.cancel_scope.cancel()
+
+
+async def _read(pipes: Pipes, inbound: _Inbound, traffic: Traffic) -> None:
+    """Hands the program's messages to the session until one end closes."""
+    lines = Lines(traffic.server)
+    async with inbound:
+        try:
+            while chunk := await pipes.read():
+                for line in lines.of(chunk):
+                    message = _message(line)
+                    if message is None:
+                        lines.count_noise(line)
+                    else:
+                        await inbound.send(SessionMessage(message))
+            traffic.fail(f"the server ended: {pipes.last_words()}")
+        except Misbehaved as fault:
+            traffic.fail(str(fault))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass
+
+
+async def _write(pipes: Pipes, outbound: _Outbound, traffic: Traffic) -> None:
+    async with outbound:
+        async for sent in outbound:
+            try:
+                await pipes.write(
+                    sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+                )
+            except OSError as error:
+                traffic.fail(f"the server does not read any more ({error}): {pipes.last_words()}")
+                return
+
+
+def _message(line: bytes) -> JSONRPCMessage | None:
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        return None
+
+
+class Lines:
+    """Cuts a stream of bytes into lines, and counts what is no message among them."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._noise = 0
+
+    def of(self, chunk: bytes) -> list[bytes]:
+        """The lines that the next part completes; empty ones are left out.
+
+        Raises `Misbehaved` for a line that is too long, whether or not its end has come.
+        """
+        *ends, rest = chunk.split(b"\n")
+        whole: list[bytes] = []
+        for end in ends:
+            self._add(end)
+            line = b"".join(self._parts).strip()
+            self._parts, self._size = [], 0
+            if line:
+                whole.append(line)
+        self._add(rest)
+        return whole
+
+    def _add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > MESSAGE_BYTES:
+            raise Misbehaved(f"the server sent a message of more than {MESSAGE_BYTES:,} bytes")
+        if part:
+            self._parts.append(part)
+
+    def count_noise(self, line: bytes) -> None:
+        """Counts a line that is no message; raises `Misbehaved` when there are too many."""
+        self._noise += 1
+        if self._noise == 1:
+            log.warning("MCP server %s: its output holds more than messages: %r", self._server, line[:80])
+        if self._noise > NOISE_LINES:
+            raise Misbehaved(f"the server does not speak MCP: it sent {line[:80]!r} and the like")

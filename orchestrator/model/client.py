@@ -26,7 +26,17 @@ import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.model.connections import BROKEN, MAX_CONNECTIONS, UNREACHED, Connections, url_of
+from orchestrator.model.connections import (
+    BROKEN,
+    MAX_CONNECTIONS,
+    UNREACHED,
+    Connections,
+    place_of,
+    redacted,
+    request_url,
+    require_proxy,
+    url_of,
+)
 from orchestrator.model.errors import (
     CUT,
     CodexErrorInfo,
@@ -38,7 +48,6 @@ from orchestrator.model.errors import (
 )
 from orchestrator.model.events import Completed, ModelEvent, RateLimits
 from orchestrator.model.formats import ResponseReader, format_of
-from orchestrator.model.provider import place_of, redacted, request_url, require_proxy
 from orchestrator.model.refusals import (
     MAX_ERROR_BODY,
     ProviderFault,

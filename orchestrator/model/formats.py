@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, assert_never
 
-from orchestrator.model.chat.format import ChatFormat
+from orchestrator.model.chat import ChatFormat
 from orchestrator.model.events import ModelEvent
 from orchestrator.model.request import Prompt
-from orchestrator.model.responses.format import ResponsesFormat
+from orchestrator.model.responses import ResponsesFormat
 from orchestrator.model.sse import SseEvent
 from orchestrator.tables import ProviderSettings
 

@@ -9,12 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import orjson
 
 from orchestrator.core.frozen import record
-from orchestrator.model.errors import CodexErrorInfo, FatalKind, FatalModelError
+from orchestrator.core.settings import HELD_WAIT_S
+from orchestrator.model.errors import (
+    CUT,
+    CodexErrorInfo,
+    FatalKind,
+    FatalModelError,
+    RateLimited,
+    RetryableModelError,
+)
 
 MAX_ERROR_BODY = 64 * 1024
 
@@ -194,3 +202,38 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if 0.0 <= value < 1e12 else None
+
+
+# ── faults ────────────────────────────────────────────────────────────────────────────────────────
+# Errors of a stream that had begun: what a server sent wrongly, and the failures that it reports itself.
+#
+# Pure; both wire formats raise these.
+
+
+EXCERPT_BYTES: Final = 80
+
+
+def broken(provider: str, what: str) -> RetryableModelError:
+    """The error of a stream that holds what no stream may: the next attempt may go well."""
+    return RetryableModelError(f"{CUT}: model provider {provider} sent {what}")
+
+
+def incomplete(provider: str, reason: str) -> RetryableModelError:
+    """The error of a response that its server ended before the model did."""
+    return RetryableModelError(f"{CUT}: model provider {provider} left the response incomplete ({reason})")
+
+
+def excerpt(data: bytes) -> str:
+    """The beginning of what was sent, for an error text."""
+    return repr(data[:EXCERPT_BYTES].decode("utf-8", "replace"))
+
+
+def raise_fault(provider: str, fault: ProviderFault) -> NoReturn:
+    """Raises the error that a fault inside a stream amounts to."""
+    if fatal := fatal_by_code(provider, fault):
+        raise fatal
+    wait_s = wait_named_in(fault.message) if fault.code == "rate_limit_exceeded" else None
+    message = f"model provider {provider} failed: {fault}"
+    if wait_s is not None and wait_s > HELD_WAIT_S:
+        raise RateLimited(message, wait_s)
+    raise RetryableModelError(message, wait_s, {"response_stream_disconnected": {"http_status_code": None}})

@@ -17,7 +17,7 @@ from orchestrator.core.decide.draft import Note
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item
 from orchestrator.core.images import check_image_url
-from orchestrator.mcp.names import PREFIX
+from orchestrator.mcp.records import PREFIX
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (
     ImageInput,

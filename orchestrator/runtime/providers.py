@@ -7,10 +7,10 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
+from orchestrator.model.connections import InvalidProvider, require_proxy
 from orchestrator.model.credentials import CredentialError
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.model.events import ModelEvent
-from orchestrator.model.provider import InvalidProvider, require_proxy
 from orchestrator.model.request import Prompt
 from orchestrator.tables import ProviderSettings, Secret
 

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import orjson
 import uvicorn
@@ -24,13 +24,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrator.stub.chat_render import chat_frames
-from orchestrator.stub.chat_request import translated
-from orchestrator.stub.journal import Exchange, RequestJournal
-from orchestrator.stub.render import Frame, Identity, frames
-from orchestrator.stub.request_shape import InvalidRequest, checked
-from orchestrator.stub.script import Answer, Script, Step, StubRequest, Usage
-from orchestrator.stub.unoffered import UnofferedTools
+from orchestrator.stub.render import Frame, Identity, chat_frames, frames
+from orchestrator.stub.request_shape import InvalidRequest, checked, translated
+from orchestrator.stub.script import Answer, Call, CustomCall, RawItem, Script, Step, StubRequest, Usage
 
 _KEEPALIVE_S = 75
 
@@ -351,3 +347,126 @@ def _is_loopback(host: str) -> bool:
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+# ── journal ───────────────────────────────────────────────────────────────────────────────────────
+# Journal of the requests that the stub received and how each ended, for tests and curious users.
+#
+# Bounded in entries and in bytes; the oldest entry is dropped first. Holds the bodies as received and
+# decodes a body only on demand.
+
+
+MAX_ENTRIES = 10_000
+MAX_BYTES = 64 * 1024 * 1024
+
+Outcome = Literal["open", "answered", "refused", "cut", "left"]
+"""`left`: the client closed the connection before the answer was complete."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request and its exchange; `outcome` changes once, when the exchange is over."""
+
+    number: int
+    session: str
+    raw: bytes
+    outcome: Outcome = "open"
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request's body, decoded anew at each call."""
+        decoded: dict[str, Any] = orjson.loads(self.raw)
+        return decoded
+
+    def to_wire(self) -> dict[str, Any]:
+        """The entry as `GET /requests` shows it."""
+        return {"number": self.number, "session": self.session, "outcome": self.outcome, "body": self.body}
+
+
+class RequestJournal:
+    """The received requests in order; one per server."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES, max_bytes: int = MAX_BYTES) -> None:
+        self.received = 0
+        self._exchanges: deque[Exchange] = deque()
+        self._bytes = 0
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._changed = asyncio.Event()
+
+    def open(self, session: str, raw: bytes) -> Exchange:
+        """Notes a request."""
+        self.received += 1
+        exchange = Exchange(self.received, session, raw)
+        self._exchanges.append(exchange)
+        self._bytes += len(raw)
+        while len(self._exchanges) > self._max_entries or self._bytes > self._max_bytes > len(raw):
+            self._bytes -= len(self._exchanges.popleft().raw)
+        self._changed.set()
+        return exchange
+
+    def close(self, exchange: Exchange, outcome: Outcome) -> None:
+        """Notes how a request ended."""
+        exchange.outcome = outcome
+        self._changed.set()
+
+    def exchanges(self, session: str | None = None) -> Iterator[Exchange]:
+        """The kept requests, oldest first, of one session or of all."""
+        return (kept for kept in tuple(self._exchanges) if session is None or kept.session == session)
+
+    async def until(self, holds: Callable[[RequestJournal], bool]) -> None:
+        """Waits for a change after which `holds(journal)` is true."""
+        while not holds(self):
+            self._changed.clear()
+            await self._changed.wait()
+
+
+# ── unoffered ─────────────────────────────────────────────────────────────────────────────────────
+# Calls of tools that the request does not offer: most often a name that a scenario misspells.
+#
+# The stub answers with them all the same, because a scenario may mean to try what a worker does
+# with such a call; it warns, once for each name.
+
+
+_CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
+
+
+class UnofferedTools:
+    """The warnings of one server; `script` is the name of what it answers from."""
+
+    def __init__(self, script: str, warn: Callable[[str], None]) -> None:
+        self._script = "the scenario" if script == "scenario" else f"the behaviour {script}"
+        self._warn = warn
+        self._reported: set[str] = set()
+
+    def check(self, request: StubRequest, answer: Answer) -> None:
+        """Warns of each tool that the answer calls and the request does not offer."""
+        called = [name for name in _called(answer) if name not in self._reported]
+        if not called:
+            return
+        offered = sorted(_offered(request.body))
+        for name in dict.fromkeys(called):
+            if name not in offered:
+                self._reported.add(name)
+                which = ", ".join(offered) if offered else "no tool with a name"
+                self._warn(
+                    f"{self._script} calls `{name}`, which this request does not offer: it offers {which}"
+                )
+
+
+def _called(answer: Answer) -> Iterator[str]:
+    step = answer.step
+    for item in step.items if step.status is None else ():
+        match item:
+            case Call(call=name) | CustomCall(custom_call=name):
+                yield name
+            case RawItem(item={"type": kind, "name": str(name)}) if kind in _CALL_TYPES:
+                yield name
+            case _:
+                pass
+
+
+def _offered(body: Mapping[str, Any]) -> set[str]:
+    tools = body.get("tools")
+    named = tools if isinstance(tools, list) else ()
+    return {tool["name"] for tool in named if isinstance(tool, dict) and isinstance(tool.get("name"), str)}

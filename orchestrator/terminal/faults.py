@@ -83,7 +83,7 @@ def _doctor(error: Exception) -> str:
 def _setup() -> tuple[type[Exception], ...]:
     from orchestrator.broker.embedded import EmbeddedError
     from orchestrator.broker.errors import BrokerError
-    from orchestrator.model.provider import InvalidProvider
+    from orchestrator.model.connections import InvalidProvider
     from orchestrator.sandbox.probe import NoConfinement
     from orchestrator.settings import SettingsError
     from orchestrator.stub import NotLoopback, ScenarioError, UnknownBehaviour

@@ -19,8 +19,7 @@ from orchestrator.core.forms import whole
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.mcp.bounds import JSON_DEPTH, is_deeper, plain
-from orchestrator.mcp.names import PREFIX
-from orchestrator.mcp.records import McpTools, OfferedTool, Question, ServerTool, Started
+from orchestrator.mcp.records import PREFIX, McpTools, OfferedTool, Question, ServerTool, Started
 from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus, Tool
 from orchestrator.protocol.wire import JsonObject, written

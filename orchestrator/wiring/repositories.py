@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from orchestrator.instructions.repository import Repository, repository
+from orchestrator.instructions.project import Repository, repository
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.settings.repository import in_work_tree
 

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from orchestrator.stub import Scenario, StubConfig, running
-from orchestrator.stub.journal import RequestJournal
+from orchestrator.stub.server import RequestJournal
 from tests.acceptance.allowances import Message
 from tests.acceptance.comparator import has_come
 from tests.acceptance.placeholders import Bindings

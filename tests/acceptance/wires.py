@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from orchestrator.stub.chat_request import translated
+from orchestrator.stub.request_shape import translated
 from tests.acceptance.allowances import Message
 from tests.acceptance.placeholders import Json
 from tests.commit_seed import base_seed

@@ -23,12 +23,18 @@ from orchestrator.broker.worker_state import WorkerState, encoded
 from orchestrator.cli.doctor import render
 from orchestrator.doctor import machine as doctor
 from orchestrator.doctor.findings import Finding, as_json, exit_code
-from orchestrator.doctor.fleet import check_fleet
-from orchestrator.doctor.machine import diagnose, judge_clock, judge_model
-from orchestrator.doctor.mcp_servers import judge_mcp_servers
-from orchestrator.doctor.pack_keys import check_pack_keys
-from orchestrator.doctor.rules import judge_rules
-from orchestrator.doctor.server import judge_access, judge_data, judge_server
+from orchestrator.doctor.machine import (
+    check_fleet,
+    check_pack_keys,
+    diagnose,
+    judge_access,
+    judge_clock,
+    judge_data,
+    judge_mcp_servers,
+    judge_model,
+    judge_rules,
+    judge_server,
+)
 from orchestrator.rollouts.objects import Objects
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings

@@ -358,7 +358,7 @@ def test_next_keeper_goes_on_from_a_snapshot_that_a_killed_one_had_adopted(bench
 
 
 def test_folder_that_goes_back_to_what_is_stored_stores_again_what_was_unsaved(bench: Bench) -> None:
-    """Whose keeper took a snapshot that never reached the store: its packs are here, and nowhere else."""
+    """Its keeper took a snapshot that never reached the store: the packs are here, and nowhere else."""
     bench.write({"a": b"1\n"})
     stored = bench.born()
     bench.write({"b": b"2\n"})

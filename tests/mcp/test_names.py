@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.mcp.bounds import cut, is_deeper, plain
-from orchestrator.mcp.names import named
-from orchestrator.mcp.records import ServerTool
-from orchestrator.mcp.results import answered
-from orchestrator.mcp.schemas import cleaned, parameters
-from orchestrator.mcp.stdio import Lines
+from orchestrator.mcp.connection import cleaned, parameters
+from orchestrator.mcp.records import ServerTool, named
+from orchestrator.mcp.servers import Lines, answered
 from orchestrator.protocol.mcp import Tool
 from orchestrator.tables import McpServerSettings
 

@@ -6,8 +6,8 @@ import pytest
 from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from orchestrator.mcp.bounds import MESSAGES_A_MINUTE, OPEN_REQUESTS, REQUESTS_A_MINUTE
-from orchestrator.mcp.faults import Misbehaved
-from orchestrator.mcp.traffic import Traffic
+from orchestrator.mcp.connection import Traffic
+from orchestrator.mcp.records import Misbehaved
 
 
 class Clock:

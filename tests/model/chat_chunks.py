@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.model.chat.decode import ChatReader
-from orchestrator.model.chat.tools import converted_tools
+from orchestrator.model.chat import ChatReader, converted_tools
 from orchestrator.model.events import Completed, ItemDone, ModelEvent
 from orchestrator.model.sse import SseParser
 

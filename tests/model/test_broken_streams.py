@@ -17,7 +17,7 @@ from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RetryableModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.refusals import ProviderFault
-from orchestrator.model.responses.decode import decode
+from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.prompts import build_prompt

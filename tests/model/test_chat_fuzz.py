@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.model.chat.decode import ChatReader
-from orchestrator.model.chat.tools import converted_tools
+from orchestrator.model.chat import ChatReader, converted_tools
 from orchestrator.model.errors import ModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
 from orchestrator.model.sse import SseParser

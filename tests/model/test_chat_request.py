@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.history import BESIDE, for_model, made_together
-from orchestrator.model.chat.body import request_body
-from orchestrator.model.chat.messages import messages_of
-from orchestrator.model.responses.body import request_body as responses_body
-from orchestrator.stub.chat_request import translated
+from orchestrator.model.chat import messages_of, request_body
+from orchestrator.model.responses import request_body as responses_body
+from orchestrator.stub.request_shape import translated
 from orchestrator.tools.apply_patch import APPLY_PATCH
 from orchestrator.tools.local_shell import LOCAL_SHELL
 from orchestrator.tools.shell import SHELL

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.chat.assembly import MOST_CHARS, MOST_ITEMS
-from orchestrator.model.chat.decode import ChatReader
+from orchestrator.model.chat import MOST_CHARS, MOST_ITEMS, ChatReader
 from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RateLimited, RetryableModelError
 from orchestrator.model.events import (
     Completed,

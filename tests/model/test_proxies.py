@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from orchestrator.model.client import HttpBudget, ModelClient
-from orchestrator.model.connections import verification
+from orchestrator.model.connections import InvalidProvider, verification
 from orchestrator.model.errors import FatalModelError, RetryableModelError
 from orchestrator.model.events import Completed
-from orchestrator.model.provider import InvalidProvider
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret

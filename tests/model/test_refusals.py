@@ -13,7 +13,7 @@ from orchestrator.model.refusals import (
     rate_limit_snapshot,
     retry_after_s,
 )
-from orchestrator.model.responses.decode import decode
+from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.tables import ProviderSettings
 

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from orchestrator.broker.server_binary import ServerBinary, installed_servers
 from orchestrator.broker.server_facts import examine
-from orchestrator.doctor.server import judge_server
+from orchestrator.doctor.machine import judge_server
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
 from tests.servers import debian_redis, free_ports, required

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.model.errors import FatalKind, FatalModelError, RetryableModelError
 from orchestrator.model.request import Prompt
-from orchestrator.model.responses.body import request_body
+from orchestrator.model.responses import request_body
 from orchestrator.protocol import ops
 from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.harness import Harness

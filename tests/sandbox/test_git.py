@@ -16,7 +16,7 @@ import pytest
 
 import orchestrator
 import workers
-from orchestrator.instructions.repository import repository
+from orchestrator.instructions.project import repository
 from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, run_git
 from orchestrator.settings.repository import in_work_tree
 from orchestrator.tables import WorkspaceSettings
@@ -468,7 +468,7 @@ FOLLOWED = {
     "orchestrator/folders/scan.py": 1,
     "orchestrator/gateways/wires/peers.py": 2,
     "orchestrator/instructions/prompts.py": 1,
-    "orchestrator/instructions/repository.py": 1,
+    "orchestrator/instructions/project.py": 1,
     "orchestrator/instructions/skills.py": 3,
     "orchestrator/private_files.py": 1,
     "orchestrator/rollouts/deletion.py": 1,

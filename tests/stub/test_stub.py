@@ -26,8 +26,8 @@ from orchestrator.stub import (
     running,
     serve,
 )
-from orchestrator.stub.journal import RequestJournal
 from orchestrator.stub.render import halves, thirds
+from orchestrator.stub.server import RequestJournal
 from orchestrator.tools.subagents.roles import role_of
 from tests.model.stubbed_client import Connected, connected, prompt
 
