@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import compaction, evolve
-from orchestrator.core.decide import branch, review_task, task_end
+from orchestrator.core.decide import branch, task_end
 from orchestrator.core.evolve import task as evolve_task
 from sim.mutant import Mutant, text
 
@@ -33,7 +33,7 @@ DEFECTS = (
     Mutant(
         "ended reviews stay open",
         "clients are not told that a review is over which was stopped or has failed",
-        text(review_task, "exit", "return Exit(message, (ev.ExitedReviewMode(),))", "return Exit(message)"),
+        text(branch, "review_exit", "return Exit(message, (ev.ExitedReviewMode(),))", "return Exit(message)"),
         "reviews",
     ),
     Mutant(

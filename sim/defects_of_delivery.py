@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import evolve, history
-from orchestrator.core.decide import inject, queue, task, user_turn
+from orchestrator.core.decide import task, user_turn
 from sim.mutant import Mutant, lua, swapped, text
 
 _USED = "if outcome.moves then index_move(KEYS[15], known, session, now) end"
@@ -37,14 +37,14 @@ DEFECTS = (
     Mutant(
         "added words pass for the model's",
         "a message in the model's name joins a turn that runs",
-        text(inject, "_refusal", "message.role == _MODEL", "False"),
+        text(user_turn, "_refusal", "message.role == _MODEL", "False"),
         "queues",
     ),
     Mutant(
         "added words are doubled",
         "messages that join a running turn stand in the conversation at once, too",
         text(
-            inject,
+            user_turn,
             "inject",
             "draft.add(f.Steered(command.id, item) if running else e.item(item))",
             "draft.add(*([f.Steered(command.id, item)] if running else []), e.item(item))",
@@ -60,19 +60,24 @@ DEFECTS = (
     Mutant(
         "removed input comes back",
         "input that was taken out of the queue begins its turn all the same",
-        text(queue, "remove_queued", "del ids[len(ids) - 1 - ids[::-1].index(removed)]", "pass"),
+        text(user_turn, "remove_queued", "del ids[len(ids) - 1 - ids[::-1].index(removed)]", "pass"),
         "queues",
     ),
     Mutant(
         "changed input begins as it was",
         "input that says something else while it waits is said as it was at first",
-        swapped(evolve, "_edited", lambda real: lambda queue, id, items: queue),
+        swapped(evolve, "_edited", lambda real: lambda queue, id, items: user_turn),
         "queues",
     ),
     Mutant(
         "removed input is not told",
         "nobody is told of input that was taken out of the queue",
-        text(queue, "remove_queued", "draft.add(e.event(removed, ev.WarningEvent(message=REMOVED)))", "pass"),
+        text(
+            user_turn,
+            "remove_queued",
+            "draft.add(e.event(removed, ev.WarningEvent(message=REMOVED)))",
+            "pass",
+        ),
         "queues",
     ),
     Mutant(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orchestrator.core import outstanding
+from orchestrator.core import decide, outstanding
 from orchestrator.core.calls.exec import DESTRUCTIVE_REASON, Exec
-from orchestrator.core.decide import cancel, ops, process, refusal, takeover, task_end, user_turn
+from orchestrator.core.decide import cancel, ops, process, takeover, task_end, user_turn
 from orchestrator.tools.commands import bash, safety, script_reader
 from orchestrator.tools.exec import supervisor_process
 from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
@@ -99,7 +99,7 @@ DEFECTS = (
     Mutant(
         "a cancel drops the takeover",
         "what a lost worker had begun is told as stopped where the takeover meets a cancel",
-        text(refusal, "_ended", "elif isinstance(refused, c.TookOver):", "elif False:"),
+        text(decide, "_ended", "elif isinstance(refused, c.TookOver):", "elif False:"),
         _PLAY,
     ),
     Mutant(

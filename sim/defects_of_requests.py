@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.broker import follow
 from orchestrator.core import agent_views, context, plans
-from orchestrator.core.calls.question import QuestionWork
+from orchestrator.core.calls.ask import QuestionWork
 from orchestrator.core.decide import mail_delivery, task_end
 from orchestrator.runtime import requests
 from sim.mutant import Mutant, swapped, text

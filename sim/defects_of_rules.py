@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import evolve, input_items, lines, outstanding, snapshot
+from orchestrator.core import decide, evolve, input_items, lines, outstanding, snapshot
+from orchestrator.core import evolve as evolve_request
 from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork, client_tool
 from orchestrator.core.decide import (
     agent_status,
     answer,
-    ask,
+    approval,
     call,
     call_end,
     elicitation,
@@ -18,10 +19,8 @@ from orchestrator.core.decide import (
     takeover,
     task,
     task_end,
-    timer,
 )
 from orchestrator.core.decide.draft import Draft
-from orchestrator.core.evolve import request as evolve_request
 from orchestrator.core.evolve import task as evolve_task
 from orchestrator.core.frozen import replace
 from orchestrator.core.tagged import Proposal
@@ -192,14 +191,14 @@ DEFECTS = (
     Mutant(
         "answered questions stay listed",
         "the answer to questions does not take them off the fleet's queue",
-        text(ask, "_end", "draft.close_approval(call.call_id)", "pass"),
+        text(approval, "_end", "draft.close_approval(call.call_id)", "pass"),
         "asks",
     ),
     Mutant(
         "questions are settled by nobody",
         "the log does not say who answered questions",
         text(
-            ask,
+            approval,
             "_end",
             "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))",
             "pass",
@@ -210,7 +209,7 @@ DEFECTS = (
         "clients that are gone hold turns for ever",
         "a call of a client's tool waits as long as people are waited for",
         text(
-            ask,
+            approval,
             "ask_out",
             "work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms",
             "facts.approval_timeout_ms",
@@ -303,7 +302,7 @@ DEFECTS = (
     Mutant(
         "servers' questions have no deadline",
         "a question of a server that nobody answers in time stays open",
-        text(timer, "timer_fired", "if command.id == approval_timer(asked.id) and", "if False and"),
+        text(decide, "timer_fired", "if command.id == approval_timer(asked.id) and", "if False and"),
         "servers",
     ),
     Mutant(

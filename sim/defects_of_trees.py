@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.core import compaction, context
-from orchestrator.core.birth import session_fork
+from orchestrator.core import birth, compaction, context, decide
 from orchestrator.core.commit_parts import SPAWNED
-from orchestrator.core.decide import agent_create, cancel, request, task, timer, transitions
+from orchestrator.core.decide import agent_create, cancel, request, task, transitions
 from orchestrator.core.decide.draft import Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
@@ -158,7 +157,7 @@ DEFECTS = (
     Mutant(
         "deadline ends nothing",
         "a wait whose time is over goes on",
-        swapped(timer, "timed_out", lambda real: lambda *_: None),
+        swapped(decide, "timed_out", lambda real: lambda *_: None),
     ),
     Mutant(
         "timers fire early",
@@ -206,7 +205,7 @@ DEFECTS = (
         "heir forgets",
         "a session that a person forks from another begins without the last thing that was said there",
         swapped(
-            session_fork,
+            birth,
             "inherited_history",
             lambda real: lambda items, forks: real(_but_the_last(items), forks),
         ),
@@ -215,7 +214,7 @@ DEFECTS = (
     Mutant(
         "heir forgets people",
         "what people said before a person forked the session is not kept by its compactions",
-        swapped(session_fork, "newest_texts", lambda real: lambda state: ()),
+        swapped(birth, "newest_texts", lambda real: lambda state: ()),
         "heirs",
     ),
     Mutant(

@@ -26,8 +26,7 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import Submit
 from orchestrator.broker.texts import Texts
 from orchestrator.broker.tree_records import LimitChange
-from orchestrator.core.birth import Birth
-from orchestrator.core.birth.session_fork import ForkedFrom, taken_facts
+from orchestrator.core.birth import Birth, ForkedFrom, taken_facts
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.core.calls import ExecWork, StdinWork
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import CallFinished, ProcessEnd
 from orchestrator.core.processes import Process
 from orchestrator.core.turn_calls import Call

@@ -23,8 +23,7 @@ from orchestrator.core.calls import (
     UserInputWork,
     WriteStdin,
 )
-from orchestrator.core.calls.exec import Segment
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting, Segment
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
 from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.frozen import replace

@@ -23,7 +23,7 @@ from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim, Claimed, Renewed
 from orchestrator.core.birth import Birth
 from orchestrator.core.calls import ExecWork
-from orchestrator.core.calls.prefixes import amendment
+from orchestrator.core.calls.exec import amendment
 from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Answer, State, Task

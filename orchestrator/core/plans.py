@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from orchestrator.core.context import is_context, is_role
 from orchestrator.core.history import Item
-from orchestrator.core.json_answers import object_in
 from orchestrator.core.modes import is_of_modes
+from orchestrator.core.review import object_in
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.plans import PlanOutputEvent, PlanProposal, UpdatePlanArgs
 from orchestrator.protocol.wire import JsonMapping, JsonObject, written

@@ -13,7 +13,6 @@ import orjson
 from pydantic import ValidationError
 
 from orchestrator.core.frozen import record
-from orchestrator.core.json_answers import object_in
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.review import (
     BaseBranch,
@@ -24,7 +23,7 @@ from orchestrator.protocol.review import (
     ReviewRequest,
     UncommittedChanges,
 )
-from orchestrator.protocol.wire import JsonValue, written
+from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
 MOST_ASKED: Final = 32 << 10
 """Bytes of a prompt, or of a target's text."""
@@ -233,3 +232,19 @@ def asked_in(message: str) -> str:
 def _told(finding: ReviewFinding) -> str:
     place, lines = finding.code_location.absolute_file_path, finding.code_location.line_range
     return f"{finding.title} — {place}:{lines.start}-{lines.end}\n{finding.body}"
+
+
+# ── json answers ──────────────────────────────────────────────────────────────────────────────────
+# JSON objects in what a model answers.
+
+
+def object_in(text: str) -> JsonMapping:
+    """The JSON object that a text is, or else that it holds from its first brace to its last; {} for none."""
+    for part in (text, text[text.find("{") : text.rfind("}") + 1]):
+        try:
+            found = orjson.loads(part)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}

@@ -18,7 +18,6 @@ from orchestrator.core.client_tools import ClientTools
 from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.core.windows import context_window
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
@@ -369,3 +368,29 @@ class Rules:
     """Tool names whose calls may run again after a crash (they only read)."""
     folder_free: frozenset[str] = frozenset()
     """Tool names whose calls need nothing of the session's folder."""
+
+
+# ── windows ───────────────────────────────────────────────────────────────────────────────────────
+# Context windows of models, in tokens.
+
+
+_WINDOWS = (
+    ("codex-mini-latest", 200_000),
+    ("gpt-5", 272_000),
+    ("o3", 200_000),
+    ("o4-mini", 200_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-4o", 128_000),
+)
+"""By the beginning of a model's name."""
+
+
+def context_window(model: str, configured: int | None = None) -> int | None:
+    """The model's window in tokens; None when the model is not known (then nothing compacts by itself)."""
+    if configured is not None:
+        return configured
+    # Asked several times a turn: a loop costs half of what a generator does.
+    for prefix, window in _WINDOWS:
+        if model.startswith(prefix):
+            return window
+    return None

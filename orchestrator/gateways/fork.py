@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.blobs import is_reference, references, resolve
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item

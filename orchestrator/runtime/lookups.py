@@ -11,9 +11,8 @@ from pathlib import Path
 from orchestrator.core import commands as c
 from orchestrator.core.extras import PendingLookUp
 from orchestrator.core.ids import SessionId
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import TurnSettings, context_window
 from orchestrator.core.state import State
-from orchestrator.core.windows import context_window
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import HistoryEntry, ListedModel

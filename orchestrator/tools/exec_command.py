@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from orchestrator.core.calls import Exec, ExecWork
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.frozen import replace
 from orchestrator.core.state import State

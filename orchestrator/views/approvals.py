@@ -53,7 +53,7 @@ WORDS: Mapping[str, str] = {
 
 def decision_text(decision: str) -> str:
     """A decision of the log for a person."""
-    from orchestrator.core.calls.prefixes import amended
+    from orchestrator.core.calls.exec import amended
 
     prefix = amended(decision)
     if prefix:

@@ -69,7 +69,7 @@ def resolved_text(message: Mapping[str, Any], agent: str) -> str:
     about = f"request {message['call_id']}{asker}"
     if not message["who"]:
         return f"{about} is not asked any more: its turn has ended"
-    from orchestrator.core.calls.prefixes import amended
+    from orchestrator.core.calls.exec import amended
 
     if prefix := amended(message["decision"]):
         return f"{about} and all that begins with `{shlex.join(prefix)}` was approved by {message['who']}"

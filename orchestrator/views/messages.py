@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.line_types import DENDRO
+from orchestrator.core.entries import DENDRO
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead

@@ -14,8 +14,8 @@ import orjson
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.blobs import references, resolve
+from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.frozen import record
-from orchestrator.core.line_types import DENDRO, EVENT_MSG
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import written

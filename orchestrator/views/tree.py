@@ -20,9 +20,9 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import counted
+from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.line_types import DENDRO, EVENT_MSG, milliseconds
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
 from orchestrator.views.event_text import PLAN_ITEM, command_text, is_outside, mcp_call_text

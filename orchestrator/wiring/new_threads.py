@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.broker.births import Births
-from orchestrator.core.birth import Birth
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id

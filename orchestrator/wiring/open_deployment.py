@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.broker.follow import EventReader
     from orchestrator.broker.records import SessionHead, Source, StoredEntry
     from orchestrator.broker.texts import Texts
-    from orchestrator.core.birth import Birth
-    from orchestrator.core.birth.session_fork import ForkedFrom
+    from orchestrator.core.birth import Birth, ForkedFrom
     from orchestrator.folders.records import Bounds
     from orchestrator.gateways.client import Client
     from orchestrator.gateways.messages import Messages

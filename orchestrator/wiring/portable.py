@@ -20,8 +20,7 @@ from pathlib import Path
 from orchestrator.boottime import boottime
 from orchestrator.broker.births import Births
 from orchestrator.core import facts as f
-from orchestrator.core.birth import Birth
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import Pack

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from orchestrator.core.birth import Birth
-from orchestrator.core.birth.session_fork import ForkedFrom, taken_facts, taken_settings
+from orchestrator.core.birth import Birth, ForkedFrom, taken_facts, taken_settings
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.lines import given

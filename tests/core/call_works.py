@@ -23,7 +23,7 @@ from orchestrator.core.calls import (
     UserInputWork,
     VariantsWork,
 )
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.packs import Pack
 from orchestrator.protocol.scalars import StoredText
 

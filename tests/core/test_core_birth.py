@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from orchestrator.core.birth import MOST_NAMED, Birth, first_entries
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import MOST_NAMED, Birth, ForkedFrom, first_entries
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import encode_entry

@@ -19,9 +19,8 @@ from orchestrator.core.history import (
     for_model,
     message_text,
 )
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import TurnSettings, context_window
 from orchestrator.core.tokens import TokenInfo, Usage, context_left, must_compact
-from orchestrator.core.windows import context_window
 from orchestrator.protocol.items import Message
 from orchestrator.protocol.wire import written
 from tests.core.driver import SETTINGS, assistant, function_call

@@ -16,7 +16,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import ExecWork, PatchWork, WriteStdin
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.context import is_context
 from orchestrator.core.decide import IllegalCommand, request, task_end
 from orchestrator.core.entries.stored import decode_entry

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import PlanWork
-from orchestrator.core.calls.plan import APPROVED
+from orchestrator.core.calls.ask import APPROVED
 from orchestrator.core.context import environment_context
 from orchestrator.core.decide.call import NOT_RUN
 from orchestrator.core.entries import item

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import WriteStdin
-from orchestrator.core.calls.process import Lasting, cut_output
+from orchestrator.core.calls.exec import Lasting, cut_output
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import FollowProcess, OweRequest, StopAll
 from orchestrator.core.processes import MOST_PROCESSES

@@ -10,8 +10,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import CallWork, QuestionWork, UserInputWork
-from orchestrator.core.calls.ask import MOST_TEXT_BYTES
-from orchestrator.core.calls.question import CANCELLED
+from orchestrator.core.calls.ask import CANCELLED, MOST_TEXT_BYTES
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls.mcp import Mcp
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting
+from orchestrator.core.calls.tool import Mcp
 from orchestrator.core.commands import Assessment
 from orchestrator.core.decide.reach import ALL_RIGHTS, MOST_SAID, OUTSIDE
 from tests.core.driver import Session, a_command, a_patch, exec_end

@@ -7,8 +7,16 @@ from typing import Any
 import pytest
 
 from orchestrator.core.calls import ExecWork
-from orchestrator.core.calls.exec import Segment, StrictRule, unconfined_key
-from orchestrator.core.calls.prefixes import amended, amendment, may_be_allowed, offered, prefix_key
+from orchestrator.core.calls.exec import (
+    Segment,
+    StrictRule,
+    amended,
+    amendment,
+    may_be_allowed,
+    offered,
+    prefix_key,
+    unconfined_key,
+)
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
 from orchestrator.core.settings import TurnSettings
 from tests.core.driver import FACTS, Session, a_command, a_patch, op, sandboxed

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls.exec import NO_CONFINEMENT_REASON, Segment, unconfined_key
-from orchestrator.core.calls.prefixes import prefix_key
+from orchestrator.core.calls.exec import NO_CONFINEMENT_REASON, Segment, prefix_key, unconfined_key
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.settings import TurnSettings
 from tests.core.driver import a_command, a_patch

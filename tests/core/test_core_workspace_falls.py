@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import PlanWork, QuestionWork, UserInputWork
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.compaction import newest_texts
 from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
 from orchestrator.core.folder_commands import FolderMade

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.birth import Birth
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.ids import AgentId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.gateways.app_server.errors import Code

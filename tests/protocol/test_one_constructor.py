@@ -40,8 +40,8 @@ ROOT = Path(orchestrator.__file__).parent
 OTHER_VOCABULARIES = (
     "protocol/",  # the codec, which meets every payload as JSON
     "stub/",  # a provider, which speaks the Responses API
-    "model/responses/items.py",  # what a provider sent, cut to what is kept of it
-    "model/chat/",  # chat completions, and the items that their answers become
+    "model/responses.py",  # what a provider sent, cut to what is kept of it
+    "model/chat.py",  # chat completions, and the items that their answers become
     "mcp/",  # JSON Schema and content of MCP
     "tools/specs.py",  # JSON Schema of what tools take
     "tools/subagents/specs.py",

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.calls import ApplyPatch, Exec, PatchWork, StdinWork, UserInputWork, WriteStdin
-from orchestrator.core.calls.process import Lasting
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.process import unknown_end
 from orchestrator.core.folder_commands import SetupEnded

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls.prefixes import amendment
+from orchestrator.core.calls.exec import amendment
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.views.approvals import Asked, chosen, decision_text

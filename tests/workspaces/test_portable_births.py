@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.birth import Birth, first_entries
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import Birth, ForkedFrom, first_entries
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId

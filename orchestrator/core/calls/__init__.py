@@ -1,16 +1,15 @@
-"""Kinds of calls, one module each: what a call asks for, its work, its events, its verdict.
+"""Kinds of calls: what a call asks for, its work, its events, its verdict.
 
-    exec     a command             patch    a patch            custom   a tool of the program's own
-    wait     a wait for agents     helper   an agent whose answer is the output
-    variants helpers that draft variants of a plan
-    merge    what an agent has made of its folder
-    copy     a copy of the session's folder, before an agent that works in one is made
-    mcp      a tool of an MCP server    stdin   words to a process, or a look at it
-    question, user_input, plan   questions to a person, and plans; `ask` has what they share
-    client_tool   a tool that the client brings along: its answer is waited for as a person's is
+    exec         a command, words to a process, or a look at it
+    patch        a patch
+    tool         a tool of an MCP server, or of the program's own
+    agents       a wait for agents, an agent whose answer is the output, helpers that draft variants of a plan
+    merge, copy  what an agent has made of its folder; a copy of the session's, for an agent that works in one
+    ask          questions to a person, and plans
+    client_tool  a tool that the client brings along: its answer is waited for as a person's is
 
 The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
-ways. A new kind is a module here, a case of `CallWork`, and a reader and a writer below.
+ways. A new kind is a record, a case of `CallWork`, and a reader and a writer below.
 """
 
 from __future__ import annotations
@@ -18,20 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, TypeAlias, assert_never
 
+from orchestrator.core.calls.agents import Await, AwaitWork, HelperWork, VariantsWork
+from orchestrator.core.calls.ask import PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.client_tool import ClientToolWork
 from orchestrator.core.calls.copy import CopyWork
-from orchestrator.core.calls.custom import Custom, CustomWork
-from orchestrator.core.calls.exec import Exec, ExecWork
-from orchestrator.core.calls.helper import HelperWork
-from orchestrator.core.calls.mcp import Mcp, McpWork
+from orchestrator.core.calls.exec import Exec, ExecWork, StdinWork, WriteStdin
 from orchestrator.core.calls.merge import Merge, MergeWork
 from orchestrator.core.calls.patch import ApplyPatch, PatchWork
-from orchestrator.core.calls.plan import PlanWork
-from orchestrator.core.calls.process import StdinWork, WriteStdin
-from orchestrator.core.calls.question import QuestionWork
-from orchestrator.core.calls.user_input import UserInputWork
-from orchestrator.core.calls.variants import VariantsWork
-from orchestrator.core.calls.wait import Await, AwaitWork
+from orchestrator.core.calls.tool import Custom, CustomWork, Mcp, McpWork
 from orchestrator.core.forms import reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.protocol.wire import JsonObject, JsonValue

@@ -7,14 +7,32 @@ says which op answers it, reads the answer, and says what the model reads.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import field
 from hashlib import sha256
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 import orjson
 
-from orchestrator.core.frozen import record
+from orchestrator.core.forms import LIST
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.secrets import NOT_KEPT
+from orchestrator.protocol.events import (
+    AskUserQuestionRequest,
+    BackgroundEvent,
+    PlanApprovalRequest,
+    PlanUpdate,
+    RequestUserInput,
+)
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.wire import EventModel, JsonObject
+from orchestrator.protocol.plans import (
+    PlanProposal,
+    PlanRejected,
+    PlanRevised,
+    QuestionsAnswered,
+    RequestUserInputResponse,
+)
+from orchestrator.protocol.wire import EventModel, JsonObject, written
 
 MOST_TEXT_BYTES: Final = 32 << 10
 """Bytes of one text of an answer."""
@@ -70,3 +88,155 @@ def named(names: Iterable[str]) -> str:
 
 def shown(name: str) -> str:
     return repr(name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…")
+
+
+# ── question ──────────────────────────────────────────────────────────────────────────────────────
+# Questions with options: calls of `ask_user_question`.
+
+
+CANCELLED = "the user cancelled the questions: go on without the answers, or say what you need"
+
+
+@record
+class QuestionWork:
+    """Questions that wait for a person; an answer has a text for each header."""
+
+    kind: ClassVar[Literal["question"]] = "question"
+    noun: ClassVar[str] = "a question"
+    answered_by: ClassVar[str] = "resolve_ask_user_question"
+    questions: tuple[JsonObject, ...] = field(metadata=LIST)
+    timer: int | None = None
+    """The generation of the timer that ends the wait."""
+
+    def asked(self, timer: int) -> QuestionWork:
+        return replace(self, timer=timer)
+
+    def request(self, call_id: CallId, turn: SubmissionId) -> AskUserQuestionRequest:
+        return AskUserQuestionRequest.model_validate({"callId": call_id, "questions": self.questions})
+
+    @property
+    def unanswered(self) -> Settled:
+        """The end of questions that nobody has answered in time."""
+        return Settled("cancelled", CANCELLED)
+
+    def settled(self, response: JsonObject) -> Settled:
+        """The end that a response leads to; raises `DoesNotAnswer` for one that fits no question."""
+        if response["type"] == "cancelled":
+            return self.unanswered
+        given = QuestionsAnswered.model_validate(response).answers
+        headers = [str(question["header"]) for question in self.questions]
+        missing = [header for header in headers if header not in given]
+        unknown = [header for header in given if header not in headers]
+        if missing or unknown:
+            faults = (
+                f"no answer to {named(missing)}" if missing else "",
+                f"nothing was asked under {named(unknown)}" if unknown else "",
+            )
+            raise DoesNotAnswer("; ".join(filter(None, faults)))
+        check_texts(given.items())
+        answers = {header: given[header] for header in headers}
+        return Settled("answered", orjson.dumps({"answers": answers}).decode())
+
+
+# ── user input ────────────────────────────────────────────────────────────────────────────────────
+# Requests for input: calls of `request_user_input`.
+
+
+MOST_TEXTS: Final = 16
+"""Texts of the answer to one question."""
+
+
+@record
+class UserInputWork:
+    """Questions that wait for a person; an answer has any number of texts for each question's id."""
+
+    kind: ClassVar[Literal["user_input"]] = "user_input"
+    noun: ClassVar[str] = "a request for input"
+    answered_by: ClassVar[str] = "user_input_answer"
+    questions: tuple[JsonObject, ...] = field(metadata=LIST)
+    timer: int | None = None
+    """The generation of the timer that ends the wait."""
+
+    def asked(self, timer: int) -> UserInputWork:
+        return replace(self, timer=timer)
+
+    def request(self, call_id: CallId, turn: SubmissionId) -> RequestUserInput:
+        return RequestUserInput.model_validate(
+            {"call_id": call_id, "turn_id": turn, "questions": self.questions}
+        )
+
+    @property
+    def secret(self) -> frozenset[str]:
+        """The ids of the questions whose answers the log may not have."""
+        return frozenset(str(question["id"]) for question in self.questions if question.get("isSecret"))
+
+    @property
+    def unanswered(self) -> Settled:
+        """The end of a request that nobody has answered in time, or that a person declines."""
+        return Settled("cancelled", '{"answers":{}}')
+
+    def settled(self, response: JsonObject) -> Settled:
+        """The end that a response leads to; raises `DoesNotAnswer` for one that fits no question."""
+        given = RequestUserInputResponse.model_validate(response).answers
+        if not given:
+            return self.unanswered
+        ids = [str(question["id"]) for question in self.questions]
+        if unknown := [id for id in given if id not in ids]:
+            raise DoesNotAnswer(f"nothing was asked under {named(unknown)}")
+        for id, answer in given.items():
+            if len(answer.answers) > MOST_TEXTS:
+                raise DoesNotAnswer(
+                    f"{shown(id)} has {len(answer.answers):,} answers; at most {MOST_TEXTS} are taken"
+                )
+        check_texts((id, text) for id, answer in given.items() for text in answer.answers)
+        hides = {id for id in self.secret if id in given and given[id].answers}
+        told = {id: (NOT_KEPT,) if id in hides else given[id].answers if id in given else () for id in ids}
+        answers = {id: {"answers": texts} for id, texts in told.items()}
+        return Settled("answered", orjson.dumps({"answers": answers}).decode(), hides=bool(hides))
+
+
+# ── plan ──────────────────────────────────────────────────────────────────────────────────────────
+# Plans put to a person: calls of `approve_plan`.
+
+
+APPROVED: Final = "Plan approved; going on."
+
+
+@record
+class PlanWork:
+    """A plan that waits for a person, who approves it, rejects it, or says what is to be changed."""
+
+    kind: ClassVar[Literal["plan"]] = "plan"
+    noun: ClassVar[str] = "a plan"
+    answered_by: ClassVar[str] = "resolve_plan_approval"
+    proposal: JsonObject
+    timer: int | None = None
+    """The generation of the timer that ends the wait."""
+
+    def asked(self, timer: int) -> PlanWork:
+        return replace(self, timer=timer)
+
+    def request(self, call_id: CallId, turn: SubmissionId) -> PlanApprovalRequest:
+        return PlanApprovalRequest(call_id=call_id, proposal=PlanProposal.model_validate(self.proposal))
+
+    @property
+    def unanswered(self) -> Settled:
+        """The end of a plan that nobody has decided on in time."""
+        return _settled(written(PlanRejected()))
+
+    def settled(self, response: JsonObject) -> Settled:
+        """The end that a response leads to; raises `DoesNotAnswer` for a revision that says nothing."""
+        if response["type"] == "revised":
+            feedback = PlanRevised.model_validate(response).feedback
+            if not feedback.strip():
+                raise DoesNotAnswer("feedback: it is blank; say what is to be changed")
+            check_texts([("feedback", feedback)])
+        if response["type"] != "approved":
+            return _settled(response)
+        steps = PlanProposal.model_validate(self.proposal).plan.plan
+        shown = BackgroundEvent(message=APPROVED), PlanUpdate(explanation=APPROVED, plan=steps)
+        return replace(_settled(response), events=shown)
+
+
+def _settled(response: JsonObject) -> Settled:
+    return Settled(str(response["type"]), orjson.dumps({"response": response}).decode())

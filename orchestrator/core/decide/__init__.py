@@ -5,14 +5,16 @@ rule of the same decision sees it. Nothing outside is touched; a draft that rais
 as it was. The command's own rule comes first, then `transitions.advance`.
 
     ops, agent_ops                submissions: input and settings, then what people ask of agents
+    user_turn                     input, and the queue that it waits in
     task, request, task_end       a task from its beginning to its end, and its model requests
-    call, wait, ask, process      a tool call, the wait for agents, questions to a person, commands that last
+    branch                        planning sessions and reviews: tasks with a conversation of their own
+    call, wait, process           a tool call, the wait for agents, commands that last
     elicitation                   questions of MCP servers in the middle of a call
-    answer, approval              which request an answer means, and what a decision about a call does
-    agent_*, helper*              agents: calls about them, their creation, their status
+    answer, approval              which request an answer means, and what a decision or a reply does to a call
+    agent_*, variants             agents: calls about them, their creation, their status
     mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
-    workspace, folder_setup       the folder of a portable session, and the script that prepares it
-    takeover, timer, refusal      a lost worker, a deadline, a commit that Redis refused
+    workspace, child_folder       the folder of a portable session with the script that prepares it
+    takeover                      a lost worker; a deadline and a commit that Redis refused are below
 """
 
 from __future__ import annotations
@@ -20,18 +22,25 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core import folder_commands as folder
+from orchestrator.core.calls import AwaitWork, timer_of
+from orchestrator.core.commands import TimerFired
+from orchestrator.core.commit_parts import SLOTS, SPAWNED
+from orchestrator.core.decide.agent_calls import arm, watchdog_fired
+from orchestrator.core.decide.approval import BY_TIMER, give_up, resolve
+from orchestrator.core.decide.budget import pause, resume, unpriced
 from orchestrator.core.decide.call import assessed, finished
-from orchestrator.core.decide.cancel import end_next
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.cancel import end_next, pass_over
 from orchestrator.core.decide.child_folder import folder_copied
 from orchestrator.core.decide.draft import Decision, DoesNotFit, Draft
-from orchestrator.core.decide.elicitation import dropped, elicited
-from orchestrator.core.decide.folder_setup import setup_begins, setup_ended
+from orchestrator.core.decide.elicitation import UNANSWERED, decide_elicitation, dropped, elicited
 from orchestrator.core.decide.lookup import instructions_read, looked_up
-from orchestrator.core.decide.mail import mail_arrived
+from orchestrator.core.decide.mail import cancel_agent, mail_arrived
 from orchestrator.core.decide.ops import file_not_written, submitted
 from orchestrator.core.decide.process import process_finished
-from orchestrator.core.decide.refusal import commit_refused
 from orchestrator.core.decide.request import (
     begin_request,
     item_completed,
@@ -40,17 +49,32 @@ from orchestrator.core.decide.request import (
     search_begun,
 )
 from orchestrator.core.decide.takeover import refused, stopped, took_over
-from orchestrator.core.decide.task_end import go_on
-from orchestrator.core.decide.timer import timer_fired
+from orchestrator.core.decide.task_end import fail, go_on
 from orchestrator.core.decide.transitions import advance
+from orchestrator.core.decide.wait import timed_out
 from orchestrator.core.decide.workspace import (
     folder_changed,
     folder_failed,
     folder_made,
     folder_settled,
+    folder_timer_fired,
     folder_unsaved,
+    setup_begins,
+    setup_ended,
 )
 from orchestrator.core.state import State
+from orchestrator.core.timers import (
+    BUDGET_TIMER,
+    FOLDER_TIMER,
+    REAP_BELOW_TIMER,
+    REAP_TIMER,
+    RETRY_TIMER,
+    approval_timer,
+    wait_timer,
+    watchdog_timer,
+)
+from orchestrator.core.tree import pruned_flag
+from orchestrator.core.turn_calls import Phase
 
 __all__ = ["Decision", "IllegalCommand", "decide"]
 
@@ -150,3 +174,138 @@ def _apply_to_folder(draft: Draft, command: folder.FolderCommand) -> None:
             folder_copied(draft, command)
         case _:
             assert_never(command)
+
+
+# ── refusal ───────────────────────────────────────────────────────────────────────────────────────
+# Refused commits: the decision in place of a command of which nothing was written.
+#
+# A refusal comes from what only the tree knows at that moment: a slot, a budget, a cancel flag, a target.
+# A call's refusal is its output, which the model reads; a cancel flag ends the agent.
+
+
+ENDED = "this agent was cancelled or pruned: it takes no more input"
+
+_WHY = {
+    SLOTS: "no slot is free: {detail} agents of this tree are at work; wait for one to finish, or cancel one",
+    SPAWNED: "this tree may make {detail} agents in all, and it has; go on with those that there are",
+    "unknown_target": "no such agent; refresh with subagent_list",
+    "archived_target": "that agent is archived: nothing can be sent to it",
+    "budget_spent": "the tree's budget of {detail} is spent: no agent can be made until more is added",
+    "queue_full": "that agent's queue is full; try again later",
+}
+
+
+def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
+    """Decides anew, in the state that the refused command met."""
+    refused = command.command
+    if command.reason == "marked":
+        _ended(draft, refused, command.detail)
+        return
+    match refused:
+        case c.CallAssessed(call_id):
+            _call_refused(draft, call_id, _why(command))
+        case c.TimerFired(id):
+            _watchdog_refused(draft, id, command.reason)
+        case c.EndChildren():
+            pass_over(draft, command.detail)
+        case c.BeginRequest() if command.reason in {"budget_spent", "budget_reserved"}:
+            pause(draft, command)
+        case c.BeginRequest() if command.reason == "budget_unpriced":
+            fail(draft, unpriced(draft.task.settings.model))
+        case c.BeginRequest():
+            fail(draft, _why(command))
+        case c.Submitted(id):
+            # A word to an agent that is gone, or too busy to be told.
+            draft.add(e.error(id, _why(command)))
+        case _:
+            raise DoesNotFit(f"{type(refused).__name__} was refused: {_why(command)}")
+
+
+def _why(command: c.CommitRefused) -> str:
+    text = _WHY.get(command.reason)
+    return text.format(detail=command.detail) if text else f"refused: {command.reason} {command.detail}"
+
+
+def _ended(draft: Draft, refused: c.Command, mark: str) -> None:
+    """An agent that was cancelled ends; one that was only taken off the list stays as it is."""
+    if draft.state.task is None and mark == pruned_flag(draft.state.facts.agent_id):
+        draft.add(f.AgentChanged({"pruned": True}))
+    else:
+        cancel_agent(draft, "cancelled from above")
+    if isinstance(refused, c.Submitted):
+        draft.add(e.error(refused.id, ENDED))
+    elif isinstance(refused, c.MailArrived):
+        # It starts nothing any more, but what it brought (a slot, a place in the inbox) is given back.
+        mail_arrived(draft, refused)
+    elif isinstance(refused, c.TookOver):
+        # What the lost holder had begun is in doubt all the same, and nobody saw it end.
+        took_over(draft, refused)
+
+
+def _call_refused(draft: Draft, call_id: str, text: str) -> None:
+    call = draft.task.call(call_id)
+    if call is None or call.phase is not Phase.PROPOSED:
+        raise DoesNotFit(f"call {call_id} cannot be refused now")
+    close(draft, call, text)
+
+
+def _watchdog_refused(draft: Draft, timer: str, reason: str) -> None:
+    """A watchdog whose target is gone ends; one whose target has a full queue skips this message."""
+    for agent_id, watchdog in draft.state.tree.watchdogs.items():
+        if timer == watchdog_timer(agent_id):
+            if reason == "queue_full":
+                arm(draft, watchdog)
+            else:
+                draft.add(f.WatchdogEnded(agent_id))
+            return
+
+
+# ── timer ─────────────────────────────────────────────────────────────────────────────────────────
+# A deadline has passed; a stale generation means that it was set anew or no longer matters.
+
+
+def timer_fired(draft: Draft, command: TimerFired) -> None:
+    """Decides the timer of a retry, an approval, a wait, a watchdog, a budget, a reap or a folder."""
+    if command.id == FOLDER_TIMER:
+        folder_timer_fired(draft)
+        return
+    if command.id == BUDGET_TIMER:
+        resume(draft)
+        return
+    if command.id in (REAP_TIMER, REAP_BELOW_TIMER):
+        # Claims were taken from those that did not act; the next workers may be lost as well, so it stands.
+        left = draft.state.tree.ending_children if command.id == REAP_TIMER else command.left
+        if not left:
+            draft.clear_timer(command.id)
+        return
+    for watchdog in draft.state.tree.watchdogs.values():
+        if command.id == watchdog_timer(watchdog.agent_id) and command.generation == watchdog.generation:
+            watchdog_fired(draft, watchdog)
+            return
+    task = draft.state.task
+    if task is None:
+        return
+    waiting = task.waiting
+    if waiting is not None and command.id == wait_timer(waiting.call_id):
+        wait = waiting.work
+        if isinstance(wait, AwaitWork) and wait.timer == command.generation and not task.stopping:
+            timed_out(draft, waiting, wait)
+        return
+    if command.id == RETRY_TIMER:
+        if task.wait == command.generation:
+            draft.add(f.RetryDue())
+        return
+    for asked in task.open_elicitations:
+        if command.id == approval_timer(asked.id) and asked.timer == command.generation:
+            decide_elicitation(draft, asked, UNANSWERED, BY_TIMER)
+            return
+    for call in task.requests:
+        if command.id != approval_timer(call.call_id) or timer_of(call.work) != command.generation:
+            continue
+        if task.stopping and call.phase is Phase.ASKING:
+            # Its task ends it; an approval is denied all the same, which starts nothing.
+            continue
+        if call.phase is Phase.ASKING:
+            give_up(draft, call)
+        else:
+            resolve(draft, call, "denied", BY_TIMER)

@@ -9,11 +9,10 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import AskWork, RunnableWork, UnknownWork, answered_by
 from orchestrator.core.calls.ask import DoesNotAnswer, digest_of
 from orchestrator.core.calls.client_tool import ANSWERED, FAILED
-from orchestrator.core.calls.prefixes import amendment
+from orchestrator.core.calls.exec import amendment
 from orchestrator.core.commands import AnswerOp, MailArrived, PendingBelow, Submitted
 from orchestrator.core.commit_parts import WITHDRAWN
-from orchestrator.core.decide.approval import resolve
-from orchestrator.core.decide.ask import settle
+from orchestrator.core.decide.approval import resolve, settle
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.elicitation import KIND as ELICITATION
 from orchestrator.core.decide.elicitation import decide_elicitation, open_elicitation, response_of

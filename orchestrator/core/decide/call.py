@@ -26,9 +26,8 @@ from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more, w
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
 from orchestrator.core.decide.agent_calls import agent_call
-from orchestrator.core.decide.approval import run
+from orchestrator.core.decide.approval import ask_out, run
 from orchestrator.core.decide.approval_events import open_request
-from orchestrator.core.decide.ask import ask_out
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.helper_activity import activity, uses

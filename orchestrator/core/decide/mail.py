@@ -12,7 +12,6 @@ from orchestrator.core.decide.answer import routed_answer
 from orchestrator.core.decide.cancel import begin_canceling, heard_end
 from orchestrator.core.decide.child_folder import takes_offers
 from orchestrator.core.decide.draft import Draft
-from orchestrator.core.decide.helper import helper_done
 from orchestrator.core.decide.mail_delivery import (
     forget_children,
     publish_inbox,
@@ -20,7 +19,7 @@ from orchestrator.core.decide.mail_delivery import (
     publish_undelivered,
 )
 from orchestrator.core.decide.task_end import stop
-from orchestrator.core.decide.variants import variant_done
+from orchestrator.core.decide.variants import helper_done, variant_done
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.core.workspace import read_offer
@@ -46,7 +45,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
             interrupt_below(draft, command.key)
             stop(draft, "interrupted", command.key)
         case "cancel":
-            cancel(draft, str(command.payload.get("reason") or ""))
+            cancel_agent(draft, str(command.payload.get("reason") or ""))
         case "answer":
             routed_answer(draft, command)
         case _:
@@ -165,7 +164,7 @@ def _child_status(draft: Draft, content: JsonMapping) -> None:
     draft.add(f.ChildChanged(id, {"status": content["status"]}))
 
 
-def cancel(draft: Draft, reason: str) -> None:
+def cancel_agent(draft: Draft, reason: str) -> None:
     """Ends this agent, and everything below it."""
     if draft.state.facts.is_root:
         return

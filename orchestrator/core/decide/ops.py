@@ -9,28 +9,29 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import session_configured
 from orchestrator.core.commands import FileNotWritten, Submitted
+from orchestrator.core.compaction import user_turns
 from orchestrator.core.context import instructions_item
 from orchestrator.core.decide.agent_ops import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.decide.answer import answer
 from orchestrator.core.decide.branch import fault as unfit
 from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.draft import Draft
-from orchestrator.core.decide.folder_fault import folder_fault
-from orchestrator.core.decide.inject import inject
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
-from orchestrator.core.decide.queue import change_queue
-from orchestrator.core.decide.rollback import roll_back
-from orchestrator.core.decide.task import change_settings, named_changes
+from orchestrator.core.decide.task import change_settings, cut_back, named_changes
 from orchestrator.core.decide.task_end import stop
-from orchestrator.core.decide.user_turn import refused_turn, user_turn
+from orchestrator.core.decide.user_turn import change_queue, inject, refused_turn, user_turn
+from orchestrator.core.decide.workspace import folder_fault
 from orchestrator.core.input_items import fault, items_fault
 from orchestrator.core.modes import mode_fault
 from orchestrator.core.user_shell import command_fault
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
+from orchestrator.protocol.faults import CodexErrorKind
+from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.ops import ThreadRollback
 from orchestrator.protocol.wire import tag_of
 
 MOST_NAME = 200
@@ -208,3 +209,35 @@ def _shutdown(draft: Draft, command: Submitted) -> None:
     cancel_children(draft, "the session above was closed")
     stop_processes(draft)
     stop(draft, "interrupted", command.id)
+
+
+# ── rollback ──────────────────────────────────────────────────────────────────────────────────────
+# `thread_rollback`: the last messages of people, and all that followed them, leave the conversation.
+
+
+_FURTHER_BACK = "input whose last_response_id names an earlier turn goes on from there"
+
+
+def roll_back(draft: Draft, command: Submitted, op: ThreadRollback) -> None:
+    """Takes the conversation back to before its n-th last message of a person; files stay as they are."""
+    places = user_turns(draft.state.history)
+    why = _refusal(draft, op.num_turns, len(places))
+    if why is not None:
+        draft.add(e.error(command.id, why, CodexErrorKind.THREAD_ROLLBACK_FAILED.value))
+        return
+    length = places[-op.num_turns]
+    marks = [mark for mark, end in draft.state.bookmarks if end <= length]
+    cut_back(draft, ResponseId(marks[-1] if marks else ""), length)
+    draft.add(e.event(command.id, ev.ThreadRolledBack(num_turns=op.num_turns)))
+
+
+def _refusal(draft: Draft, wanted: int, there: int) -> str | None:
+    if draft.state.task is not None or draft.state.queue:
+        return "not rolled back: a task runs or waits; interrupt it first"
+    if wanted == 0:
+        return "num_turns: 0 turns are nothing to roll back; say how many"
+    if wanted > there:
+        since = "began, or was compacted"
+        why = f"num_turns: {wanted} are to go, and people said {there} things since the conversation {since}"
+        return f"{why}; {_FURTHER_BACK}" if draft.state.earlier_turns else why
+    return None

@@ -18,8 +18,16 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.calls import ExecWork
-from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown, unseen_end
-from orchestrator.core.calls.process import Lasting, StdinWork, WriteStdin, cut_output, look_output
+from orchestrator.core.calls.exec import (
+    NOTHING_SHOWN,
+    Lasting,
+    Shown,
+    StdinWork,
+    WriteStdin,
+    cut_output,
+    look_output,
+    unseen_end,
+)
 from orchestrator.core.commands import CallFinished, ProcessEnd, ProcessFinished
 from orchestrator.core.context import PROCESS_GONE
 from orchestrator.core.decide.call_end import close

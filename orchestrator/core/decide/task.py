@@ -18,8 +18,7 @@ from orchestrator.core.context import (
     standing_instructions,
 )
 from orchestrator.core.decide.agent_status import end_watchdogs, took_task
-from orchestrator.core.decide.branch import beginning, keep, leave
-from orchestrator.core.decide.branch_parts import Beginning
+from orchestrator.core.decide.branch import Beginning, beginning, keep, leave
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.helper_activity import tokens_used
 from orchestrator.core.decide.item_events import publish_input

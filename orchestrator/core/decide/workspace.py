@@ -12,23 +12,34 @@ snapshot, and says so before it does anything else.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import TookOver
 from orchestrator.core.context import FOLDER_CHANGED
-from orchestrator.core.decide.draft import Draft
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.process import say_to_model
 from orchestrator.core.decide.task_end import FAILED, fail
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.folder_commands import (
+    FolderChanged,
+    FolderFailed,
+    FolderMade,
+    FolderUnsaved,
+    SetupEnded,
+)
 from orchestrator.core.folder_use import lacks_setup, may_write
 from orchestrator.core.frozen import replace
+from orchestrator.core.settings import FolderSetup
+from orchestrator.core.state import State
 from orchestrator.core.timers import FOLDER_MS, FOLDER_TIMER
 from orchestrator.core.turn_calls import Call
 from orchestrator.core.workspace import MOST_TRIES, MOST_UNSAVED_CALLS, Unsaved, fitting
 from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
+from orchestrator.protocol.policy import SandboxPolicy, WorkspaceWrite
 
 OF_NO_TASK = "folder"
 """The id of warnings between tasks."""
@@ -231,3 +242,96 @@ def _warn(draft: Draft, message: str) -> None:
 def _say(draft: Draft, what: str, message: str) -> None:
     id = SubmissionId(f"folder-{draft.moment.seq}-{what}")
     say_to_model(draft, FOLDER_CHANGED.format(message), id)
+
+
+# ── folder fault ──────────────────────────────────────────────────────────────────────────────────
+# The settings that a portable folder does not go with.
+
+
+SETTLED = (
+    "workspace: a session's folder is settled when the session is made; begin a new session at a gateway "
+    "with it, or by `dendro run --portable`"
+)
+
+
+def folder_fault(state: State, op: ops.Op) -> str | None:
+    """The reason why an operation's settings cannot be those of the session's folder; None if they can.
+
+    Commands of a portable session see its folder and a `/tmp` of its own: elsewhere nothing is recorded.
+    """
+    match op:
+        case ops.ConfigureSession(workspace=named) if named is not None:
+            return SETTLED
+        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession():
+            return _fault(state, op.cwd, op.sandbox_policy)
+        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
+            return _fault(state, changed.cwd, changed.sandbox_policy)
+        case _:
+            return None
+
+
+def _fault(state: State, cwd: str | None, policy: SandboxPolicy | None) -> str | None:
+    portable = state.facts.portable
+    if portable is None:
+        return None
+    folder = portable.path(state.facts.tree_id)
+    roots: Sequence[str] = policy.writable_roots if isinstance(policy, WorkspaceWrite) else ()
+    named = [posixpath.join(state.settings.cwd, cwd)] if cwd else []
+    for name, paths in (("cwd", named), ("sandbox_policy.writable_roots", roots)):
+        for path in paths:
+            if not _is_in(path, folder):
+                return (
+                    f"{name}: {path} is outside of {folder}, and the session's folder is portable: what is "
+                    "elsewhere is not recorded"
+                )
+    return None
+
+
+def _is_in(path: str, folder: str) -> bool:
+    named = posixpath.normpath(posixpath.join(folder, path))
+    return named == folder or named.startswith(f"{folder}/")
+
+
+# ── folder setup ──────────────────────────────────────────────────────────────────────────────────
+# The set-up of a portable folder: begun once the folder is made, and over before a call uses the folder.
+#
+# It is a command with effects, so the log says that it begins before it does. Cut short by a stop it is
+# owed again under the same claim; cut short by a fall it is owed again in a folder that is made anew.
+
+
+REMEDY = (
+    "Send the input again if what it needs was away; else mend the script and begin a new session: this one "
+    "keeps the script that it was made with"
+)
+
+
+def setup_begins(draft: Draft) -> None:
+    """The script is to run; people are told, for it may take minutes."""
+    known, portable = draft.state.workspace, draft.state.facts.portable
+    under_way = known.setting_up == draft.moment.epoch
+    if portable is None or portable.setup is None or not lacks_setup(draft.state) or under_way:
+        raise DoesNotFit("no set-up is owed")
+    if known.epoch != draft.moment.epoch or draft.task.stopping:
+        raise DoesNotFit("the folder is not made under this claim, or nothing waits for it any more")
+    draft.guard()
+    draft.add(f.WorkspaceSetupBegun(draft.moment.epoch))
+    draft.event(ev.BackgroundEvent(message=f"setting up the folder: {described(portable.setup)}"))
+
+
+def described(setup: FolderSetup) -> str:
+    """The set-up in words for people: where its script is from, and what it may."""
+    name, network = setup.origin or "its script", "with" if setup.network else "without"
+    return f"{name} runs {network} the network, for {setup.timeout_ms / 1000:g} s at most"
+
+
+def setup_ended(draft: Draft, command: SetupEnded) -> None:
+    """The script has ended: calls may begin, or the task fails with what it said."""
+    if draft.state.workspace.setting_up != draft.moment.epoch:
+        raise DoesNotFit("no set-up was under way")
+    draft.add(f.WorkspaceSetupEnded(command.outcome))
+    if draft.state.task is None:
+        return
+    if command.outcome == "done":
+        draft.event(ev.BackgroundEvent(message=f"the folder is set up ({command.seconds:.1f} s)"))
+    elif command.outcome == "failed":
+        fail_for_folder(draft, f"the folder could not be set up: {command.message}\n{REMEDY}")

@@ -13,9 +13,6 @@ from functools import lru_cache
 
 from orchestrator.core.facts import Fact, encode
 from orchestrator.core.frozen import record
-from orchestrator.core.line_types import DENDRO as DENDRO
-from orchestrator.core.line_types import EVENT_MSG as EVENT_MSG
-from orchestrator.core.line_types import milliseconds as milliseconds
 from orchestrator.core.lines import CompactedLine, ContextLine, Line, MetaLine, encode_line
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.faults import CodexErrorInfo
@@ -70,3 +67,17 @@ def line(said: Line) -> Entry:
 def fact(stated: Fact) -> Entry:
     """A fact, as the entry that records it."""
     return Entry(DENDRO, encode(stated))
+
+
+# ── line types ────────────────────────────────────────────────────────────────────────────────────
+# Types and times of stored lines, for who reads a log by its JSON and imports neither facts nor events.
+
+
+EVENT_MSG = "event_msg"
+DENDRO = "dendro"
+
+
+@lru_cache(maxsize=64)
+def milliseconds(timestamp: str) -> int:
+    """The moment that a line's `timestamp` says."""
+    return int(datetime.fromisoformat(timestamp).timestamp() * 1000)

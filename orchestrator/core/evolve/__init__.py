@@ -13,10 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
-from orchestrator.core.evolve.processes import evolve_processes
-from orchestrator.core.evolve.request import evolve_request
-from orchestrator.core.evolve.task import evolve_call, evolve_task
-from orchestrator.core.evolve.tree import evolve_tree
+from orchestrator.core.evolve.task import evolve_call, evolve_task, task_of
 from orchestrator.core.evolve.workspace import evolve_workspace, runs_again
 from orchestrator.core.extras import MOST_EARLIER, PendingLookUp, PinnedPlan, without_extras
 from orchestrator.core.folder_use import may_write
@@ -24,11 +21,14 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_text
 from orchestrator.core.lines import NO_META, read_compacted, read_context, read_meta
 from orchestrator.core.modes import plans
+from orchestrator.core.processes import MOST_PROCESSES, EndedProcess, Process, Processes
 from orchestrator.core.secrets import SecretAnswer
-from orchestrator.core.state import ANSWERS_KEPT, Answer, Queued, State
+from orchestrator.core.state import ANSWERS_KEPT, Answer, Queued, Request, Response, State, Task
 from orchestrator.core.tagged import proposal
-from orchestrator.core.tokens import TokenInfo, Usage
-from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
+from orchestrator.core.tree import TreeView
+from orchestrator.core.turn_calls import Call, Calls, Phase
+from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 Payload: TypeAlias = JsonMapping
@@ -296,3 +296,203 @@ _BY_TYPE: Mapping[str, Step] = {
     e.EVENT_MSG: _event_msg,
     e.DENDRO: _dendro,
 }
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────
+# `evolve` for what a session knows of its processes.
+
+
+def evolve_processes(known: Processes, fact: f.ProcessFact) -> Processes:
+    """The processes after a fact about one of them."""
+    match fact:
+        case f.ProcessNumbered(number):
+            return replace(known, taken=max(known.taken, number))
+        case f.ProcessKept():
+            return replace(known, living=(*known.living, _begun(fact)))
+        case f.ProcessesStopping(numbers):
+            named = frozenset(numbers)
+            marked = (replace(one, stopping=True) if one.number in named else one for one in known.living)
+            return replace(known, living=tuple(marked))
+        case f.ProcessOver(number, exit_code, unread):
+            left = known.without(number)
+            if exit_code is None:
+                return left
+            ended = (*left.ended, EndedProcess(number, exit_code, unread))[-MOST_PROCESSES:]
+            return replace(left, ended=ended)
+        case f.ProcessRead(number):
+            return replace(known, ended=tuple(one for one in known.ended if one.number != number))
+        case _:
+            assert_never(fact)
+
+
+def _begun(fact: f.ProcessKept) -> Process:
+    return Process(
+        fact.number,
+        fact.call_id,
+        fact.turn,
+        fact.command,
+        fact.cwd,
+        fact.epoch,
+        fact.rights,
+        fact.tty,
+        fact.sandboxed,
+    )
+
+
+# ── request ───────────────────────────────────────────────────────────────────────────────────────
+# `evolve` for the facts of a task's model requests.
+
+
+def evolve_request(state: State, fact: f.RequestFact) -> State:
+    match fact:
+        case f.RequestBegun():
+            return _request_begun(state, fact)
+        case f.RequestCompleted():
+            return _request_completed(state, fact)
+        case f.RequestRetried() | f.RequestDelayed():
+            return _tokens_lost(_to_be_sent_again(state, fact), fact.usage)
+        case f.RequestFailed(usage=usage, overflow=True):
+            return _tokens_lost(replace(state, task=_overflowed(task_of(state))), usage)
+        case f.RequestFailed(usage=usage) | f.RequestStopped(usage=usage):
+            ended = replace(state, task=replace(task_of(state), request=None))
+            return _tokens_lost(ended, usage)
+        case f.RetryDue():
+            return replace(state, task=replace(task_of(state), wait=0, not_before_ms=0))
+        case f.SummaryReceived(text):
+            task = task_of(state)
+            return replace(state, task=replace(task, summary=(task.summary or "") + text))
+        case _:
+            assert_never(fact)
+
+
+def _request_begun(state: State, fact: f.RequestBegun) -> State:
+    request, before = Request(fact.n, fact.purpose, fact.epoch, len(state.conversation)), task_of(state)
+    task = replace(
+        before,
+        request=request,
+        response_complete=False,
+        response_id=None,
+        usage=None,
+        calls=Calls(earlier=before.calls.used),
+        steered=(),
+        summary=None,
+        not_before_ms=0,
+        wait=0,
+    )
+    return replace(state, task=task, requests=request.n)
+
+
+def _request_completed(state: State, fact: f.RequestCompleted) -> State:
+    task = task_of(state)
+    turn = task.request is not None and task.request.purpose == "turn"
+    usage = Usage.of(fact.usage) if fact.usage else None
+    ended = replace(
+        task,
+        request=None,
+        response_complete=True,
+        response_id=fact.response_id or None,
+        goes_on=fact.end_turn is False,
+        stream_retries=0,
+        http_used=0,
+        usage=usage,
+    )
+    if ended.branch is not None:
+        # No provider goes on from what is said beside the session's conversation.
+        branch = replace(ended.branch, compacted=ended.branch.compacted and not turn)
+        tokens = counted(state.tokens, usage) if usage else state.tokens
+        return replace(state, task=replace(ended, branch=branch), tokens=tokens)
+    # A copy of the conversation at the provider would hold a pinned plan for ever.
+    known = turn and ended.pinned is None
+    answered = _response(task, ended.response_id, len(state.history)) if known else state.last_response
+    return replace(
+        state,
+        task=ended,
+        compacted=state.compacted and not turn,
+        last_response=answered,
+        tokens=counted(state.tokens, usage) if usage else state.tokens,
+    )
+
+
+def _response(task: Task, response_id: ResponseId | None, length: int) -> Response | None:
+    if task.request is None or response_id is None:
+        return None
+    settings = task.settings
+    return Response(response_id, settings.model_provider, settings.model, task.request.sent, length)
+
+
+def _to_be_sent_again(state: State, fact: f.RequestRetried | f.RequestDelayed) -> State:
+    task = task_of(state)
+    waiting = replace(
+        task,
+        request=None,
+        # Only a stream that broke is counted as one.
+        stream_retries=task.stream_retries + isinstance(fact, f.RequestRetried),
+        http_used=fact.http_used,
+        not_before_ms=fact.not_before_ms,
+        wait=fact.wait,
+    )
+    return replace(state, task=waiting, timers=max(state.timers, waiting.wait))
+
+
+def _overflowed(task: Task) -> Task:
+    """The task after a request that was too long for the model: a compaction is due."""
+    if task.request is not None and task.request.purpose == "compact":
+        return replace(task, request=None, rescue=max(task.rescue, 1) + 1)
+    return replace(task, request=None, rescue=1, rescued=True)
+
+
+def _tokens_lost(state: State, usage: JsonMapping | None) -> State:
+    """A response that was not completed has used tokens all the same."""
+    return replace(state, tokens=lost(state.tokens, Usage.of(usage))) if usage else state
+
+
+# ── tree ──────────────────────────────────────────────────────────────────────────────────────────
+# `evolve` of the tree view: one fact about agents applied to what a session knows of its tree.
+
+
+def evolve_tree(tree: TreeView, fact: f.AgentFact) -> TreeView:
+    """The view after a fact of the session's own log."""
+    match fact:
+        case f.AgentChanged(changes):
+            return replace(tree, **changes)
+        case f.ChildMade(child):
+            return replace(tree, children={**tree.children, child.agent_id: child})
+        case f.ChildChanged():
+            return _child_changed(tree, fact)
+        case f.ChildrenChanged():
+            return _children_changed(tree, fact)
+        case f.ToEnd(agent_ids, reason):
+            return replace(tree, to_end=agent_ids, end_reason=reason)
+        case f.ToldToEnd(count):
+            return replace(tree, to_end=tree.to_end[count:])
+        case f.MailReceived(mail):
+            return replace(tree, inbox=(*tree.inbox, mail))
+        case f.MailTaken(keys):
+            return _mail_taken(tree, frozenset(keys))
+        case f.WatchdogSet(watchdog):
+            return replace(tree, watchdogs={**tree.watchdogs, watchdog.agent_id: watchdog})
+        case f.WatchdogEnded(gone):
+            kept = {id: dog for id, dog in tree.watchdogs.items() if id != gone}
+            return replace(tree, watchdogs=kept)
+        case _:
+            assert_never(fact)
+
+
+def _child_changed(tree: TreeView, fact: f.ChildChanged) -> TreeView:
+    child = tree.children.get(fact.agent_id)
+    if child is None:
+        return tree
+    changed = replace(child, **fact.changes)
+    return replace(tree, children={**tree.children, child.agent_id: changed})
+
+
+def _children_changed(tree: TreeView, fact: f.ChildrenChanged) -> TreeView:
+    named = frozenset(fact.agent_ids)
+    children = {
+        id: replace(child, **fact.changes) if id in named else child for id, child in tree.children.items()
+    }
+    return replace(tree, children=children)
+
+
+def _mail_taken(tree: TreeView, taken: frozenset[str]) -> TreeView:
+    return replace(tree, inbox=tuple(mail for mail in tree.inbox if mail.key not in taken))

@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.client_tools import ClientTool
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import TurnSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from orchestrator.core.calls.process import cut_output, look_output
+from orchestrator.core.calls.exec import cut_output, look_output
 from orchestrator.core.commands import ProcessEnd
 from orchestrator.core.processes import Process
 from orchestrator.protocol.events import ExecCommandEnd

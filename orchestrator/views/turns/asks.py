@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from orchestrator.core.calls.prefixes import AMENDED
+from orchestrator.core.calls.exec import AMENDED
 from orchestrator.views.turns.records import RequestKind
 
 ASKS: Final[Mapping[str, RequestKind]] = {

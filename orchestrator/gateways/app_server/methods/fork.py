@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.birth.session_fork import ForkedFrom
+from orchestrator.core.birth import ForkedFrom
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Result
