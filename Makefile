@@ -35,7 +35,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.lua_lint
 	$(BIN)/python -m tests.coverage_page
-	$(BIN)/python -m orchestrator.telemetry.page | diff docs/metrics.md -
+	$(BIN)/python -m tests.metrics_page | diff docs/metrics.md -
 	$(BIN)/python -m tests.methods_page | diff docs/doors/methods.md -
 
 test: setup

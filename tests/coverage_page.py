@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from orchestrator.protocol import events, items, ops, turn_items
-from orchestrator.protocol.reference import SHARED, UNIONS
 from orchestrator.protocol.wire import tag_of
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import built_in
+from tests.protocol_page import SHARED, UNIONS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "protocol" / "coverage.md"

@@ -10,9 +10,9 @@ from pathlib import Path
 from orchestrator import tables
 from orchestrator.model.client import ModelClient
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.settings.document import configuration_page, field_texts
 from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
+from tests.configuration_page import configuration_page, field_texts
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -32,7 +32,7 @@ def test_every_setting_is_documented_under_its_field() -> None:
 
 def test_configuration_page_is_up_to_date() -> None:
     page = (REPOSITORY / "docs/configuration.md").read_text()
-    assert page == configuration_page(), "run: python -m orchestrator.settings > docs/configuration.md"
+    assert page == configuration_page(), "run: python -m tests.configuration_page > docs/configuration.md"
 
 
 def test_page_writes_figures_in_full() -> None:
@@ -56,7 +56,7 @@ def test_every_provider_that_the_page_about_them_shows_can_be_asked(tmp_path: Pa
 
 
 def test_page_is_printed_by_the_module() -> None:
-    command = [sys.executable, "-m", "orchestrator.settings"]
+    command = [sys.executable, "-m", "tests.configuration_page"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed == configuration_page()
 

@@ -113,15 +113,6 @@ class FleetIndex(Reader):
         heads = {head.session: head for head in await self.heads([place.session for place in places])}
         return tuple((place, heads[place.session]) for place in places if place.session in heads)
 
-    async def count_listed(self, wanted: Listed) -> int:
-        """How many sessions the list has."""
-        rows = [
-            ("ZLEXCOUNT", self.keys.index(shard), b"[" + prefix, b"(" + prefix + _BEHIND)
-            for prefix in wanted.prefixes()
-            for shard in range(self.config.shards)
-        ]
-        return sum(await self._connection.commands(rows)) if rows else 0
-
     async def enlist(self, session: SessionId, *, shelve: bool | None = None) -> bool:
         """Brings a root into the index if an earlier version made it; `shelve` puts it away, or back.
 

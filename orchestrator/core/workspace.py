@@ -34,8 +34,6 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 SetupOutcome: TypeAlias = Literal["done", "failed", "stopped"]
-MOST_ADDED = 32
-"""Packs behind the one that stands alone; the next pack is one that stands alone again."""
 MOST_UNSAVED_CALLS = 64
 """Calls that an unsaved folder names, the newest."""
 NAMES_BYTES = 2048
@@ -217,10 +215,3 @@ def fitting(names: Sequence[str]) -> tuple[str, ...]:
             break
         kept.append(name)
     return tuple(kept)
-
-
-def is_pack_due_whole(packs: Sequence[Pack]) -> bool:
-    """Whether the next pack has to stand alone: too many were added to the last such one, or too much."""
-    added = [pack for pack in packs if not pack.whole]
-    first = next((pack.bytes for pack in packs if pack.whole), 0)
-    return not packs or len(added) >= MOST_ADDED or sum(pack.bytes for pack in added) > first

@@ -95,11 +95,6 @@ def machine_at(root: Path, name: str, folders: Sequence[tuple[str, Path]]) -> Lo
     return LocalMachine(name, identity, own)
 
 
-def running_beside(pid: int) -> list[int]:
-    """All processes of the machine that a process is on."""
-    return _in_namespace(_namespace(pid))
-
-
 def lose_machine(pid: int, kept: Iterable[int] = ()) -> None:
     """Kills everything on the machine of a process at once, as a power failure does; its folders stay.
 

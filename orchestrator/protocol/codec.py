@@ -6,8 +6,7 @@ needs no dict in between. Encoded frames carry no newline: framing is the transp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -19,16 +18,15 @@ from orchestrator.protocol.bounds import (
     deeper_than,
     more_values_than,
 )
-from orchestrator.protocol.events import EventField, EventModel, EventMsg, UnknownEvent
+from orchestrator.protocol.events import EventField, EventMsg
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.items import ResponseItem, ResponseItemField, UnknownItem
+from orchestrator.protocol.items import ResponseItem, ResponseItemField
 from orchestrator.protocol.ops import OP_SYNONYMS, OPS, Op, OpField
 from orchestrator.protocol.policy import ExternalSandbox
 from orchestrator.protocol.rollout import (
     Compacted,
     DendroFact,
     RolloutItem,
-    RolloutLine,
     SessionMeta,
     TurnContext,
     UnknownRolloutItem,
@@ -36,12 +34,11 @@ from orchestrator.protocol.rollout import (
 from orchestrator.protocol.submission import (
     Event,
     MalformedEvent,
-    MalformedRolloutLine,
     MalformedSubmission,
     Submission,
     UnknownOp,
 )
-from orchestrator.protocol.wire import ItemModel, JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonObject, JsonValue
 
 MAX_DEPTH: Final = 128
 """Nesting that Codex's JSON reader accepts; deeper values could be read here, but not written."""
@@ -49,8 +46,6 @@ MAX_DEPTH: Final = 128
 MESSAGE_LIMIT: Final = 200
 ID_SHOWN: Final = 64
 """Characters of an id that is longer than an id may be."""
-
-_OWN_TYPES: Final = {"id": str, "seq": int, "epoch": int, "agent_id": int, "salt": str, "chain": str}
 
 _AT_FIRST_USE: Final = ConfigDict(defer_build=True)
 """Programs that read no event, or decide nothing, need not build the union of all of them at their start."""
@@ -143,52 +138,7 @@ def event_msg(value: JsonValue) -> EventMsg:
     return _EVENT.validate_python(value)
 
 
-def encode_event(event: Event) -> bytes:
-    """A line of the EQ, without its newline."""
-    rest = _members(event.extra)
-    return b'{"id":%b,"msg":%b%b}' % (orjson.dumps(event.id), encode_msg(event.msg), rest)
-
-
-def encode_msg(msg: EventMsg) -> bytes:
-    """The event alone, as it stands in `msg` and in a rollout's payload."""
-    return _dump(msg)
-
-
 # --- rollout lines -------------------------------------------------------------------
-
-
-def parse_rollout_line(line: bytes, *, foreign: bool = False) -> RolloutLine:
-    """Reads one line of a rollout; raises `MalformedRolloutLine`.
-
-    With `foreign`, a payload of a known type that does not fit it is kept whole as
-    `UnknownRolloutItem` (a newer version wrote it); in a log of our own that is an error.
-    """
-    try:
-        record = _object(line)
-    except _Unreadable as error:
-        raise MalformedRolloutLine(str(error)) from None
-    kind, timestamp = record.get("type"), record.get("timestamp")
-    if not isinstance(kind, str) or not isinstance(timestamp, str) or "payload" not in record:
-        raise MalformedRolloutLine("timestamp, type and payload are required")
-    payload = record["payload"]
-    item: RolloutItem
-    try:
-        item = rollout_item(kind, payload)
-    except ValidationError as error:
-        if not foreign:
-            raise MalformedRolloutLine(_fault(error, payload, "payload")) from None
-        item = UnknownRolloutItem(kind, payload)
-    own = _own_fields(record, foreign)
-    return RolloutLine(timestamp, item, **own, extra=_rest(record, ("timestamp", "type", "payload", *own)))
-
-
-def _own_fields(record: JsonObject, foreign: bool) -> dict[str, Any]:
-    """Dendro's fields of a line; another program may mean something else by the same name."""
-    own = {name: record[name] for name, kind in _OWN_TYPES.items() if type(record.get(name)) is kind}
-    wrong = [name for name in _OWN_TYPES if record.get(name) is not None and name not in own]
-    if wrong and not foreign:
-        raise MalformedRolloutLine(f"{wrong[0]}: {_OWN_TYPES[wrong[0]].__name__} expected")
-    return own
 
 
 def rollout_item(kind: str, payload: JsonValue) -> RolloutItem:
@@ -210,58 +160,11 @@ def rollout_item(kind: str, payload: JsonValue) -> RolloutItem:
             return UnknownRolloutItem(kind, payload)
 
 
-def rollout_type(item: RolloutItem) -> str:
-    """The `type` of the line that holds this item."""
-    match item:
-        case EventModel() | UnknownEvent():
-            return "event_msg"
-        case ItemModel() | UnknownItem():
-            return "response_item"
-        case DendroFact():
-            return "dendro"
-        case TurnContext():
-            return "turn_context"
-        case Compacted():
-            return "compacted"
-        case SessionMeta():
-            return "session_meta"
-        case UnknownRolloutItem():
-            return item.type
-
-
-def encode_payload(item: RolloutItem) -> bytes:
-    """The `payload` of the line that holds this item: the bytes that the hash chain covers."""
-    match item:
-        case DendroFact():
-            return b'{"kind":%b%b}' % (orjson.dumps(item.kind), _members(item.fields))
-        case UnknownRolloutItem():
-            return orjson.dumps(item.payload)
-        case _:
-            return _dump(item)
-
-
-def encode_rollout_line(line: RolloutLine) -> bytes:
-    """A line of a rollout, without its newline; own fields only where they have a value."""
-    own = {name: value for name in _OWN_TYPES if (value := getattr(line, name)) is not None}
-    return b'{"timestamp":%b,"type":%b,"payload":%b%b%b}' % (
-        orjson.dumps(line.timestamp),
-        orjson.dumps(rollout_type(line.item)),
-        encode_payload(line.item),
-        _members(own),
-        _members(line.extra),
-    )
-
-
 # --- JSON ----------------------------------------------------------------------------
 
 
 def _dump(model: BaseModel) -> bytes:
     return model.__pydantic_serializer__.to_json(model)
-
-
-def _members(fields: Mapping[str, JsonValue]) -> bytes:
-    """Further members of an object that is being written, each with its leading comma."""
-    return b"," + orjson.dumps(dict(fields))[1:-1] if fields else b""
 
 
 def _rest(frame: JsonObject, known: tuple[str, ...]) -> JsonObject:

@@ -78,13 +78,6 @@ SandboxPolicy: TypeAlias = DangerFullAccess | ReadOnly | WorkspaceWrite | Extern
 SandboxPolicyField = Annotated[SandboxPolicy, OneOf("mode", rewrite=_tag_as_mode)]
 
 
-class WritableRoot(WireModel):
-    """A folder that may be written, but for the parts of it that may not (`.git`)."""
-
-    root: str
-    read_only_subpaths: tuple[str, ...] = ()
-
-
 class ReviewDecision(StrEnum):
     """A person's plain answer to an approval request."""
 

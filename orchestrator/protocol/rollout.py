@@ -112,27 +112,3 @@ class RolloutLine:
     salt: str | None = None
     chain: str | None = None
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class NewHistory:
-    """A session begins with nothing behind it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResumedHistory:
-    """A session goes on from its own rollout."""
-
-    conversation_id: str
-    history: tuple[RolloutItem, ...]
-    rollout_path: str
-
-
-@dataclass(frozen=True, slots=True)
-class ForkedHistory:
-    """A session begins with another session's items behind it."""
-
-    history: tuple[RolloutItem, ...]
-
-
-InitialHistory: TypeAlias = NewHistory | ResumedHistory | ForkedHistory

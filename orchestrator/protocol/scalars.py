@@ -21,12 +21,6 @@ class Duration(WireModel):
     nanos: Annotated[int, Strict(), Field(ge=0, lt=NANOS_PER_SECOND)]
 
     @classmethod
-    def from_s(cls, seconds: float) -> Duration:
-        """Rounds to the nanosecond; a negative span (a clock set back) counts as none."""
-        secs, nanos = divmod(max(0, round(seconds * NANOS_PER_SECOND)), NANOS_PER_SECOND)
-        return cls(secs=secs, nanos=nanos)
-
-    @classmethod
     def cut(cls, seconds: float) -> Duration:
         """Of a span that was measured: what is left of a nanosecond is dropped."""
         whole, fraction = divmod(seconds, 1)

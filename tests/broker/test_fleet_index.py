@@ -47,7 +47,6 @@ async def test_pages_of_all_shards_follow_each_other_in_both_directions(broker: 
             pages += page
             after = IndexPlace.parse(str(page[-1]))
         assert pages == list(whole)
-    assert await broker.count_listed(Listed()) == 12
 
 
 async def test_session_that_is_used_goes_to_the_front_and_no_other_is_seen_twice(broker: Broker) -> None:
@@ -60,7 +59,6 @@ async def test_session_that_is_used_goes_to_the_front_and_no_other_is_seen_twice
         done = await used(broker, rest[0])
     assert (await broker.listed(Listed(), limit=1))[0] == IndexPlace(done.now_ms, rest[0])
     assert await ids(broker, Listed(), first[-1]) == [rest[1]]
-    assert await broker.count_listed(Listed()) == 4
     head = await broker.head(rest[0])
     assert head is not None
     assert head.recency_ms == done.now_ms
@@ -114,7 +112,7 @@ async def test_session_that_was_put_away_is_in_a_list_of_its_own_until_it_is_put
     assert await ids(broker, Listed(shelved=True, order="creation")) == [session]
     assert await broker.enlist(session, shelve=False)
     assert set(await ids(broker, Listed())) == {session, other}
-    assert await broker.count_listed(Listed(shelved=True)) == 0
+    assert await ids(broker, Listed(shelved=True)) == []
     with pytest.raises(UnknownSession):
         await broker.enlist(session_id(), shelve=True)
 

@@ -13,10 +13,10 @@ from orchestrator.core.commands import Moment
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.evolve import evolve
 from orchestrator.core.phases import AGENT, TASK, TaskPhase, task_phase
-from orchestrator.core.states_page import page
 from orchestrator.core.turn_calls import Call, IllegalTransition, Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Session, function_call
+from tests.states_page import page
 
 PROPOSED, AWAITING, WAITING, ASKING, RUNNING, DONE = Phase
 LEGAL = {
@@ -109,6 +109,4 @@ def test_task_passes_through_the_phases_of_a_turn() -> None:
 
 def test_page_of_states_is_not_stale() -> None:
     docs = Path(__file__).parent.parent.parent / "docs"
-    assert (docs / "states.md").read_text() == page(), (
-        "run: python -m orchestrator.core.states_page > docs/states.md"
-    )
+    assert (docs / "states.md").read_text() == page(), "run: python -m tests.states_page > docs/states.md"

@@ -8,13 +8,14 @@ import orjson
 import pytest
 
 from orchestrator.core.blobs import resolve
-from orchestrator.protocol.codec import encode_msg, event_msg, parse_rollout_line
+from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import UnknownEvent
 from orchestrator.protocol.ops import OPS
 from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.served import NEVER_SERVED
 from tests.core.driver import Session, op, text
 from tests.core.lives import LIVES
+from tests.protocol.lines import encode_msg, parse_rollout_line
 
 SERVED: dict[str, dict[str, Any]] = {
     "set_thread_name": {"name": "n"},

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
-from orchestrator.core import facts as f
-from orchestrator.core.entries import fact
-from orchestrator.core.folder_commands import FolderFailed, FolderMade, FolderSettled
+from orchestrator.core.folder_commands import FolderFailed, FolderMade
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, MakeFolder, OweRequest, RunCall, SaveFolder
-from orchestrator.core.settings import PortableFolder, SessionFacts, portable_wire
-from orchestrator.core.snapshot import decode, encode
+from orchestrator.core.settings import portable_wire
 from orchestrator.core.timers import FOLDER_TIMER
-from orchestrator.core.workspace import MOST_ADDED, MOST_TRIES, NAMES_BYTES, fitting, is_pack_due_whole
-from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.core.workspace import MOST_TRIES
+from orchestrator.protocol.ids import SnapshotId
 from tests.core.driver import Session, a_command
 from tests.core.folders import FOLDER, RULES, a_pack, changed, kinds, made, portable, running, unsaved
 
@@ -189,127 +184,3 @@ def test_pack_that_stands_alone_takes_the_place_of_those_before_it() -> None:
     assert [pack.name[-6] for pack in session.state.workspace.packs] == ["0", "1", "2"]
     session.happens(changed(3, pack=a_pack(3, whole=True)))
     assert session.state.workspace.packs == (a_pack(3, whole=True),)
-
-
-def test_pack_has_to_stand_alone_after_so_many_or_when_they_outweigh_it() -> None:
-    first = a_pack(0, whole=True, bytes=10_000)
-    assert is_pack_due_whole(())
-    assert not is_pack_due_whole((first, *(a_pack(n) for n in range(1, MOST_ADDED))))
-    assert is_pack_due_whole((first, *(a_pack(n) for n in range(1, MOST_ADDED + 1))))
-    assert is_pack_due_whole((first, a_pack(1, bytes=10_001)))
-
-
-def test_names_of_changed_files_are_bounded() -> None:
-    session = running("c1")
-    session.happens(changed(1, names=tuple(f"'{'x' * 200}{n}'" for n in range(1000))))
-    named = session.seen[-1].entries[0].payload["names"]
-    assert 5 < len(named) < 12
-    assert sum(map(len, named)) <= NAMES_BYTES
-    assert fitting(["é" * 2000]) == ()
-
-
-def test_files_that_are_left_out_are_named_once() -> None:
-    session = running("c1")
-    assert "'.env'" in session.happens(changed(1, omitted=("'.env'",))).one("warning")["message"]
-    assert session.happens(changed(2, omitted=("'.env'",))).types == []
-    many = tuple(f"'f{n}'" for n in range(12))
-    assert "and 2 more" in session.happens(changed(3, omitted=many)).one("warning")["message"]
-
-
-# ── not saved ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_store_that_is_away_is_told_once_and_the_session_goes_on() -> None:
-    session = running("c1", "c2")
-    assert "m1" in session.happens(unsaved("c1", snapshot="u1")).one("warning")["message"]
-    session.finishes("c1")
-    assert session.owes() == (SaveFolder(), AssessCall("c2"))
-    session.runs("c2")
-    assert session.happens(unsaved("c2", snapshot="u2")).types == []
-    known = session.state.workspace
-    assert known.unsaved is not None
-    assert (known.unsaved.call_ids, known.unsaved.since_ms, known.standing) == (("c1", "c2"), 7_000, "u2")
-
-
-def test_next_snapshot_covers_what_was_not_saved() -> None:
-    session = running("c1")
-    session.happens(unsaved("c1", snapshot="u1"))
-    assert session.happens(changed(1, "c1")).types == ["background_event"]
-    assert session.state.workspace.unsaved is None
-    session.finishes("c1")
-    assert session.owes() == (OweRequest(),)
-
-
-def test_full_disk_lets_no_further_call_begin_until_the_folder_is_saved() -> None:
-    session = running("c1", "c2")
-    session.happens(unsaved("c1", blocked=True))
-    session.finishes("c1")
-    assert session.owes() == (SaveFolder(),)
-    session.happens(changed(1, "c1"))
-    assert session.owes() == (AssessCall("c2"),)
-
-
-def test_session_that_gave_its_claim_up_unsaved_is_woken_to_try_again() -> None:
-    session = running("c1")
-    session.happens(unsaved("c1", snapshot="u1"))
-    session.finishes("c1")
-    session.answers("done")
-    session.happens(unsaved(snapshot="u1", trying=False))
-    assert session.owes() == ()
-    session.fires(FOLDER_TIMER)
-    assert session.owes() == (SaveFolder(),)
-    session.happens(changed(1, "c1"))
-    assert session.timers == {}
-
-
-# ── as it is kept ─────────────────────────────────────────────────────────────────────────────
-
-
-def states() -> Iterable[Session]:
-    session = running("c1")
-    yield session
-    session.happens(changed(1, "c1", omitted=("'x'",)))
-    yield session
-    session.happens(unsaved("c1", snapshot="u1", blocked=True))
-    yield session
-    session.record(fact(f.WorkspaceMerged(CallId("m1"), 3, None, SnapshotId("t1"), (a_pack(9),))))  # type: ignore[arg-type]
-    yield session
-
-
-def test_snapshot_of_the_state_holds_the_folder() -> None:
-    for session in states():
-        assert decode(encode(session.state)) == session.state
-
-
-def test_state_of_a_session_without_a_portable_folder_says_nothing_of_one() -> None:
-    stored = encode(Session().state)
-    assert b"portable" not in stored
-    assert b'"workspace":{' not in stored
-
-
-def test_facts_of_a_portable_session_are_read_as_they_were_written() -> None:
-    folder = PortableFolder("/w", "repo", ("*.lock",), (".env*",), {"git": "https://x/y", "ref": "main"})
-    facts = SessionFacts(portable=folder)
-    assert SessionFacts.of(facts.wire()) == facts
-    assert folder.path(facts.tree_id) == "/w//repo"
-
-
-def test_folder_that_is_as_the_store_has_it_again_is_unsaved_no_more() -> None:
-    session = at_rest_unsaved()
-    session.happens(FolderSettled())
-    assert session.state.workspace.unsaved is None
-    assert decode(encode(session.state)) == session.state == session.replayed()
-    before = session.seq
-    session.happens(FolderSettled())
-    assert session.seq == before, "nothing is to be told a second time"
-
-
-def test_set_up_that_fails_while_its_task_is_stopped_leaves_the_end_to_that() -> None:
-    session = portable()
-    session.say("go", "u1")
-    session.begin()
-    session.calls("c1")
-    session.interrupt()
-    seen = session.happens(FolderFailed("m1", "the pack is broken"))
-    assert "error" not in seen.types
-    assert session.stopped().one("turn_aborted")["reason"] == "interrupted"

@@ -11,14 +11,14 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.demo.machines import KINDS, lose_machine, machine_at, running_beside
+from orchestrator.demo.machines import KINDS, lose_machine, machine_at
 from tests.cli.machine import PATIENCE_S, Machine, dendro
 from tests.started import Started
 
@@ -99,7 +99,7 @@ class Host:
 
     def processes(self) -> list[int]:
         """Everything that runs there but what keeps the machine itself."""
-        return [pid for pid in running_beside(self.pid) if pid != self.pid]
+        return [pid for pid in _running_beside(self.pid) if pid != self.pid]
 
     def lose(self) -> None:
         """A power failure: everything that runs there is killed, its folders stay."""
@@ -192,3 +192,13 @@ def _user(root: Path, pid: int, environ: Mapping[str, str]) -> Machine:
 def started_in(pid: int, kinds: Sequence[str] = KINDS) -> Any:
     """`Started`, for commands in the namespaces of a process."""
     return type("Started", (Started,), {"namespaces": tuple(f"/proc/{pid}/ns/{kind}" for kind in kinds)})
+
+
+def _running_beside(pid: int) -> list[int]:
+    """All processes of the machine that a process is on."""
+    namespace, found = Path(f"/proc/{pid}/ns/uts").readlink(), []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and (entry / "ns/uts").readlink() == namespace:
+                found.append(int(entry.name))
+    return found

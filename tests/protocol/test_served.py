@@ -16,8 +16,7 @@ from tests.protocol.wire_examples import examples
 PRODUCT = Path(__file__).parents[2] / "orchestrator"
 REFUSAL = "this version does not serve"
 ADAPT = (
-    "adapt orchestrator/protocol/served.py, then: "
-    "python -m orchestrator.protocol.reference > docs/protocol/reference.md"
+    "adapt orchestrator/protocol/served.py, then: python -m tests.protocol_page > docs/protocol/reference.md"
 )
 EVENT_TAGS = {model.__name__: tag for tag, model in events.EVENTS.items()}
 

@@ -8,13 +8,14 @@ import orjson
 import pytest
 
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.codec import encode_event, parse_event
+from orchestrator.protocol.codec import parse_event
 from orchestrator.protocol.commands import AddFile, UpdateFile
 from orchestrator.protocol.faults import CodexErrorKind
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.submission import Event, MalformedEvent
+from tests.protocol.lines import encode_event
 from tests.protocol.wire_examples import Json, examples, ids
 
 EVENTS = examples("events")
@@ -118,13 +119,6 @@ def test_output_is_base64_on_the_wire_and_bytes_in_code() -> None:
 def test_output_that_is_not_base64_is_refused() -> None:
     with pytest.raises(MalformedEvent, match=r"msg\.chunk: not base64"):
         read({"type": "exec_command_output_delta", "call_id": "c", "stream": "stdout", "chunk": "ab-_cd"})
-
-
-@pytest.mark.parametrize(
-    ("seconds", "secs", "nanos"), [(0.0, 0, 0), (1.25, 1, 250_000_000), (0.9999999999, 1, 0), (-3.0, 0, 0)]
-)
-def test_a_duration_is_made_from_seconds(seconds: float, secs: int, nanos: int) -> None:
-    assert Duration.from_s(seconds) == Duration(secs=secs, nanos=nanos)
 
 
 def test_a_duration_reads_back_as_seconds() -> None:

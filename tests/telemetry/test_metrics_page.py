@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from orchestrator.telemetry import catalogue
-from orchestrator.telemetry.page import SECTIONS, metrics_page
+from tests.metrics_page import SECTIONS, metrics_page
 
 REPOSITORY = Path(__file__).parent.parent.parent
 ALERTS = REPOSITORY / "ops/prometheus/alerts.yaml"
@@ -31,7 +31,7 @@ def samples() -> set[str]:
 
 def test_page_of_metrics_is_up_to_date() -> None:
     page = (REPOSITORY / "docs/metrics.md").read_text()
-    assert page == metrics_page(), "run: python -m orchestrator.telemetry.page > docs/metrics.md"
+    assert page == metrics_page(), "run: python -m tests.metrics_page > docs/metrics.md"
 
 
 def test_every_metric_is_in_one_section_of_the_page() -> None:

@@ -36,11 +36,6 @@ class Address:
         """Whether TLS is spoken there."""
         return self.scheme in ENCRYPTED.values()
 
-    @property
-    def speaks_lines(self) -> bool:
-        """Whether NDJSON is spoken there; on a unix socket beside WebSockets."""
-        return self.scheme in ("tcp", "tcps", "unix")
-
     def __str__(self) -> str:
         if self.path is not None:
             return f"unix://{self.path}"

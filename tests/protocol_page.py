@@ -1,4 +1,4 @@
-"""Prints the protocol's reference page, made from the models: `python -m orchestrator.protocol.reference`.
+"""Prints the protocol's reference page, made from the models: `python -m tests.protocol_page`.
 
 `docs/protocol/reference.md` is its output, and a test fails when the page is stale. It
 knows the shape of models in general and no particular one.
@@ -80,7 +80,7 @@ _SCALARS: Final[dict[Any, str]] = {
 HEAD: Final = """\
 # Protocol reference
 
-Generated from the models by `python -m orchestrator.protocol.reference`; do not edit. Which
+Generated from the models by `python -m tests.protocol_page`; do not edit. Which
 document states what, and what was decided where documents differ: [sources](sources.md).
 
 ## How to read it

@@ -1,4 +1,4 @@
-"""Prints `docs/states.md`: the three tables of states, drawn. `python -m orchestrator.core.states_page`."""
+"""Prints `docs/states.md`: the three tables of states, drawn. `python -m tests.states_page`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S = TypeVar("S", bound=str | None)
 _HEAD = """# States
 
 What a task, a call and an agent may become. The page is generated from the tables that the code checks each
-decision against: `python -m orchestrator.core.states_page > docs/states.md`.
+decision against: `python -m tests.states_page > docs/states.md`.
 """
 _TASK = """## A task
 

@@ -1,4 +1,4 @@
-"""Writes `docs/metrics.md` from the catalogue: `python -m orchestrator.telemetry.page > docs/metrics.md`."""
+"""Writes `docs/metrics.md` from the catalogue: `python -m tests.metrics_page > docs/metrics.md`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from orchestrator.telemetry.catalogue import Metric
 INTRODUCTION = """\
 # Metrics and health
 
-This page is generated: `python -m orchestrator.telemetry.page > docs/metrics.md`.
+This page is generated: `python -m tests.metrics_page > docs/metrics.md`.
 
 A worker with `worker.metrics_port` answers three paths on that port, on loopback unless `worker.metrics_host`
 says otherwise:

@@ -1,5 +1,7 @@
 """Writes `docs/configuration.md` from the records: the text under a field is its documentation.
 
+`python -m tests.configuration_page > docs/configuration.md`.
+
 Reads the source of the records, because Python does not keep the string under a field.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -31,7 +34,7 @@ WIDTH = 110
 INTRODUCTION = """\
 # Configuration
 
-This page is generated: `python -m orchestrator.settings > docs/configuration.md`.
+This page is generated: `python -m tests.configuration_page > docs/configuration.md`.
 
 Who is heard, from the strongest: flags, `-c key=value`, environment, the chosen profile, the current folder's
 file, your own file, the default.
@@ -157,3 +160,7 @@ def _type_name(hint: Any) -> str:
         return "table of strings"
     names = {str: "string", int: "whole number", float: "number", bool: "true / false"}
     return names.get(hint, "path")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(configuration_page())
