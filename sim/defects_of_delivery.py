@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import evolve, history
+from orchestrator.core import evolve, history, modes
 from orchestrator.core.decide import task, user_turn
 from sim.mutant import Mutant, lua, swapped, text
 
@@ -25,7 +25,7 @@ DEFECTS = (
     Mutant(
         "input forgets its settings",
         "a turn begins without the settings that its input brought along",
-        text(task, "bring_settings", "change_settings(draft, named_changes(changed))", "pass"),
+        text(modes, "settings_named", "return settings_named(changed)", "return None"),
         "asks",
     ),
     Mutant(

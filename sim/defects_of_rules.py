@@ -59,7 +59,9 @@ DEFECTS = (
     Mutant(
         "personality is forgotten",
         "the turn's context does not say which personality is in force",
-        text(lines.ContextLine, "of", "personality if personality is not None else UNSET", "UNSET"),
+        text(
+            lines.ContextLine, "of", "if value is not None", 'if value is not None and name != "personality"'
+        ),
     ),
     Mutant(
         "last input first",

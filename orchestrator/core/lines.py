@@ -8,13 +8,13 @@ the payload that it is, whatever fields it has; a record is a reading of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from typing import ClassVar, TypeAlias, TypeVar, cast
 
 from orchestrator.core.forms import ALWAYS, REST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import OF_TURNS, TurnSettings
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject, JsonValue, Unset
 
 T = TypeVar("T")
@@ -47,34 +47,17 @@ class ContextLine:
     """The settings in force for a model request, in their wire form."""
 
     type: ClassVar[str] = "turn_context"
-    cwd: str | Unset = UNSET
-    approval_policy: str | Unset = UNSET
-    sandbox_policy: JsonMapping | Unset = UNSET
-    model: str | Unset = UNSET
-    summary: str | Unset = UNSET
-    effort: str | None = None
-    """Left out when there is none."""
-    personality: str | Unset | None = UNSET
-    collaboration_mode: JsonMapping | Unset | None = UNSET
+    named: JsonMapping = field(default_factory=dict, metadata=REST)
+    """Settings by name, in the order of `OF_TURNS`; those that are None are left out."""
 
     @classmethod
     def of(cls, settings: TurnSettings) -> ContextLine:
-        personality, mode = settings.personality, settings.collaboration_mode
-        return cls(
-            settings.cwd,
-            settings.approval_policy,
-            settings.sandbox_policy,
-            settings.model,
-            settings.summary,
-            settings.effort,
-            personality=personality if personality is not None else UNSET,
-            collaboration_mode=mode if mode is not None else UNSET,
-        )
+        stated = ((name, getattr(settings, name)) for name in OF_TURNS)
+        return cls({name: value for name, value in stated if value is not None})
 
     def changes(self) -> JsonObject:
-        """The settings that the line names, by name."""
-        named = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        return {name: value for name, value in named.items() if value is not UNSET}
+        """The settings that the line names, by name; one that names no effort takes it back."""
+        return {"effort": None, **self.named}
 
 
 def _texts(values: Iterable[JsonValue] | None) -> tuple[JsonValue, ...]:
@@ -100,12 +83,16 @@ class CompactedLine:
 
 Line: TypeAlias = MetaLine | ContextLine | CompactedLine
 NO_META = MetaLine()
-read_meta, read_context = reader_of(MetaLine), reader_of(ContextLine)
-read_compacted = reader_of(CompactedLine)
+read_meta, read_compacted = reader_of(MetaLine), reader_of(CompactedLine)
 _WRITERS = cast(
     Mapping[type[Line], Callable[[Line], JsonObject]],
     {cls: writer_of(cls) for cls in (MetaLine, ContextLine, CompactedLine)},
 )
+
+
+def read_context(payload: JsonMapping) -> ContextLine:
+    """The line of a payload, without the fields that are no settings."""
+    return ContextLine({name: payload[name] for name in OF_TURNS if name in payload})
 
 
 def encode_line(line: Line) -> JsonObject:

@@ -7,11 +7,12 @@ system prompt stays as it is: a provider's copy of the conversation begins with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item, message_text
-from orchestrator.core.settings import SettingsChanges, TurnSettings
+from orchestrator.core.settings import NAMED_BY_OPS, OF_TURNS, SettingsChanges, TurnSettings
+from orchestrator.protocol import ops
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.scalars import CollaborationMode, ModeKind, Personality
 
@@ -72,6 +73,24 @@ def with_mode(changes: SettingsChanges) -> SettingsChanges:
         return changes
     settings = mode["settings"]
     return {**changes, "model": settings["model"], "effort": settings.get("reasoning_effort")}
+
+
+def settings_named(op: ops.Op) -> SettingsChanges | None:
+    """The settings that an operation names; None for one that brings no settings.
+
+    What is absent is left alone, `effort: null` clears; a user turn always says its effort.
+    """
+    match op:
+        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
+            return settings_named(changed)
+        case ops.UserTurn():
+            names, usual = OF_TURNS, {"effort": None}
+        case ops.OverrideTurnContext() | ops.ConfigureSession():
+            names, usual = NAMED_BY_OPS, {}
+        case _:
+            return None
+    named = {**usual, **op.model_dump(mode="json", include=set(names))}
+    return with_mode(cast(SettingsChanges, {name: named[name] for name in names if name in named}))
 
 
 def mode_kind(settings: TurnSettings) -> ModeKind:

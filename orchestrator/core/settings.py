@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields
 from operator import attrgetter
-from typing import Literal, TypeAlias, TypedDict
+from typing import Final, Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.client_tools import ClientTools
@@ -22,20 +22,28 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 
-class SettingsChanges(TypedDict, total=False):
-    """Turn settings by name, in their wire form: those that change."""
+@record
+class Setting:
+    """Where a setting of a turn may come from, beside its name, its type and its default.
 
-    cwd: str
-    approval_policy: str
-    sandbox_policy: JsonMapping
-    model: str
-    model_provider: str
-    effort: str | None
-    summary: str
-    verbosity: str | None
-    personality: str | None
-    collaboration_mode: JsonObject | None
-    item_events: str | None
+    What a configuration file calls it, and whether a folder's own file may loosen it, says the table of that
+    file: the field of the same name in `SessionDefaults`.
+    """
+
+    named_by: Literal["turns", "session", ""] = "turns"
+    """The operations that name it. `turns`: all that name settings, and so does the line before each request.
+    `session`: `configure_session` alone. Empty: none."""
+    guarded: bool = False
+    """Whether it says what commands may do and who is asked before: past what a person has set, it takes the
+    scope `approve`."""
+    later: bool = False
+    """Whether logs and snapshots state it only where it is set: those of earlier versions have none."""
+
+
+def _setting(
+    named_by: Literal["turns", "session", ""] = "turns", *, guarded: bool = False, later: bool = False
+) -> Mapping[str, Setting]:
+    return {"setting": Setting(named_by, guarded, later)}
 
 
 EXTERNAL_SANDBOX = "external-sandbox"
@@ -44,33 +52,35 @@ EXTERNAL_SANDBOX = "external-sandbox"
 
 @record
 class TurnSettings:
-    """The protocol's turn context; policies are kept in their wire form (sandbox tag `mode`)."""
+    """The protocol's turn context; policies are kept in their wire form (sandbox tag `mode`).
 
-    cwd: str
-    approval_policy: str
-    sandbox_policy: JsonMapping
-    model: str
-    model_provider: str = "openai"
-    effort: str | None = None
-    summary: str = "auto"
-    verbosity: str | None = None
-    window: int | None = None
+    This is the list of settings. A new one is a field here and in `SettingsChanges`, at the end; a test names
+    each record of a wire or of the file that it is missing from.
+    """
+
+    cwd: str = field(metadata=_setting())
+    approval_policy: str = field(metadata=_setting(guarded=True))
+    sandbox_policy: JsonMapping = field(metadata=_setting(guarded=True))
+    model: str = field(metadata=_setting())
+    model_provider: str = field(default="openai", metadata=_setting("session"))
+    effort: str | None = field(default=None, metadata=_setting())
+    summary: str = field(default="auto", metadata=_setting())
+    verbosity: str | None = field(default=None, metadata=_setting("session"))
+    window: int | None = field(default=None, metadata=_setting(""))
     """A context window set by hand; None asks the table."""
-    personality: str | None = None
+    personality: str | None = field(default=None, metadata=_setting(later=True))
     """The model's way of speaking, if it was ever chosen."""
-    collaboration_mode: JsonMapping | None = None
+    collaboration_mode: JsonMapping | None = field(default=None, metadata=_setting(later=True))
     """The mode with its settings in their wire form; None is as good as `code`."""
-    item_events: str | None = None
+    item_events: str | None = field(default=None, metadata=_setting("session", later=True))
     """The items whose lifecycle is told: `plan` (None too), or `all`."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> TurnSettings:
-        return cls(
-            **{name: readable_setting(value) for name, value in wire.items() if name in _TURN_SETTINGS}
-        )
+        return cls(**{name: readable_setting(value) for name, value in wire.items() if name in TURN_SETTINGS})
 
     def wire(self) -> JsonObject:
-        named: JsonObject = dict(zip(_TURN_SETTINGS, _values_of(self), strict=True))
+        named: JsonObject = dict(zip(TURN_SETTINGS, _values_of(self), strict=True))
         for name in NEW_SETTINGS:
             if named[name] is None:
                 del named[name]
@@ -78,7 +88,7 @@ class TurnSettings:
 
     def changed(self, changes: JsonMapping) -> TurnSettings:
         """With the fields named in `changes` set; a new model forgets a window set for the old one."""
-        known = {name: readable_setting(value) for name, value in changes.items() if name in _TURN_SETTINGS}
+        known = {name: readable_setting(value) for name, value in changes.items() if name in TURN_SETTINGS}
         if "model" in known and known["model"] != self.model:
             known.setdefault("window", None)
         return replace(self, **known)
@@ -93,10 +103,38 @@ class TurnSettings:
         return bool(self.sandbox_policy["mode"] == "danger-full-access")
 
 
-_TURN_SETTINGS = tuple(spec.name for spec in fields(TurnSettings))
-_values_of = attrgetter(*_TURN_SETTINGS)
-NEW_SETTINGS: Mapping[str, None] = dict.fromkeys(("personality", "collaboration_mode", "item_events"))
-"""Settings that logs and snapshots state only where they are set: those of earlier versions have none."""
+class SettingsChanges(TypedDict, total=False):
+    """The settings that an operation may name, in their wire form: those that change."""
+
+    cwd: str
+    approval_policy: str
+    sandbox_policy: JsonMapping
+    model: str
+    model_provider: str
+    effort: str | None
+    summary: str
+    verbosity: str | None
+    personality: str | None
+    collaboration_mode: JsonObject | None
+    item_events: str | None
+
+
+TURN_SETTINGS: Mapping[str, Setting] = {spec.name: spec.metadata["setting"] for spec in fields(TurnSettings)}
+NEW_SETTINGS: Mapping[str, None] = {name: None for name, each in TURN_SETTINGS.items() if each.later}
+"""Settings that logs and snapshots state only where they are set."""
+_values_of = attrgetter(*TURN_SETTINGS)
+NAMED_BY_OPS: Final = tuple(name for name, each in TURN_SETTINGS.items() if each.named_by)
+GUARDED: Final = frozenset(name for name, each in TURN_SETTINGS.items() if each.guarded)
+
+
+def _of_turns() -> tuple[str, ...]:
+    """Those that are always set before those that are left out while they are None."""
+    named = [spec for spec in fields(TurnSettings) if TURN_SETTINGS[spec.name].named_by == "turns"]
+    return tuple(spec.name for spec in sorted(named, key=lambda spec: spec.default is None))
+
+
+OF_TURNS: Final = _of_turns()
+"""The settings that a turn brings along, in the order in which a log states them."""
 
 
 def readable_setting(value: JsonValue) -> JsonValue:

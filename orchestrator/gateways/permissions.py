@@ -7,7 +7,6 @@ the session already. Past it, a principal needs the scope `approve`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TypeAlias
 
@@ -15,10 +14,10 @@ from pydantic import BaseModel
 
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.modes import settings_named
+from orchestrator.core.settings import GUARDED, TurnSettings
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.protocol import ops
-from orchestrator.protocol.policy import AskForApproval, SandboxPolicy
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.source import LogSource
 from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES
@@ -83,13 +82,10 @@ class Policies:
 
     def changed(self, op: ops.Op) -> Policies:
         """The policies after an operation."""
-        approval, sandbox = _named(op)
-        changed = self
-        if approval is not None:
-            changed = replace(changed, approval=approval.value)
-        if sandbox is not None:
-            changed = replace(changed, sandbox=sandbox.model_dump(mode="json"))
-        return changed
+        named = settings_named(op) or {}
+        return Policies(
+            named.get("approval_policy", self.approval), named.get("sandbox_policy", self.sandbox), self.cwd
+        )
 
     def within(self, bound: Policies) -> bool:
         """Whether commands may do no more than under `bound`, and people are asked no less."""
@@ -105,28 +101,6 @@ class Policies:
         if roots := self.sandbox.get("writable_roots"):
             named += f" and {len(roots)} writable roots"
         return f"sandbox {named}, approvals {self.approval}"
-
-
-def _named(op: ops.Op) -> tuple[AskForApproval | None, SandboxPolicy | None]:
-    """The policies that an operation names."""
-    match op:
-        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession():
-            return op.approval_policy, op.sandbox_policy
-        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
-            return changed.approval_policy, changed.sandbox_policy
-        case _:
-            return None, None
-
-
-def _folder(op: ops.Op) -> str | None:
-    """The working folder that an operation names."""
-    match op:
-        case ops.UserTurn() | ops.OverrideTurnContext() | ops.ConfigureSession():
-            return op.cwd
-        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
-            return changed.cwd
-        case _:
-            return None
 
 
 def _rank(strictest_first: tuple[str, ...], value: str) -> int:
@@ -178,8 +152,9 @@ class Permissions:
             if not all(_lies_in(PurePosixPath(each), within) for each in op.cwds):
                 raise NotPermitted(f"cwds: {FOREIGN}")
             return
-        cwd = _folder(op) if self.principal.is_tenant else None
-        if cwd is None and (self.principal.may(Scope.APPROVE) or _named(op) == (None, None)):
+        named = settings_named(op) or {}
+        cwd = named.get("cwd") if self.principal.is_tenant else None
+        if cwd is None and (self.principal.may(Scope.APPROVE) or GUARDED.isdisjoint(named)):
             return
         now = await in_force()
         if (

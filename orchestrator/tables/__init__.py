@@ -32,13 +32,21 @@ from orchestrator.tables.service import (
     WireSettings,
     WorkerSettings,
 )
-from orchestrator.tables.sessions import APPROVAL_POLICIES, AgentSettings, SessionDefaults
+from orchestrator.tables.sessions import (
+    APPROVAL_POLICIES,
+    SESSION_KEYS,
+    AgentSettings,
+    ApprovalPolicy,
+    SessionDefaults,
+)
 from orchestrator.tables.workspaces import WorkspaceSettings
 
 __all__ = [
     "APPROVAL_POLICIES",
     "SANDBOX_MODES",
+    "SESSION_KEYS",
     "AgentSettings",
+    "ApprovalPolicy",
     "AuthSettings",
     "ChainSettings",
     "EnvironmentPolicy",

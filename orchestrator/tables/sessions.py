@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator
 
-from orchestrator.tables.base import KIB, Table, named, setting, unfit
+from orchestrator.tables.base import KIB, Table, named, setting, settings_of, unfit
 from orchestrator.tables.commands import SandboxPolicy
 
 ApprovalPolicy = Literal["untrusted", "on-failure", "on-request", "never"]
@@ -101,6 +102,12 @@ class SessionDefaults(Table):
         return names
 
     _named = field_validator("model", "model_provider")(named)
+
+
+SESSION_KEYS: Mapping[str, str] = {name: mark.key for name, mark in settings_of(SessionDefaults)} | {
+    "sandbox": dict(settings_of(SandboxPolicy))["mode"].key
+}
+"""The key of each field that a new session begins with; of the sandbox that of its mode."""
 
 
 class AgentSettings(Table):

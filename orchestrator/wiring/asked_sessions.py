@@ -13,6 +13,7 @@ from orchestrator.gateways.mcp_server.tools import RunArguments
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings, SettingsError, SettingsSources, keys_that_loosen, load_settings
+from orchestrator.tables import SESSION_KEYS
 from orchestrator.wiring.open_deployment import Opened, new_session, portable_session
 
 Sources = Callable[[Mapping[str, object]], SettingsSources]
@@ -69,13 +70,8 @@ class AskedSessions:
 
 
 def _wanted(asked: RunArguments) -> dict[str, object]:
-    config = _flat(asked.config or {})
-    named = {
-        "model": asked.model,
-        "sandbox_mode": asked.sandbox,
-        "approval_policy": asked.approval_policy,
-    }
-    return {**config, **{key: value for key, value in named.items() if value is not None}}
+    named = {key: getattr(asked, name, None) for name, key in SESSION_KEYS.items()}
+    return _flat(asked.config or {}) | {key: value for key, value in named.items() if value is not None}
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -11,7 +11,7 @@ from orchestrator.core.birth import Birth, ForkedFrom, taken_facts, taken_settin
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.lines import given
-from orchestrator.core.settings import SessionFacts, TreeRules, TurnSettings, WorkspaceMark
+from orchestrator.core.settings import TURN_SETTINGS, SessionFacts, TreeRules, TurnSettings, WorkspaceMark
 from orchestrator.core.state import State
 from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.instructions.guide import Guide
@@ -20,7 +20,7 @@ from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.rollout_path import rollout_path
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared
-from orchestrator.tables import AgentSettings
+from orchestrator.tables import SESSION_KEYS, AgentSettings
 from orchestrator.wiring.deployment import portable_pool, session_pool
 from orchestrator.wiring.first_folder import FirstFolder
 
@@ -147,19 +147,13 @@ def _is_here(settings: Settings, state: State) -> bool:
     return state.facts.pool.startswith(f"host:{settings.host.machine_id}")
 
 
-TURN_KEYS: Mapping[str, tuple[str, ...]] = {
+_IN_FILE: Mapping[str, tuple[str, ...]] = {
     "cwd": ("cwd",),
-    "approval_policy": ("approval_policy",),
-    "sandbox_policy": ("sandbox_mode", "sandbox_workspace_write"),
-    "model": ("model",),
-    "model_provider": ("model_provider",),
-    "effort": ("model_reasoning_effort",),
-    "summary": ("model_reasoning_summary",),
-    "verbosity": ("model_verbosity",),
+    "sandbox_policy": (SESSION_KEYS["sandbox"], "sandbox_workspace_write"),
     "window": ("model_context_window",),
-    "personality": ("personality",),
-    "item_events": ("item_events",),
+    **{name: (key,) for name, key in SESSION_KEYS.items()},
 }
+TURN_KEYS: Mapping[str, tuple[str, ...]] = {n: _IN_FILE[n] for n in TURN_SETTINGS if n in _IN_FILE}
 """The keys that set each field of a turn's settings."""
 FACT_KEYS: Mapping[str, tuple[str, ...]] = {
     "base_instructions": ("base_instructions", "model_instructions_file", "experimental_instructions_file"),
@@ -206,18 +200,11 @@ def _budgets(agents: AgentSettings) -> dict[str, int]:
 
 
 def turn_settings(settings: Settings) -> TurnSettings:
-    """The settings of the first turn."""
+    """The settings of the first turn: each that the file has by its own name, and those that differ there."""
     defaults = settings.session_defaults
-    return TurnSettings(
-        cwd=str(defaults.cwd),
-        approval_policy=defaults.approval_policy,
-        sandbox_policy=defaults.sandbox.wire(),
-        model=defaults.model,
-        model_provider=defaults.model_provider,
-        effort=defaults.effort,
-        summary=defaults.summary,
-        verbosity=defaults.verbosity,
-        window=settings.model.context_window,
-        personality=defaults.personality,
-        item_events=None if defaults.item_events == "plan" else defaults.item_events,
-    )
+    own = {name: getattr(defaults, name) for name in TURN_SETTINGS if name in SESSION_KEYS}
+    own["cwd"] = str(defaults.cwd)
+    own["sandbox_policy"] = defaults.sandbox.wire()
+    own["window"] = settings.model.context_window
+    own["item_events"] = None if defaults.item_events == "plan" else defaults.item_events
+    return TurnSettings(**own)

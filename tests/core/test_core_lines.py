@@ -75,7 +75,7 @@ def test_a_compacted_line_is_read_as_it_was_written(made: CompactedLine) -> None
     ("made", "read"),
     [
         (MetaLine("s", others={"x": 1}), read_meta),
-        (ContextLine("/", "never", {"mode": "read-only"}, "m", "auto"), read_context),
+        (ContextLine.of(TurnSettings("/", "never", {"mode": "read-only"}, "m")), read_context),
         (CompactedLine("said"), read_compacted),
     ],
 )

@@ -18,12 +18,12 @@ from orchestrator.core.decide.cancel import cancel_children
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.lookup import ask
 from orchestrator.core.decide.process import stop_processes
-from orchestrator.core.decide.task import change_settings, cut_back, named_changes
+from orchestrator.core.decide.task import change_settings, cut_back
 from orchestrator.core.decide.task_end import stop
 from orchestrator.core.decide.user_turn import change_queue, inject, refused_turn, user_turn
 from orchestrator.core.decide.workspace import folder_fault
 from orchestrator.core.input_items import fault, items_fault
-from orchestrator.core.modes import mode_fault
+from orchestrator.core.modes import mode_fault, settings_named
 from orchestrator.core.user_shell import command_fault
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol import events as ev
@@ -73,7 +73,7 @@ def submitted(draft: Draft, command: Submitted) -> None:
         ):
             answer(draft, command, op)
         case ops.OverrideTurnContext():
-            change_settings(draft, named_changes(op))
+            change_settings(draft, settings_named(op) or {})
         case ops.ConfigureSession():
             _configure(draft, command, op)
         case ops.ThreadRollback():
@@ -154,7 +154,7 @@ def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> No
     """(Re)configures; what runs is aborted, the history stays."""
     stop_processes(draft)
     stop(draft, "replaced", command.id)
-    change_settings(draft, named_changes(op))
+    change_settings(draft, settings_named(op) or {})
     if op.base_instructions is not None:
         draft.add(f.Instructed(op.base_instructions))
     if op.user_instructions:

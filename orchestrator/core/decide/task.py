@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from itertools import islice
-from typing import cast
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -27,7 +26,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.input_items import input_messages, user_message_event
-from orchestrator.core.modes import mode_kind, not_told, task_settings, with_mode
+from orchestrator.core.modes import mode_kind, not_told, settings_named, task_settings
 from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.settings import SettingsChanges
 from orchestrator.core.state import Queued, State, Task
@@ -258,37 +257,8 @@ def bookmarked(state: State, response_id: str) -> int | None:
 
 def bring_settings(draft: Draft, turn: UserTurn) -> None:
     """Changes the settings as the input brings them along."""
-    match turn.op:
-        case ops.UserTurn():
-            change_settings(draft, _turn_changes(turn.op))
-        case ops.UserInput(overrides=ops.OverrideTurnContext() as changed):
-            change_settings(draft, named_changes(changed))
-        case _:
-            pass
-
-
-def named_changes(op: ops.OverrideTurnContext | ops.ConfigureSession) -> SettingsChanges:
-    """The fields that the op names; an absent one is left alone, `effort: null` clears."""
-    named = op.model_dump(mode="json", include=set(SettingsChanges.__annotations__))
-    changes = {name: named[name] for name in SettingsChanges.__annotations__ if name in named}
-    return with_mode(cast(SettingsChanges, changes))
-
-
-def _turn_changes(op: ops.UserTurn) -> SettingsChanges:
-    """The settings that a user turn brings along."""
-    changes: SettingsChanges = {
-        "cwd": op.cwd,
-        "approval_policy": op.approval_policy.value,
-        "sandbox_policy": op.sandbox_policy.model_dump(mode="json"),
-        "model": op.model,
-        "summary": op.summary.value,
-        "effort": op.effort.value if op.effort is not None else None,
-    }
-    if op.personality is not None:
-        changes["personality"] = op.personality.value
-    if op.collaboration_mode is not None:
-        changes["collaboration_mode"] = op.collaboration_mode.model_dump(mode="json")
-    return with_mode(changes)
+    if (changes := settings_named(turn.op)) is not None:
+        change_settings(draft, changes)
 
 
 def change_settings(draft: Draft, changes: SettingsChanges) -> None:

@@ -15,15 +15,13 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.running import (
-    CollaborationParams,
-    Policy,
     ThreadParams,
-    TurnStartParams,
     settings_after,
     started_turn,
     tell_settings,
 )
 from orchestrator.gateways.app_server.methods.threads import head_to_read, thread_of
+from orchestrator.gateways.app_server.turn_settings import TurnSettingsParams
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
@@ -46,23 +44,10 @@ POLL_S = 0.05
 # ── settings ──────────────────────────────────────────────────────────────────────────────────
 
 
-class SettingsUpdate(Params):
-    """Settings of the turns to come; what is left out stays."""
+class SettingsUpdate(TurnSettingsParams):
+    """Settings of the turns to come."""
 
     thread_id: str
-    cwd: str | None = None
-    model: str | None = None
-    effort: str | None = None
-    summary: Literal["auto", "concise", "detailed", "none"] | None = None
-    approval_policy: Policy | None = None
-    sandbox_policy: dict[str, Any] | None = None
-    collaboration_mode: CollaborationParams | None = None
-    personality: Literal["none", "friendly", "pragmatic"] | None = None
-
-    def override(self) -> ops.OverrideTurnContext | None:
-        """The change, as a turn would bring it; None if there is none. Raises `RpcError`."""
-        given = {name: getattr(self, name) for name in SettingsUpdate.model_fields}
-        return TurnStartParams.model_construct(**given, input=()).override()
 
 
 async def settings_update(door: Door, params: SettingsUpdate) -> Result:

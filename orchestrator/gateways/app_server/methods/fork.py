@@ -13,7 +13,7 @@ from orchestrator.gateways.app_server.method import Method, Result
 from orchestrator.gateways.app_server.methods.running import ThreadStartParams, asks_of
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
-from orchestrator.gateways.app_server.write_settings import session_json
+from orchestrator.gateways.app_server.turn_settings import session_json
 from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.principals import Scope
 from orchestrator.views.errors import ViewError
@@ -35,7 +35,7 @@ async def thread_fork(door: Door, params: ThreadFork) -> Result:
     head = await head_to_read(door, params.thread_id)
     if params.last_turn_id is not None and params.before_turn_id is not None:
         raise bad_params("lastTurnId, beforeTurnId: give one of them, or none for the thread as it stands")
-    wish = NewThread(params.cwd, params.settings(), params.config or {}, bool(params.ephemeral))
+    wish = NewThread(params.cwd, params.by_keys(), params.config or {}, bool(params.ephemeral))
     try:
         born = await door.ports.fork(door.client, door.principal, await _source(door, head, params), wish)
     except BadSetting as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
@@ -18,19 +17,12 @@ from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import no_rollout
-from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.methods.running import (
-    Policy,
-    Reviewer,
-    asks_of,
-    override_of,
-    settings_after,
-)
+from orchestrator.gateways.app_server.method import Method, Result
+from orchestrator.gateways.app_server.methods.running import asks_of, settings_after
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
+from orchestrator.gateways.app_server.turn_settings import NamedSettings, Reviewer, session_json
 from orchestrator.gateways.app_server.write_notifications import notifications
-from orchestrator.gateways.app_server.write_settings import session_json
 from orchestrator.gateways.principals import Scope
-from orchestrator.protocol import ops
 from orchestrator.protocol.events import TaskStarted
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
@@ -49,29 +41,13 @@ MOST_AGENTS = 200
 """Running agents of a thread that are heard with it."""
 
 
-class ThreadResume(Params):
+class ThreadResume(NamedSettings):
     """A thread to come back to, and settings for its next turn."""
 
     thread_id: str
     exclude_turns: bool = False
-    model: str | None = None
-    approval_policy: Policy | None = None
     approvals_reviewer: Reviewer | None = None
-    sandbox: str | None = None
-    cwd: str | None = None
     personality: str | None = None
-
-    def override(self) -> ops.OverrideTurnContext | None:
-        """The change of the session's settings; None if there is none. Raises `RpcError`."""
-        named: dict[str, Any] = {
-            "model": self.model,
-            "approval_policy": self.approval_policy,
-            "sandbox_policy": None if self.sandbox is None else {"mode": self.sandbox},
-            "cwd": self.cwd,
-            "personality": self.personality,
-        }
-        chosen = {name: value for name, value in named.items() if value is not None}
-        return override_of(chosen)
 
 
 async def thread_resume(door: Door, params: ThreadResume) -> Result:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from orchestrator.broker.errors import SubmissionConflict
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.requests import queue_number
 from orchestrator.core.ids import SessionId
-from orchestrator.core.modes import with_mode
-from orchestrator.core.settings import SettingsChanges, TurnSettings
+from orchestrator.core.modes import settings_named
+from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.brought_tools import ToolGiven, tools_of
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params, invalid
+from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.input import Said, input_items
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
-from orchestrator.gateways.app_server.write_settings import sandbox_of, session_json, settings_json
+from orchestrator.gateways.app_server.turn_settings import (
+    Mode,
+    NamedSettings,
+    Reviewer,
+    TurnSettingsParams,
+    session_json,
+    settings_json,
+)
 from orchestrator.gateways.app_server.write_threads import thread_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
@@ -41,22 +48,16 @@ STEER_S = 5.0
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
 
-Policy = Literal["untrusted", "on-request", "on-failure", "never"]
-Reviewer = Literal["user", "auto_review", "guardian_subagent"]
-
 
 # ── threads ───────────────────────────────────────────────────────────────────────────────────
 
 
-class ThreadStartParams(Params):
+class ThreadStartParams(NamedSettings):
     """The settings of a new thread, as far as its client names them."""
 
-    cwd: str | None = None
-    model: str | None = None
     model_provider: str | None = None
-    approval_policy: Policy | None = None
     approvals_reviewer: Reviewer | None = None
-    sandbox: Literal["read-only", "workspace-write", "danger-full-access"] | None = None
+    sandbox: Mode | None = None
     config: dict[str, Any] | None = None
     base_instructions: str | None = None
     developer_instructions: str | None = None
@@ -67,18 +68,12 @@ class ThreadStartParams(Params):
     workspace: dict[str, Any] | None = None
     """Dendro's own: the first content of a portable folder, as in `configure_session`."""
 
-    def settings(self) -> dict[str, Any]:
-        """Those that are set, by the keys of the configuration file."""
-        named = {
-            "model": self.model,
-            "model_provider": self.model_provider,
-            "approval_policy": self.approval_policy,
-            "sandbox_mode": self.sandbox,
-            "base_instructions": self.base_instructions,
-            "user_instructions": self.developer_instructions,
-            "personality": self.personality,
-        }
-        return {key: value for key, value in named.items() if value is not None}
+    def by_keys(self) -> dict[str, Any]:
+        """The same; what version 2 calls the developer's instructions are the user's here."""
+        own = (
+            {} if self.developer_instructions is None else {"user_instructions": self.developer_instructions}
+        )
+        return {**super().by_keys(), **own}
 
 
 async def thread_start(door: Door, params: ThreadStartParams) -> Result:
@@ -87,7 +82,7 @@ async def thread_start(door: Door, params: ThreadStartParams) -> Result:
     brought = tools_of(params.dynamic_tools or ())
     wish = NewThread(
         params.cwd,
-        params.settings(),
+        params.by_keys(),
         params.config or {},
         bool(params.ephemeral),
         workspace,
@@ -146,70 +141,14 @@ async def compact_start(door: Door, params: ThreadParams) -> Result:
 # ── turns ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class CollaborationSettings(Params):
-    """A mode's own settings, in snake case on the wire."""
-
-    model: str
-    reasoning_effort: str | None = Field(None, alias="reasoning_effort")
-    developer_instructions: str | None = Field(None, alias="developer_instructions")
-
-
-class CollaborationParams(Params):
-    """The mode of a turn and those after it."""
-
-    mode: Literal["plan", "default"]
-    settings: CollaborationSettings
-
-
-class TurnStartParams(Params):
+class TurnStartParams(TurnSettingsParams):
     """Words for a thread, and the settings that change with it."""
 
     thread_id: str
     input: tuple[Said, ...]
     client_user_message_id: str | None = None
-    cwd: str | None = None
-    model: str | None = None
-    effort: str | None = None
-    summary: Literal["auto", "concise", "detailed", "none"] | None = None
-    approval_policy: Policy | None = None
     approvals_reviewer: Reviewer | None = None
-    sandbox_policy: dict[str, Any] | None = None
     output_schema: Any = None
-    collaboration_mode: CollaborationParams | None = None
-    personality: Literal["none", "friendly", "pragmatic"] | None = None
-
-    def override(self) -> ops.OverrideTurnContext | None:
-        """The change of the session's settings; None if there is none. Raises `RpcError`."""
-        mode = self.collaboration_mode
-        named: dict[str, Any] = {
-            "cwd": self.cwd,
-            "model": mode.settings.model if mode else self.model,
-            "effort": self.effort,
-            "summary": self.summary,
-            "approval_policy": self.approval_policy,
-            "sandbox_policy": None if self.sandbox_policy is None else sandbox_of(self.sandbox_policy),
-            "collaboration_mode": None if mode is None else _mode(mode),
-            "personality": self.personality,
-        }
-        set_ones = {name: value for name, value in named.items() if value is not None}
-        return override_of(set_ones)
-
-
-def override_of(named: Mapping[str, Any]) -> ops.OverrideTurnContext | None:
-    """The change of a session's settings; None if it names none. Raises `RpcError`."""
-    try:
-        return ops.OverrideTurnContext.model_validate(named) if named else None
-    except ValidationError as error:
-        raise invalid(error) from None
-
-
-def _mode(mode: CollaborationParams) -> dict[str, Any]:
-    settings = {
-        "model": mode.settings.model,
-        "reasoning_effort": mode.settings.reasoning_effort,
-        "developer_instructions": mode.settings.developer_instructions,
-    }
-    return {"mode": mode.mode, "settings": settings}
 
 
 async def turn_start(door: Door, params: TurnStartParams) -> Result:
@@ -283,8 +222,7 @@ async def _changed(
 
 def settings_after(now: TurnSettings, override: ops.OverrideTurnContext) -> TurnSettings:
     """The settings as the core makes them of a change."""
-    named = override.model_dump(mode="json", include=override.model_fields_set)
-    return now.changed(with_mode(cast(SettingsChanges, named)))
+    return now.changed(settings_named(override) or {})
 
 
 def tell_settings(door: Door, session: SessionId, settings: TurnSettings) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
@@ -25,8 +25,8 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.input import EMPTY
 from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.methods.running import override_of
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
+from orchestrator.gateways.app_server.turn_settings import Mode, NamedSettings
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import past_events
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
@@ -94,36 +94,29 @@ async def conversation(door: Door, id: str) -> SessionHead:
 # ── making and finding ────────────────────────────────────────────────────────────────────────
 
 
-class NewConversation(V1Params):
+class NewConversation(NamedSettings, V1Params):
     """The settings of a new conversation, as far as its client names them."""
 
-    model: str | None = None
     profile: str | None = None
-    cwd: str | None = None
-    approval_policy: Literal["untrusted", "on-request", "on-failure", "never"] | None = None
-    sandbox: Literal["read-only", "workspace-write", "danger-full-access"] | None = None
+    sandbox: Mode | None = None
     config: dict[str, Any] | None = None
     base_instructions: str | None = None
     include_plan_tool: bool | None = None
     include_apply_patch_tool: bool | None = None
 
-    def settings(self) -> dict[str, Any]:
-        """Those that are set, by the keys of the configuration file."""
-        named = {
-            "model": self.model,
+    def by_keys(self) -> dict[str, Any]:
+        """The same, with the keys that version 1 alone names."""
+        own = {
             "profile": self.profile,
-            "approval_policy": self.approval_policy,
-            "sandbox_mode": self.sandbox,
-            "base_instructions": self.base_instructions,
             "tools.update_plan": self.include_plan_tool,
             "tools.apply_patch": self.include_apply_patch_tool,
         }
-        return {key: value for key, value in named.items() if value is not None}
+        return {**super().by_keys(), **{key: value for key, value in own.items() if value is not None}}
 
 
 async def new_conversation(door: Door, params: NewConversation) -> Result:
     """Makes a session; its events are told to listeners alone."""
-    wish = NewThread(params.cwd, params.settings(), params.config or {})
+    wish = NewThread(params.cwd, params.by_keys(), params.config or {})
     try:
         born = await door.ports.create(door.client, door.principal, wish)
     except BadSetting as error:
@@ -205,7 +198,7 @@ async def resume_conversation(door: Door, params: ResumeConversation) -> Result:
     if not named:
         raise bad_params("path: name the rollout's file, or a conversation's id")
     head = await _named(door, named)
-    if params.overrides is not None and (change := _override(params.overrides)) is not None:
+    if params.overrides is not None and (change := params.overrides.override()) is not None:
         await door.client.submit(head.session, Submission(door.new_turn_id(), change))
     said = await past_events(door.ports.found, head)
     history = await door.client.history()
@@ -272,14 +265,6 @@ def _id_in(named: str) -> str:
 
 def _model(head: SessionHead) -> str:
     return str((orjson.loads(head.meta) if head.meta else {}).get("model") or "")
-
-
-def _override(wish: NewConversation) -> ops.OverrideTurnContext | None:
-    named: JsonObject = {"cwd": wish.cwd, "model": wish.model, "approval_policy": wish.approval_policy}
-    if wish.sandbox is not None:
-        named["sandbox_policy"] = {"mode": wish.sandbox}
-    set_ones = {name: value for name, value in named.items() if value is not None}
-    return override_of(set_ones)
 
 
 class GetSummary(V1Params):
@@ -365,15 +350,7 @@ class SendUserTurn(V1Params):
 async def send_user_turn(door: Door, params: SendUserTurn) -> Result:
     """Hands a turn to a conversation; answered when it is kept."""
     head = await conversation(door, params.conversation_id)
-    op = ops.UserTurn(
-        items=params.items,
-        cwd=params.cwd,
-        approval_policy=params.approval_policy,
-        sandbox_policy=params.sandbox_policy,
-        model=params.model,
-        effort=params.effort,
-        summary=params.summary,
-    )
+    op = ops.UserTurn(**dict(params))
     await door.goes_on(head)
     await door.client.submit(head.session, Submission(door.new_turn_id(), op))
     return {}

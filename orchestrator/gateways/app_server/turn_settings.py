@@ -1,0 +1,189 @@
+"""Settings of sessions in the app-server protocol: as params name them, and as answers tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from orchestrator.core.settings import OF_TURNS, TurnSettings
+from orchestrator.gateways.app_server.errors import bad_params, invalid
+from orchestrator.gateways.app_server.method import Params
+from orchestrator.protocol import ops
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.tables import SESSION_KEYS
+
+Policy = Literal["untrusted", "on-request", "on-failure", "never"]
+Reviewer = Literal["user", "auto_review", "guardian_subagent"]
+Mode = Literal["read-only", "workspace-write", "danger-full-access"]
+
+SANDBOX_TYPES: Mapping[str, str] = {
+    "read-only": "readOnly",
+    "workspace-write": "workspaceWrite",
+    "danger-full-access": "dangerFullAccess",
+}
+_MODES = {type: mode for mode, type in SANDBOX_TYPES.items()}
+_ROOTS = {
+    "writable_roots": "writableRoots",
+    "network_access": "networkAccess",
+    "exclude_tmpdir_env_var": "excludeTmpdirEnvVar",
+    "exclude_slash_tmp": "excludeSlashTmp",
+}
+USER = "user"
+"""The reviewer of approvals: there is no model that does."""
+
+
+# ── as params name them ───────────────────────────────────────────────────────────────────────
+
+
+class SettingsParams(Params):
+    """Params that name settings of turns; what is left out, or null, stays as it is."""
+
+    def named(self) -> dict[str, Any]:
+        """The settings that are named, by their own names and in their own form; raises `RpcError`."""
+        values = {name: getattr(self, name, None) for name in OF_TURNS}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def override(self) -> ops.OverrideTurnContext | None:
+        """The change of the session's settings; None if there is none. Raises `RpcError`."""
+        named = self.named()
+        try:
+            return ops.OverrideTurnContext.model_validate(named) if named else None
+        except ValidationError as error:
+            raise invalid(error) from None
+
+
+class NamedSettings(SettingsParams):
+    """Settings of a thread or a conversation that begins, or is come back to."""
+
+    cwd: str | None = None
+    model: str | None = None
+    approval_policy: Policy | None = None
+    sandbox: str | None = None
+
+    def named(self) -> dict[str, Any]:
+        """The same; the sandbox is named by its mode alone."""
+        sandbox = {} if self.sandbox is None else {"sandbox_policy": {"mode": self.sandbox}}
+        return {**super().named(), **sandbox}
+
+    def by_keys(self) -> dict[str, Any]:
+        """The settings that are named, by the keys of the configuration file."""
+        values = {key: getattr(self, name, None) for name, key in SESSION_KEYS.items()}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+class CollaborationSettings(Params):
+    """A mode's own settings, in snake case on the wire."""
+
+    model: str
+    reasoning_effort: str | None = Field(None, alias="reasoning_effort")
+    developer_instructions: str | None = Field(None, alias="developer_instructions")
+
+
+class CollaborationParams(Params):
+    """The mode of a turn and those after it."""
+
+    mode: Literal["plan", "default"]
+    settings: CollaborationSettings
+
+
+class TurnSettingsParams(SettingsParams):
+    """Settings of a turn and those after it."""
+
+    cwd: str | None = None
+    model: str | None = None
+    effort: str | None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    approval_policy: Policy | None = None
+    sandbox_policy: dict[str, Any] | None = None
+    collaboration_mode: CollaborationParams | None = None
+    personality: Literal["none", "friendly", "pragmatic"] | None = None
+
+    def named(self) -> dict[str, Any]:
+        """The same; a mode brings its model."""
+        named = super().named()
+        if (mode := self.collaboration_mode) is not None:
+            named |= {"model": mode.settings.model, "collaboration_mode": mode.model_dump()}
+        if self.sandbox_policy is not None:
+            named["sandbox_policy"] = sandbox_of(self.sandbox_policy)
+        return named
+
+
+# ── as answers tell them ──────────────────────────────────────────────────────────────────────
+
+
+def sandbox_json(policy: JsonMapping) -> JsonObject:
+    """A `SandboxPolicy`."""
+    type = SANDBOX_TYPES.get(str(policy["mode"]), "readOnly")
+    if type == "dangerFullAccess":
+        return {"type": type}
+    if type == "readOnly":
+        return {"type": type, "networkAccess": False}
+    flags = {name: bool(policy.get(ours)) for ours, name in _ROOTS.items() if ours != "writable_roots"}
+    return {"type": type, "writableRoots": list(policy.get("writable_roots") or ()), **flags}
+
+
+def sandbox_of(policy: JsonMapping) -> JsonObject:
+    """The policy of a client in our own form; raises `RpcError`."""
+    mode = _MODES.get(str(policy.get("type")))
+    if mode is None:
+        raise bad_params(
+            f"sandboxPolicy.type: {policy.get('type')!r} is not offered: {', '.join(SANDBOX_TYPES.values())}"
+        )
+    if mode != "workspace-write":
+        return {"mode": mode}
+    return {"mode": mode, **{ours: policy[name] for ours, name in _ROOTS.items() if name in policy}}
+
+
+def approval_json(policy: str) -> str:
+    """An `AskForApproval`: newer clients do not know `on-failure`, which asks when `on-request` may."""
+    return "on-request" if policy == "on-failure" else policy
+
+
+def session_json(settings: TurnSettings) -> JsonObject:
+    """The settings of a session as the answers to start, resume and fork carry them, beside the thread."""
+    return {
+        "model": settings.model,
+        "modelProvider": settings.model_provider,
+        "serviceTier": None,
+        "disabledPluginIds": [],
+        "cwd": settings.cwd,
+        "runtimeWorkspaceRoots": [settings.cwd],
+        "instructionSources": [],
+        "approvalPolicy": approval_json(settings.approval_policy),
+        "approvalsReviewer": USER,
+        "sandbox": sandbox_json(settings.sandbox_policy),
+        "activePermissionProfile": None,
+        "reasoningEffort": settings.effort,
+        "multiAgentMode": "explicitRequestOnly",
+    }
+
+
+def settings_json(settings: TurnSettings) -> JsonObject:
+    """A `ThreadSettings`."""
+    mode = settings.collaboration_mode or {}
+    return {
+        "cwd": settings.cwd,
+        "approvalPolicy": approval_json(settings.approval_policy),
+        "approvalsReviewer": USER,
+        "sandboxPolicy": sandbox_json(settings.sandbox_policy),
+        "activePermissionProfile": None,
+        "model": settings.model,
+        "modelProvider": settings.model_provider,
+        "serviceTier": None,
+        "disabledPluginIds": [],
+        "effort": settings.effort,
+        "summary": settings.summary,
+        "collaborationMode": {"mode": _mode_json(mode.get("mode")), "settings": _mode_settings(settings)},
+        "multiAgentMode": "explicitRequestOnly",
+        "personality": settings.personality,
+    }
+
+
+def _mode_json(mode: JsonValue) -> str:
+    return "plan" if mode == "plan" else "default"
+
+
+def _mode_settings(settings: TurnSettings) -> JsonObject:
+    return {"model": settings.model, "reasoning_effort": settings.effort, "developer_instructions": None}
