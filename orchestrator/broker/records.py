@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+import orjson
 
 from orchestrator.broker.tree_records import (
     Account,
@@ -419,6 +421,11 @@ class SessionHead:
     """The machine of the last copy of a portable session's folder; empty for any other session."""
     unsaved_on: str = ""
     """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """The session in a few facts, as of its last rest or its birth: title, model, folder, tokens."""
+        return orjson.loads(self.meta) if self.meta else {}
 
     @property
     def has_unread(self) -> bool:

@@ -125,12 +125,11 @@ def _part(head: SessionHead) -> str:
 
 
 def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
-    import orjson
 
     from orchestrator.terminal.text import one_line
     from orchestrator.views.short_ids import short_id
 
-    meta = orjson.loads(root.meta) if root.meta else {}
+    meta = root.summary
     called = meta.get("name") or meta.get("title")
     agents = f" and its {counted(len(members) - 1, 'agent')}" if len(members) > 1 else ""
     return short_id(root.session) + (f" ({one_line(called)})" if called else "") + agents
@@ -150,12 +149,10 @@ def _files(found: Opened, members: Sequence[SessionHead]) -> list[Path]:
     """Rollout files in this data folder; a path elsewhere is not ours to delete, whoever wrote it down."""
     from pathlib import Path
 
-    import orjson
-
     folder = (found.settings.home / "sessions").resolve()
     files = []
     for head in members:
-        named = (orjson.loads(head.meta) if head.meta else {}).get("rollout_path")
+        named = head.summary.get("rollout_path")
         path = Path(named).resolve() if isinstance(named, str) and named else None
         if path is not None and path.is_relative_to(folder) and head.session in path.name and path.is_file():
             files.append(path)

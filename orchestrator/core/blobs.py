@@ -20,6 +20,7 @@ INLINE_TEXT_BYTES = 65_536
 """A string of any other field up to this length stays in its entry."""
 
 REFERENCE = "$blob"
+_IN_JSON = f'"{REFERENCE}"'.encode()
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _LARGE_FIELDS = frozenset(
@@ -42,6 +43,11 @@ _LARGE_FIELDS = frozenset(
 
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+def may_refer(data: bytes) -> bool:
+    """Whether JSON may hold a reference: to walk through all of it takes longer than to read it."""
+    return _IN_JSON in data
 
 
 def externalise(

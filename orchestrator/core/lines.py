@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import ClassVar, TypeAlias, TypeVar, cast
+from typing import ClassVar, TypeAlias, TypeVar, cast, get_args
 
 from orchestrator.core.forms import ALWAYS, REST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
@@ -82,11 +82,12 @@ class CompactedLine:
 
 
 Line: TypeAlias = MetaLine | ContextLine | CompactedLine
+LINES: tuple[type[Line], ...] = get_args(Line)
 NO_META = MetaLine()
 read_meta, read_compacted = reader_of(MetaLine), reader_of(CompactedLine)
 _WRITERS = cast(
     Mapping[type[Line], Callable[[Line], JsonObject]],
-    {cls: writer_of(cls) for cls in (MetaLine, ContextLine, CompactedLine)},
+    {cls: writer_of(cls) for cls in LINES},
 )
 
 

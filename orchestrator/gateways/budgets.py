@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import orjson
-
 from orchestrator.broker.tree_records import LimitChange, Registry
 from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.entries import event
@@ -29,7 +27,7 @@ async def require_prices(found: LogSource, registry: Registry, priced: Iterable[
     """Under a budget of cost a model without a price is refused: better now than in the midst of its work."""
     sessions = [SessionId(registry.tree), *(agent.session for agent in registry.agents.values())]
     heads = [await found.broker.head(session) for session in sessions]
-    metas = [orjson.loads(head.meta) for head in heads if head is not None and head.meta]
+    metas = [head.summary for head in heads if head is not None and head.meta]
     models = {meta["model"] for meta in metas if meta.get("model")}
     missing = sorted(models - set(priced))
     if missing:

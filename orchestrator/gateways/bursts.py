@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import StoredEvent
-from orchestrator.core.blobs import REFERENCE
+from orchestrator.core.blobs import may_refer
 from orchestrator.core.frozen import replace
 from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.tables.base import KIB
@@ -22,7 +22,6 @@ NOTED = TELLING | {"exec_command_end", "shutdown_complete"}
 
 Numbers = Callable[[Event, int], int]
 """The `seq` of an event on a line, from that of the event before."""
-_REFERENCE = REFERENCE.encode()
 
 
 class Burst:
@@ -82,8 +81,7 @@ def bursts_of(found: Iterable[StoredEvent], read: Callable[[bytes], Message]) ->
     size = 0
     for stored in found:
         event = _event(stored, read(stored.payload))
-        # Looked for in the bytes: to walk through a message takes longer than to read it.
-        refers = _REFERENCE in stored.payload
+        refers = may_refer(stored.payload)
         if together and (refers or size + len(stored.payload) > BURST_BYTES):
             bursts.append(Burst(tuple(together)))
             together, size = [], 0

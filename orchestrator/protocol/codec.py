@@ -6,7 +6,8 @@ needs no dict in between. Encoded frames carry no newline: framing is the transp
 
 from __future__ import annotations
 
-from typing import Final
+from contextlib import suppress
+from typing import Final, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -18,7 +19,7 @@ from orchestrator.protocol.bounds import (
     deeper_than,
     more_values_than,
 )
-from orchestrator.protocol.events import EventField, EventMsg
+from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, EventField, EventMsg, UnknownEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import ResponseItem, ResponseItemField
 from orchestrator.protocol.ops import OP_SYNONYMS, OPS, Op, OpField
@@ -136,6 +137,21 @@ def parse_event(data: bytes | JsonObject) -> Event:
 def event_msg(value: JsonValue) -> EventMsg:
     """The event that a JSON value is; raises pydantic's `ValidationError`."""
     return _EVENT.validate_python(value)
+
+
+def event_of(message: JsonObject) -> EventMsg:
+    """The event that a message of a log or a queue is; one that is not sound is an `UnknownEvent`.
+
+    Only the event's own class is made ready for it, and not all of them.
+    """
+    tag = message.get("type", "")
+    synonym = EVENT_SYNONYMS.get(tag)
+    cls = EVENTS.get(synonym or tag)
+    if cls is not None:
+        value = message if synonym is None else {**message, "type": synonym}
+        with suppress(ValidationError):
+            return cast(EventMsg, cls.__pydantic_validator__.validate_python(value))
+    return UnknownEvent(message)
 
 
 # --- rollout lines -------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -27,6 +27,7 @@ from orchestrator.protocol.wire import (
     Unknown,
     WireModel,
     tag_of,
+    tags,
 )
 
 
@@ -291,7 +292,10 @@ ResponseItem: TypeAlias = (
     | Other
     | UnknownItem
 )
-ResponseItemField = Annotated[ResponseItem, OneOf(synonyms={"compaction_summary": "compaction"})]
+ITEM_SYNONYMS = {"compaction_summary": "compaction"}
+ResponseItemField = Annotated[ResponseItem, OneOf(synonyms=ITEM_SYNONYMS)]
+ITEMS: dict[str, type[ItemModel]] = tags(get_args(ResponseItem))
+"""Every known item by its wire tag."""
 
 
 class McpToolCallOutput(ItemModel):

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, RootMod
 from pydantic_core import CoreSchema, core_schema
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 JsonValue: TypeAlias = Any
 """Any value that `orjson.loads` returns, of another author: a model, a provider, a client, another version.
@@ -214,6 +215,6 @@ def json_text(value: object) -> str:
     return orjson.dumps(value, default=dict).decode()
 
 
-def tags(union: Iterable[type[BaseModel]], key: str = "type") -> dict[str, type[BaseModel]]:
+def tags(union: Iterable[type[M]], key: str = "type") -> dict[str, type[M]]:
     """The variants of a union by wire tag, without its unknown one."""
     return {tag_of(member, key): member for member in union if not issubclass(member, Unknown)}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
-
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
 from orchestrator.core.entries.stored import decode_entry
@@ -41,7 +39,7 @@ class LiveFold:
 
     @classmethod
     def of(cls, head: SessionHead) -> LiveFold | None:
-        meta = orjson.loads(head.meta) if head.meta else {}
+        meta = head.summary
         return cls(meta["seq"], meta["state_sha256"]) if meta.get("state_sha256") else None
 
     @classmethod

@@ -308,8 +308,7 @@ async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
 
 
 def _meta(head: SessionHead | None) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = orjson.loads(head.meta) if head is not None and head.meta else {}
-    return found
+    return {} if head is None else head.summary
 
 
 def _title(meta: Mapping[str, Any]) -> str:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries.stored import decode_entry, stored_kind
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -25,24 +24,13 @@ if TYPE_CHECKING:
 MAIL = "agent_mail"
 
 
-def may_hold_message(payload: Mapping[str, Any], *, of_agent: bool) -> bool:
-    """Whether a fact can hold a message, by its JSON: most hold none, and facts take long to import."""
-    match payload:
-        case {"kind": "mail" | "watchdog"} | {"kind": "call", "sent": _}:
-            return True
-        case {"kind": "agent", "changes": {"turns": _, "status": _}}:
-            return of_agent
-        case _:
-            return False
+HOLD_MESSAGES = frozenset({f.MailReceived, f.CallMoved, f.WatchdogSet, f.AgentChanged})
+"""Facts that may hold a message."""
 
 
-async def message_in(found: LogSource, head: SessionHead, payload: Mapping[str, Any]) -> Json | None:
+async def message_in(found: LogSource, head: SessionHead, fact: f.Fact | f.UnknownFact) -> Json | None:
     """The message that a fact of the session's log holds; None if the fact holds none."""
-    if not may_hold_message(payload, of_agent=head.parent is not None):
-        return None
-    from orchestrator.core import facts as f
-
-    match f.decode(payload):
+    match fact:
         case f.MailReceived(mail):
             texts = await found.large_texts(head.tree, references((mail.sender, mail.content)))
             return _got(mail, texts.get)
@@ -123,8 +111,9 @@ async def with_messages(
         reached = at if event.cursor is None else event.cursor.seq
         if reached > at:
             for stored in await found.broker.read_rollout(head.session, at, reached - at):
-                line = orjson.loads(stored.payload)
-                told = await message_in(found, head, line["payload"]) if line["type"] == DENDRO else None
+                if stored_kind(stored.payload) not in HOLD_MESSAGES:
+                    continue
+                told = await message_in(found, head, f.decode(decode_entry(stored.payload).payload))
                 if told is not None:
                     yield Event(event.id, told)
             at = reached

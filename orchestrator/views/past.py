@@ -12,25 +12,32 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.records import SessionHead
-from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.core import facts as f
+from orchestrator.core.blobs import may_refer, references, resolve
+from orchestrator.core.entries.stored import (
+    EventKind,
+    decode_entry,
+    line_ms,
+    published_kind,
+    stored_kind,
+)
 from orchestrator.core.frozen import record
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.codec import event_of
+from orchestrator.protocol.events import EVENTS, RequestResolved, SubagentLifecycle
+from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
-from orchestrator.views.messages import message_in
+from orchestrator.views.messages import HOLD_MESSAGES, message_in
 from orchestrator.views.open_requests import ASKS
-from orchestrator.views.tree import written_ms
+from orchestrator.views.turns.log import is_event
 
 STRETCH = 128
 MOST = 4_096
 """Entries read at once: few at first, more for those who go far back. A sealed part is read as a whole."""
-
-
-_TOLD = tuple(kind.encode() for kind in ("subagent_lifecycle", "request_resolved", *sorted(ASKS)))
+_TOLD = frozenset({SubagentLifecycle, RequestResolved, *(EVENTS[kind] for kind in ASKS)})
+"""Events of a tree's log that belong to an agent's past."""
 
 Shows = Callable[[Mapping[str, Any]], bool]
 """Whether a message is one of those that are wanted."""
@@ -115,38 +122,36 @@ async def _own(found: LogSource, head: SessionHead, before: int, shows: Shows) -
         after = max(0, last - stretch)
         entries = [stored async for stored in found.log(head.session, last, after)]
         for stored in reversed(entries):
-            event = await _event_of(found, head, orjson.loads(stored.payload), shows)
-            yield _Step(written_ms(stored.payload), stored.seq, event)
+            event = await _event_of(found, head, stored, shows)
+            yield _Step(line_ms(stored.payload), stored.seq, event)
         last, stretch = after, min(2 * stretch, MOST)
 
 
-async def _event_of(
-    found: LogSource, head: SessionHead, line: Mapping[str, Any], shows: Shows
-) -> Event | None:
-    """The event that a line of the session's own log shows, or None."""
-    type, payload = line["type"], line["payload"]
-    if type == EVENT_MSG and shows(payload):
-        texts = await found.large_texts(head.tree, references(payload))
-        return Event(line.get("id", ""), resolve(dict(payload), texts.get))
-    if type != DENDRO:
+async def _event_of(found: LogSource, head: SessionHead, stored: StoredEntry, shows: Shows) -> Event | None:
+    """The event that an entry of the session's own log shows, or None."""
+    kind = stored_kind(stored.payload)
+    if is_event(kind):
+        entry = decode_entry(stored.payload)
+        if not shows(entry.payload):
+            return None
+        if not may_refer(stored.payload):
+            return Event(entry.id, dict(entry.payload))
+        texts = await found.large_texts(head.tree, references(entry.payload))
+        return Event(entry.id, resolve(dict(entry.payload), texts.get))
+    if kind not in HOLD_MESSAGES and kind is not f.Answered:
         return None
-    if head.agent_id == ROOT and payload.get("kind") == "answer" and payload.get("agent_id") is None:
+    fact = f.decode(decode_entry(stored.payload).payload)
+    if isinstance(fact, f.Answered):
         # A decision on what the root itself had asked; one that was sent on names its agent.
-        return _answered(head, payload)
-    message = await message_in(found, head, payload)
+        return _answered(head, fact) if head.agent_id == ROOT and fact.agent_id is None else None
+    message = await message_in(found, head, fact)
     return Event("", message) if message is not None and shows(message) else None
 
 
-def _answered(head: SessionHead, payload: Mapping[str, Any]) -> Event:
+def _answered(head: SessionHead, answer: f.Answered) -> Event:
     """A decision on a request of the root itself: the tree's log has an event of it only at times."""
-    # Both take long to import, and most pages show none.
-    from orchestrator.core import facts as f
-    from orchestrator.protocol.events import RequestResolved
-
-    answer = f.decode(payload)
-    assert isinstance(answer, f.Answered)
     resolved = RequestResolved(
-        call_id=CallId(answer.call_id),
+        call_id=answer.call_id,
         turn_id=answer.turn,
         decision=answer.decision,
         who=answer.who,
@@ -164,10 +169,10 @@ async def _of_tree(found: LogSource, head: SessionHead, before: int, shows: Show
     while page := await found.broker.read_tree_back(head.tree, before, stretch):
         for entry in page:
             event, at_ms = None, entry.at_ms
-            # Looked for before it is decoded: most of a tree's log is about other things.
-            if any(kind in entry.payload for kind in _TOLD):
+            # Asked for before it is decoded: most of a tree's log is about other things.
+            if (kind := published_kind(entry.payload)) in _TOLD:
                 logged = orjson.loads(entry.payload)
-                if _concerns(head, logged["msg"]) and shows(logged["msg"]):
+                if _concerns(head, kind, logged["msg"]) and shows(logged["msg"]):
                     event = Event(logged["id"], logged["msg"])
                     # By the clock of the agent's own log: what was allowed begins in the same step.
                     at_ms = logged["msg"].get("resolved_at_ms", at_ms)
@@ -175,13 +180,15 @@ async def _of_tree(found: LogSource, head: SessionHead, before: int, shows: Show
         before, stretch = page[-1].tree_seq, min(2 * stretch, MOST)
 
 
-def _concerns(head: SessionHead, message: Mapping[str, Any]) -> bool:
+def _concerns(head: SessionHead, kind: EventKind, message: JsonObject) -> bool:
     """The root gets every event; an agent its children's lifecycle, and the decisions on its requests."""
-    match message["type"]:
-        case "subagent_lifecycle":
-            return head.agent_id in (ROOT, (message.get("subagent") or {}).get("parent_agent_id"))
-        case "request_resolved":
+    if head.agent_id == ROOT and kind is not RequestResolved:
+        return True
+    match event_of(message):
+        case SubagentLifecycle(subagent=known):
+            return head.agent_id == (known.parent_agent_id if known is not None else None)
+        case RequestResolved(agent_id=agent):
             # Of the root's own its log tells at the very place, also where no event does.
-            return message["agent_id"] != ROOT and head.agent_id in (ROOT, message["agent_id"])
-        case kind:
-            return head.agent_id == ROOT and kind in ASKS
+            return agent != ROOT and head.agent_id in (ROOT, agent)
+        case _:
+            return False

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries.stored import decode_entry, stored_kind
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import replace
 from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import Queued, State
 from orchestrator.rollouts.source import LogSource
 
-_TOLD_BY = (b'"kind":"queued"', b'"kind":"task"', b'"kind":"queue_ordered"', b'"kind":"queue_edited"')
+_TOLD_BY = frozenset({f.InputQueued, f.TaskBegun, f.QueueOrdered, f.QueuedEdited})
 
 
 async def waiting_inputs(found: LogSource, head: SessionHead) -> tuple[Queued, ...]:
@@ -25,10 +25,9 @@ async def waiting_inputs(found: LogSource, head: SessionHead) -> tuple[Queued, .
     if decoded is not None and decoded[1] <= head.seq:
         state, after = State(queue=decoded[0].queue), decoded[1]
     async for stored in found.log(head.session, head.seq, after):
-        if any(kind in stored.payload for kind in _TOLD_BY):
-            entry = decode_entry(stored.payload)
+        if stored_kind(stored.payload) in _TOLD_BY:
             # The rule of the fold itself; nothing else of the state matters to it.
-            state = evolve(state, entry, stored.seq) if entry.type == DENDRO else state
+            state = evolve(state, decode_entry(stored.payload), stored.seq)
     return await _whole(found, head, state.queue)
 
 

@@ -10,17 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
+from orchestrator.protocol.events import TaskComplete, TurnAborted
+from orchestrator.protocol.wire import tag_of
 from orchestrator.rollouts.source import LogSource
 
 MOST_PERSON = 200
 MOST_SCANNED = 20_000
 """Entries behind the mark among which the end of a turn is looked for."""
-_MARKS = {"task_complete": b'"type":"task_complete"', "turn_aborted": b'"type":"turn_aborted"'}
-TURN_ENDS = frozenset(_MARKS)
+_ENDS = frozenset[Kind]({TaskComplete, TurnAborted})
+TURN_ENDS = frozenset({tag_of(TaskComplete), tag_of(TurnAborted)})
 """The events that end a turn."""
 _REVISION = re.compile(r"(\d{1,15})\.(\d{1,15})")
 
@@ -133,7 +134,4 @@ async def _before_last_turn(found: LogSource, head: SessionHead) -> int:
 
 def _ended(stored: StoredEntry) -> str | None:
     """The turn whose end an entry tells of."""
-    if not any(kind in stored.payload for kind in _MARKS.values()):
-        return None
-    entry = decode_entry(stored.payload)
-    return entry.id if entry.type == EVENT_MSG and entry.payload.get("type") in TURN_ENDS else None
+    return decode_entry(stored.payload).id if stored_kind(stored.payload) in _ENDS else None

@@ -10,8 +10,8 @@ from typing import Any
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
+from orchestrator.protocol.events import EVENTS, AgentMessage, ExecCommandBegin, UserMessage
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.source import LogSource
@@ -30,15 +30,13 @@ async def matches(found: LogSource, head: SessionHead, text: str) -> AsyncIterat
     count, wanted = 0, re.compile(re.escape(text), re.IGNORECASE)
     try:
         async for stored in found.log(head.session, head.seq):
-            if not any(kind in stored.payload for kind in _SAYING):
+            kind = stored_kind(stored.payload)
+            if kind not in _SAYING:
                 continue
-            entry = decode_entry(stored.payload)
-            if entry.type != EVENT_MSG:
-                continue
-            message = dict(entry.payload)
+            message = dict(decode_entry(stored.payload).payload)
             if digests := set(references(message)):
                 message = resolve(message, (await found.large_texts(head.tree, digests)).get)
-            said = _text_of(message)
+            said = _text_of(kind, message)
             if match := wanted.search(said):
                 yield excerpt(said, *match.span())
                 count += 1
@@ -48,25 +46,17 @@ async def matches(found: LogSource, head: SessionHead, text: str) -> AsyncIterat
         yield f"[not read to its end: {error}]"
 
 
-_SAYING = (
-    b'"user_message"',
-    b'"agent_message"',
-    b'"exec_command_begin"',
-    *(f'"{kind}"'.encode() for kind in sorted(ASKED)),
-)
+_SAYING = frozenset({UserMessage, AgentMessage, ExecCommandBegin, *(EVENTS[kind] for kind in ASKED)})
 
 
-def _text_of(message: Mapping[str, Any]) -> str:
-
-    match message.get("type"):
-        case "user_message" | "agent_message":
-            return str(message.get("message", ""))
-        case "exec_command_begin":
-            return f"$ {command_text(list(message['command']))}"
-        case kind if kind in ASKED:
-            # An imported log may hold a request of any shape.
-            with suppress(KeyError, TypeError):
-                return subject_of(message)
+def _text_of(kind: Kind, message: Mapping[str, Any]) -> str:
+    if kind in (UserMessage, AgentMessage):
+        return str(message.get("message", ""))
+    if kind is ExecCommandBegin:
+        return f"$ {command_text(list(message['command']))}"
+    # An imported log may hold a request of any shape.
+    with suppress(KeyError, TypeError):
+        return subject_of(message)
     return ""
 
 

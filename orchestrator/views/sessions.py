@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-import orjson
-
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead
@@ -93,7 +91,7 @@ class Listing:
 
 def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict[str, Any]:
     """A session for programs; figures that are recorded only at rest are null before the first rest."""
-    meta = orjson.loads(head.meta) if head.meta else {}
+    meta = head.summary
     return {
         "session_id": head.session,
         "tree_id": head.tree,
@@ -201,7 +199,7 @@ def _nobody_spoke(head: SessionHead) -> bool:
     """Whether a client has opened the session, and that is all."""
     if head.has_unread or head.name or head.quarantined:
         return False
-    meta = orjson.loads(head.meta) if head.meta else {}
+    meta = head.summary
     # Before its first rest a session has what it was born with.
     newborn = not meta.get("updated_ms") and not meta.get("title") and not meta.get("forked_from")
     return bool(meta.get("unspoken", newborn))

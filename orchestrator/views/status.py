@@ -42,9 +42,8 @@ def session_status(head: SessionHead, serving: Serving) -> str:
 
 def processes_of(head: SessionHead) -> int:
     """The number of processes that lived when the session's last turn ended."""
-    import orjson
 
-    return int(orjson.loads(head.meta).get("processes") or 0) if head.meta else 0
+    return int(head.summary.get("processes") or 0)
 
 
 def agent_status(standing: str, status: str) -> str:

@@ -13,8 +13,6 @@ from dataclasses import field
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias
 
-import orjson
-
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.records import SessionHead, Source
@@ -230,7 +228,7 @@ async def _sessions_of(broker: Broker, wanted: ThreadFilter) -> list[SessionId]:
 def _key(asked: ListAsked, head: SessionHead) -> Key:
     if asked.sort == "created":
         return Key(created_ms(head.session), head.session)
-    meta = orjson.loads(head.meta) if head.meta else {}
+    meta = head.summary
     return Key(head.recency_ms or meta.get("updated_ms") or head.created_ms, head.session)
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import field
+from typing import TypeAlias
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
-from orchestrator.core.blobs import REFERENCE, references, resolve
-from orchestrator.core.entries import DENDRO, EVENT_MSG
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.blobs import may_refer, references, resolve
+from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.events import ExecCommandEnd, TaskStarted, ThreadRolledBack, UserMessage
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.for_tenants import for_tenant
@@ -35,12 +36,9 @@ MOST_LEGS = 100
 """Forks of forks that are followed back."""
 MOST_BEHIND = 20_000
 """Entries behind a turn in which ends of its processes are looked for."""
-_REFERENCE = REFERENCE.encode()
-_BEGINS = b'"type":"task_started"'
-_SAID = b'"type":"user_message"'
-_ENDS = b'"kind":"task_ended"'
-_PROCESS_ENDS = b'"type":"exec_command_end"'
-_ROLLED_BACK = b'"type":"thread_rolled_back"'
+
+_Told: TypeAlias = tuple[Kind, StoredEntry]
+"""An entry with its kind, which several ask for."""
 
 
 @record
@@ -85,7 +83,7 @@ class ThreadLog:
     async def of(cls, found: LogSource, head: SessionHead, rollbacks: Rollbacks | None = None) -> ThreadLog:
         """`rollbacks`: what the process knows of logs already."""
         legs = [Leg(head.session, head.tree, head.seq)]
-        at = head if head.agent_id == ROOT and b'"forked_from"' in head.meta else None
+        at = head if head.agent_id == ROOT and head.summary.get("forked_from") else None
         while at is not None and len(legs) < MOST_LEGS:
             source = await _source(found, at)
             at = None if source is None else source[0]
@@ -133,18 +131,19 @@ class ThreadLog:
 
     async def _forward(self, oldest: int, start: int) -> AsyncIterator[Stretch]:
         for number in range(oldest, -1, -1):
-            one, events = self.legs[number], list[StoredEntry]()
+            one, events = self.legs[number], list[_Told]()
             after = max(0, start - 1) if number == oldest else 0
             async for stored in self._entries_on(one, after):
-                begins = _begins(stored)
+                kind = stored_kind(stored.payload)
+                begins = kind is TaskStarted
                 if begins and events:
-                    yield _stretch(number, stored.seq - 1, tuple(events))
+                    yield _stretch(number, stored.seq - 1, events)
                 if begins:
-                    events = [stored]
-                elif events and may_tell(stored.payload):
-                    events.append(stored)
+                    events = [(kind, stored)]
+                elif events and may_tell(kind):
+                    events.append((kind, stored))
             if events:
-                yield _stretch(number, one.through, tuple(events))
+                yield _stretch(number, one.through, events)
 
     async def _entries_on(self, leg: Leg, after: int) -> AsyncIterator[StoredEntry]:
         stretch = STRETCH
@@ -157,21 +156,21 @@ class ThreadLog:
     async def _back(self, leg: int, last: int | None) -> AsyncIterator[Stretch]:
         for number, one in enumerate(self.legs[leg:], leg):
             end = one.through if last is None or number != leg else min(last, one.through)
-            events: list[StoredEntry] = []
+            events: list[_Told] = []
             async for told in self._told_back(one, end):
-                for stored in told:
-                    events.append(stored)
-                    if _begins(stored):
-                        yield _stretch(number, end, tuple(reversed(events)))
+                for kind, stored in told:
+                    events.append((kind, stored))
+                    if kind is TaskStarted:
+                        yield _stretch(number, end, events[::-1])
                         events, end = [], stored.seq - 1
 
-    async def _told_back(self, leg: Leg, last: int) -> AsyncIterator[list[StoredEntry]]:
+    async def _told_back(self, leg: Leg, last: int) -> AsyncIterator[list[_Told]]:
         """The entries up to one that may tell something, newest first, some at a time."""
         stretch = STRETCH
         while last > 0:
             after = max(0, last - stretch)
             read = self.found.log(leg.session, last, after)
-            told = [stored async for stored in read if may_tell(stored.payload)]
+            told = [(kind, stored) async for stored in read if may_tell(kind := stored_kind(stored.payload))]
             yield told[::-1]
             last, stretch = after, min(2 * stretch, MOST_READ)
 
@@ -181,7 +180,7 @@ class ThreadLog:
         while seq < one.through:
             through = min(one.through, seq + stretch)
             async for stored in self.found.log(one.session, through, seq):
-                if _begins(stored):
+                if stored_kind(stored.payload) is TaskStarted:
                     return stored.seq - 1
             seq, stretch = through, min(2 * stretch, MOST_READ)
         return one.through
@@ -190,7 +189,7 @@ class ThreadLog:
         """The entry with which a turn's task ended; None while it runs."""
         leg, ended = self.legs[stretch.leg], None
         async for stored in self.found.log(leg.session, stretch.end, stretch.start):
-            if _ENDS in stored.payload and _states(stored, f.TaskEnded):
+            if stored_kind(stored.payload) is f.TaskEnded:
                 ended = stored.seq
         return ended
 
@@ -199,7 +198,7 @@ class ThreadLog:
         leg, entries = self.legs[stretch.leg], stretch.entries
         if entries is None:
             read = self.found.log(leg.session, stretch.end, stretch.start - 1)
-            entries = tuple([stored async for stored in read if may_tell(stored.payload)])
+            entries = tuple([stored async for stored in read if may_tell(stored_kind(stored.payload))])
         turn = next(iter(turns_of(self.thread, await self._events(leg, entries))), None)
         going = set() if turn is None else {item.id for item in turn.items if _goes_on(item)}
         if not going:
@@ -210,7 +209,7 @@ class ThreadLog:
     async def _ends_behind(self, leg: Leg, last: int, calls: set[ItemId]) -> AsyncIterator[StoredEntry]:
         """The ends of processes that go on behind their turn, looked for in the entries that follow it."""
         async for stored in self.found.log(leg.session, min(leg.through, last + MOST_BEHIND), last):
-            if _PROCESS_ENDS not in stored.payload or _type_of(stored) != "exec_command_end":
+            if stored_kind(stored.payload) is not ExecCommandEnd:
                 continue
             call = ItemId(str(decode_entry(stored.payload).payload.get("call_id")))
             if call in calls:
@@ -223,8 +222,7 @@ class ThreadLog:
         logged = [event for event in map(event_of, entries) if event is not None]
         if self.is_tenants:
             logged = [replace(event, msg=for_tenant(event.msg)) for event in logged]
-        # Looked for in the bytes first: to walk through every message takes longer than to decode it.
-        if _REFERENCE not in b"\n".join([stored.payload for stored in entries]):
+        if not may_refer(b"\n".join([stored.payload for stored in entries])):
             return logged
         wanted = {digest for event in logged for digest in references(event.msg)}
         texts = await self.found.large_texts(leg.tree, wanted) if wanted else {}
@@ -255,37 +253,22 @@ def turn_at(begun: Sequence[tuple[int, str]], at_ms: int) -> str | None:
     return next((turn for began_ms, turn in begun if began_ms <= at_ms), None)
 
 
-def _stretch(leg: int, end: int, events: tuple[StoredEntry, ...]) -> Stretch:
-    first = events[0]
+def _stretch(leg: int, end: int, events: Sequence[_Told]) -> Stretch:
+    _, first = events[0]
     return Stretch(
         leg,
         first.seq,
         end,
         _hash8(first),
         decode_entry(first.payload).id,
-        said=sum(_SAID in each.payload and _type_of(each) == "user_message" for each in events),
-        rolled_back=sum(map(_taken_back, events)),
-        entries=events,
+        said=sum(kind is UserMessage for kind, _ in events),
+        rolled_back=sum(_taken_back(stored) for kind, stored in events if kind is ThreadRolledBack),
+        entries=tuple([stored for _, stored in events]),
     )
 
 
 def _hash8(stored: StoredEntry) -> str:
     return stored.chain.hex()[:8]
-
-
-def _begins(stored: StoredEntry) -> bool:
-    return _BEGINS in stored.payload and _type_of(stored) == "task_started"
-
-
-def _states(stored: StoredEntry, kind: type[f.Fact]) -> bool:
-    entry = decode_entry(stored.payload)
-    return entry.type == DENDRO and f.states(entry.payload, kind)
-
-
-def _type_of(stored: StoredEntry) -> str:
-    # Decoded where the bytes fit only: what a tool was given may look like an event.
-    entry = decode_entry(stored.payload)
-    return str(entry.payload.get("type")) if entry.type == EVENT_MSG else ""
 
 
 def _goes_on(item: ThreadItem) -> bool:
@@ -294,22 +277,19 @@ def _goes_on(item: ThreadItem) -> bool:
 
 
 def _takes_back(stored: StoredEntry) -> bool:
-    return _ROLLED_BACK in stored.payload and _type_of(stored) == "thread_rolled_back"
+    return stored_kind(stored.payload) is ThreadRolledBack
 
 
 def _taken_back(stored: StoredEntry) -> int:
-    if not _takes_back(stored):
-        return 0
     return int(decode_entry(stored.payload).payload["num_turns"])
 
 
 async def _source(found: LogSource, head: SessionHead) -> tuple[SessionHead, int] | None:
     """The session that a root was forked from, and its last entry then; None if that is gone."""
     async for stored in found.log(head.session, min(head.seq, OPENING)):
-        entry = decode_entry(stored.payload)
-        if entry.type != DENDRO or not f.states(entry.payload, f.Forked):
+        if stored_kind(stored.payload) is not f.Forked:
             continue
-        parent = entry.payload["parent"]
+        parent = decode_entry(stored.payload).payload["parent"]
         source = await found.broker.head(SessionId(parent["session"]))
         if source is None or source.seq < parent["seq"]:
             return None

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
-
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
-from orchestrator.core.entries import DENDRO, TURN_CONTEXT
-from orchestrator.core.entries.stored import decode_entry
-from orchestrator.core.lines import read_context
+from orchestrator.core.entries.stored import decode_entry, stored_kind
+from orchestrator.core.lines import ContextLine, read_context
 from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.past import MOST, STRETCH
 
 FAR = 4_096
 """Entries from the end among which the begin of a turn is looked for; behind them a request's settings do."""
-_FACTS = (b'"kind":"configured"', b'"kind":"settings"', b'"kind":"task"')
-_CONTEXT = b'"type":"turn_context"'
+_FACTS = frozenset({f.Configured, f.SettingsChanged, f.TaskBegun})
 
 
 async def settings_of(found: LogSource, head: SessionHead) -> TurnSettings:
@@ -33,7 +29,7 @@ async def settings_of(found: LogSource, head: SessionHead) -> TurnSettings:
     settings = search.base or TurnSettings("/", "on-request", {"mode": "read-only"}, "")
     for changes in reversed(search.changes):
         settings = settings.changed(changes)
-    meta = orjson.loads(head.meta) if head.meta else {}
+    meta = head.summary
     provider = meta.get("model_provider") if search.of_request else None
     return settings.changed({"model_provider": provider}) if provider else settings
 
@@ -50,26 +46,20 @@ class _Search:
 
     def read(self, entries: Iterator[StoredEntry], *, far: bool) -> None:
         for stored in entries:
-            if any(kind in stored.payload for kind in _FACTS):
+            kind = stored_kind(stored.payload)
+            if kind in _FACTS:
                 self._fact(stored)
-            elif far and _CONTEXT in stored.payload:
-                self._context(stored)
+            elif far and kind is ContextLine:
+                context = read_context(decode_entry(stored.payload).payload)
+                self.base, self.of_request = TurnSettings.of(context.changes()), True
             if self.base is not None:
                 return
 
     def _fact(self, stored: StoredEntry) -> None:
-        entry = decode_entry(stored.payload)
-        if entry.type != DENDRO:
-            return
-        match f.decode(entry.payload):
+        match f.decode(decode_entry(stored.payload).payload):
             case f.SettingsChanged(changes):
                 self.changes.append(changes)
             case f.Configured(settings=settings):
                 self.base = settings
             case f.TaskBegun(task="user", settings=settings):
                 self.base = settings
-
-    def _context(self, stored: StoredEntry) -> None:
-        entry = decode_entry(stored.payload)
-        if entry.type == TURN_CONTEXT:
-            self.base, self.of_request = TurnSettings.of(read_context(entry.payload).changes()), True

@@ -7,19 +7,19 @@ the first words of a session that has never rested, and for nothing else. Knows 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.agent_views import one_line
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries.stored import decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.events import SessionConfigured, UserMessage
 from orchestrator.rollouts.summary import PREVIEW_CHARS
 
 FIRST_ENTRIES = 64
@@ -97,7 +97,7 @@ def thread_status(head: SessionHead, outcome: str | None = None) -> ThreadStatus
 
 def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> Thread:
     """The thread of a session; `agent` is its record in the tree's registry, if it is an agent's."""
-    meta: Mapping[str, Any] = orjson.loads(head.meta) if head.meta else {}
+    meta = head.summary
     forked_from = meta.get("forked_from")
     words = preview or meta.get("preview") or meta.get("title") or ""
     name = head.name or meta.get("name") or None
@@ -154,11 +154,8 @@ async def path_at_birth(broker: Broker, head: SessionHead) -> str:
     if head.labels.namespace or head.archived:
         return ""
     for stored in await broker.read_rollout(head.session, 0, FIRST_ENTRIES):
-        if b'"session_configured"' not in stored.payload:
-            continue
-        entry = decode_entry(stored.payload)
-        if entry.type == EVENT_MSG and entry.payload.get("type") == "session_configured":
-            return str(entry.payload.get("rollout_path") or "")
+        if stored_kind(stored.payload) is SessionConfigured:
+            return str(decode_entry(stored.payload).payload.get("rollout_path") or "")
     return ""
 
 
@@ -170,13 +167,10 @@ async def _agents(broker: Broker, trees: Sequence[TreeId]) -> Mapping[TreeId, Ma
 
 async def _first_words(broker: Broker, head: SessionHead) -> str:
     """The first words of a person in a session that has never rested; later its head says them."""
-    if head.archived or head.status in AT_REST or b'"updated_ms"' in head.meta:
+    if head.archived or head.status in AT_REST or "updated_ms" in head.summary:
         return ""
     for stored in await broker.read_rollout(head.session, 0, FIRST_ENTRIES):
-        if b'"user_message"' not in stored.payload:
-            continue
-        entry = decode_entry(stored.payload)
-        if entry.type == EVENT_MSG and entry.payload.get("type") == "user_message":
-            said = entry.payload.get("message")
+        if stored_kind(stored.payload) is UserMessage:
+            said = decode_entry(stored.payload).payload.get("message")
             return (one_line(said, PREVIEW_CHARS) or "") if isinstance(said, str) else ""
     return ""

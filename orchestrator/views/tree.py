@@ -21,15 +21,16 @@ from orchestrator.broker.tree_records import Registry, Spend
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import counted
 from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
+from orchestrator.core.entries.stored import stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.views.event_text import PLAN_ITEM, command_text, is_outside, mcp_call_text
 from orchestrator.views.questions import LISTED, subject_of
 from orchestrator.views.status import session_status, wants_worker
 
-_LIFECYCLE = b'"type":"subagent_lifecycle"'
 TAIL = 80
 """Entries at a log's end in which an agent's doings are looked for."""
 AT_ONCE = 16
@@ -148,9 +149,9 @@ class TreeReader:
         root = next((head for head, _ in found if head.agent_id == ROOT), None)
         if root is None:
             return 0
-        meta = orjson.loads(root.meta) if root.meta else {}
+        meta = root.summary
         entries = await self.broker.read_rollout(root.session, 0, TAIL)
-        told = sum(_LIFECYCLE in stored.payload for stored in entries)
+        told = sum(stored_kind(stored.payload) is SubagentLifecycle for stored in entries)
         return max(told, int(meta.get("children", 0)))
 
     async def _look(self, session: SessionId, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing] | None:
@@ -172,7 +173,7 @@ def _drawn(
     head: SessionHead, doing: Doing, serving: Serving, known: Mapping[int, Agent], used: Spend
 ) -> AgentPicture:
     agent = known.get(head.agent_id)
-    meta = orjson.loads(head.meta) if head.meta else {}
+    meta = head.summary
     return AgentPicture(
         agent_id=head.agent_id,
         parent=_nearest(agent, known) if agent is not None else None,
@@ -208,7 +209,7 @@ def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
 
 def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
     """The facts in the last entries of a log; the newest of each kind counts."""
-    meta = orjson.loads(head.meta) if head.meta else {}
+    meta = head.summary
     doing = Doing(seq=head.seq)
     for stored in reversed(entries):
         line = orjson.loads(stored.payload)
@@ -314,8 +315,3 @@ def _changed_files(message: Mapping[str, Any]) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
-
-
-def written_ms(line: bytes) -> int:
-    """When a stored entry was written."""
-    return milliseconds(orjson.loads(line)["timestamp"])

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from orchestrator.boottime import boottime
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import facts as f
-from orchestrator.core.entries import DENDRO
-from orchestrator.core.entries.stored import decode_entry, line_ms
+from orchestrator.core.entries.stored import decode_entry, line_ms, stored_kind
 from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
@@ -28,7 +28,7 @@ from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 
 PATIENCE_S = 3_600.0
 """The time for all work on one copy of a person's."""
-_NAMED = b'"workspace'
+_FACTS = frozenset(get_args(f.WorkspaceFact))
 
 
 @record
@@ -100,14 +100,10 @@ async def recorded_past(source: LogSource, head: SessionHead) -> FolderPast | No
     """The same, and None for a session that has none."""
     known, moments = NO_WORKSPACE, list[Moment]()
     async for stored in source.log(head.session, head.seq):
-        if _NAMED not in stored.payload:
+        if stored_kind(stored.payload) not in _FACTS:
             continue
-        entry = decode_entry(stored.payload)
-        if entry.type != DENDRO:
-            continue
-        fact = f.decode(entry.payload)
-        if fact.of != "workspace":
-            continue
+        fact = f.decode(decode_entry(stored.payload).payload)
+        assert fact.of == "workspace"
         known = evolve_workspace(known, fact)
         snapshot = None if known.snapshot is None else FolderSnapshot(known.snapshot)
         if snapshot is not None and (not moments or moments[-1].snapshot != snapshot):

@@ -11,6 +11,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import commands as c
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.facts import decode
 from orchestrator.views.event import Event
 from orchestrator.views.messages import message_in, message_line, with_messages
 from orchestrator.wiring.open_deployment import Opened
@@ -50,7 +51,7 @@ async def letters(agent: Agent) -> list[str]:
     """The lines that a person reads of an agent's mail."""
     logs = Logs(agent)
     facts = [entry.payload for entry in map(decode_entry, agent.lines) if entry.type == DENDRO]
-    found = [await message_in(logs.opened, logs.head(), fact) for fact in facts]
+    found = [await message_in(logs.opened, logs.head(), decode(fact)) for fact in facts]
     return [message_line(letter) for letter in found if letter is not None]
 
 

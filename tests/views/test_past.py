@@ -14,6 +14,9 @@ import pytest
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentStatus, SubagentSummary
+from orchestrator.protocol.events import SubagentLifecycle
+from orchestrator.protocol.wire import written
 from orchestrator.views.past import BadPlace, Place, page_before
 from orchestrator.wiring.open_deployment import Opened
 
@@ -38,13 +41,16 @@ def said(seq: int) -> StoredEntry:
 
 def told(tree_seq: int) -> TreeEntry:
     """A life of an agent every ten seconds; each second one is of another agent's child."""
-    known = {"agent_id": tree_seq, "parent_agent_id": 3 if tree_seq % 2 else 9}
-    message = {
-        "type": "subagent_lifecycle",
-        "event": "created",
-        "message": f"told {tree_seq}",
-        "subagent": known,
-    }
+    known = SubagentSummary(
+        agent_id=tree_seq,
+        parent_agent_id=3 if tree_seq % 2 else 9,
+        session_id=ID,
+        origin=AgentOrigin.SPAWN,
+        status=SubagentStatus.RUNNING,
+        started_at_ms=0,
+    )
+    born = SubagentLifecycle(event=LifecycleChange.CREATED, subagent=known)
+    message = {**written(born), "message": f"told {tree_seq}"}
     payload = orjson.dumps({"id": "u1", "msg": message})
     at_ms = int(1000 * (BEGAN + 10 * tree_seq)) + 500
     return TreeEntry(tree_seq, payload, SessionId(ID), 1, b"", (), at_ms)

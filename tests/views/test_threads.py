@@ -101,7 +101,7 @@ def test_client_reads_a_session_without_any_summary() -> None:
 async def test_list_shows_the_first_words_of_a_session_that_has_never_rested() -> None:
     said = {"type": "event_msg", "id": "u1", "payload": {"type": "user_message", "message": "do\n this"}}
     log = (
-        StoredEntry(1, 1, b'{"type":"session_meta"}', b"", b""),
+        StoredEntry(1, 1, b'{"type":"session_meta","payload":{}}', b"", b""),
         StoredEntry(2, 1, orjson.dumps(said), b"", b""),
     )
     asked: list[SessionId] = []

@@ -1,20 +1,28 @@
 """An entry as it is stored and read again: one JSON line without its place in the log.
 
 The bytes are what the hash chain covers. `seq`, `epoch`, `salt` and `chain` stand beside
-them in the stream, and are woven in only when a line is exported.
+them in the stream, and are woven in only when a line is exported. This file alone knows how the bytes are
+laid out: who looks for entries of some kind asks `stored_kind`, or `published_kind` for an event's own JSON.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 import orjson
 
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import INLINE_BYTES, externalise
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds, timestamp
 from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, states
 from orchestrator.core.frozen import record, replace
-from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.core.lines import LINES, Line
+from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, UnknownEvent
+from orchestrator.protocol.items import ITEM_SYNONYMS, ITEMS, UnknownItem
+from orchestrator.protocol.rollout import UnknownRolloutItem
+from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, JsonObject, JsonValue
 
 LINE_BYTES = 128 << 10
 """Bytes of a line beyond which its parts go to `blobs`, though each is short enough to stay: a commit carries
@@ -115,6 +123,8 @@ def decode_entry(line: bytes) -> Entry:
 
 def line_ms(line: bytes) -> int:
     """The moment that a stored line says."""
+    if _TIME.match(line) is not None:
+        return milliseconds(line[14:38].decode())
     return milliseconds(orjson.loads(line)["timestamp"])
 
 
@@ -122,3 +132,90 @@ def encode_event(entry: Entry) -> bytes:
     """The EQ's Event of an `event_msg` entry."""
     assert entry.type == EVENT_MSG
     return encode_json({"id": entry.id, "msg": entry.payload})
+
+
+# ── kinds ─────────────────────────────────────────────────────────────────────────────────────────
+# What a line is an entry of, by its first bytes: to decode each line of a long log takes ten times as long.
+# Where they are laid out otherwise (a model's item, a line of another program), the line is decoded.
+
+
+EventKind: TypeAlias = type[EventModel | UnknownEvent]
+Kind: TypeAlias = (
+    EventKind | type[ItemModel | UnknownItem] | type[Fact | f.UnknownFact] | type[Line | UnknownRolloutItem]
+)
+"""The class of the record that an entry is read as."""
+
+_TIME: Final = re.compile(rb'\{"timestamp":"[0-9T:.Z-]{24}"')
+_TAG: Final = rb"[0-9A-Za-z_.-]+"
+_HEAD: Final = re.compile(
+    rb'\{"timestamp":"[^"\\]{24}","type":"('
+    rb'event_msg","payload":\{"type":"%b|response_item","payload":\{"type":"%b|dendro","payload":\{"kind":"%b'
+    rb'|(?!(?:event_msg|response_item|dendro)")%b)"' % (_TAG, _TAG, _TAG, _TAG)
+)
+_PUBLISHED: Final = re.compile(rb'\{"id":"[^"\\]*","msg":\{"type":"(%b)"' % _TAG)
+
+_EVENTS: Final[Mapping[str, type[EventModel]]] = {
+    **EVENTS,
+    **{synonym: EVENTS[tag] for synonym, tag in EVENT_SYNONYMS.items()},
+}
+_ITEMS: Final[Mapping[str, type[ItemModel]]] = {
+    **ITEMS,
+    **{synonym: ITEMS[tag] for synonym, tag in ITEM_SYNONYMS.items()},
+}
+_BY_HEAD: Final[Mapping[bytes, Kind]] = {
+    **{f'{EVENT_MSG}","payload":{{"type":"{tag}'.encode(): cls for tag, cls in _EVENTS.items()},
+    **{f'{RESPONSE_ITEM}","payload":{{"type":"{tag}'.encode(): cls for tag, cls in _ITEMS.items()},
+    **{f'{DENDRO}","payload":{{"kind":"{kind}'.encode(): cls for kind, cls in f.KINDS.items()},
+    **{cls.type.encode(): cls for cls in LINES},
+}
+_BY_TAG: Final = {tag.encode(): cls for tag, cls in _EVENTS.items()}
+
+
+def stored_kind(line: bytes) -> Kind:
+    """The record that a stored line is read as, without reading it; of an unknown kind the `Unknown` one."""
+    head = _HEAD.match(line)
+    kind = None if head is None else _BY_HEAD.get(head[1])
+    return _decoded_kind(line) if kind is None else kind
+
+
+def _decoded_kind(line: bytes) -> Kind:
+    match _object(line):
+        case {"type": "event_msg", "payload": message}:
+            return _event_kind(message)
+        case {"type": "response_item", "payload": item}:
+            return _ITEMS.get(_tag(item, "type"), UnknownItem)
+        case {"type": "dendro", "payload": Mapping() as fact}:
+            return f.kind_of(fact)
+        case {"type": type}:
+            return next((cls for cls in LINES if cls.type == type), UnknownRolloutItem)
+        case _:
+            return UnknownRolloutItem
+
+
+def _object(data: bytes) -> JsonValue:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _event_kind(message: JsonValue) -> EventKind:
+    return _EVENTS.get(_tag(message, "type"), UnknownEvent)
+
+
+def _tag(payload: JsonValue, key: str) -> str:
+    tag = payload.get(key) if isinstance(payload, Mapping) else None
+    return tag if isinstance(tag, str) else ""
+
+
+def published_kind(payload: bytes) -> EventKind:
+    """The same of an event as queues and the logs of trees have it: `{"id": …, "msg": …}`."""
+    head = _PUBLISHED.match(payload)
+    kind = None if head is None else _BY_TAG.get(head[1])
+    if kind is not None:
+        return kind
+    match _object(payload):
+        case {"msg": message}:
+            return _event_kind(message)
+        case _:
+            return UnknownEvent

@@ -223,6 +223,17 @@ def decode(payload: Payload) -> Fact | UnknownFact:
     return UnknownFact(payload) if read is None else read(payload)
 
 
+def kind_of(payload: Payload) -> type[Fact | UnknownFact]:
+    """The record that a payload is read as; it may still be no sound one."""
+    match payload:
+        case {"kind": RequestCompleted.kind, "outcome": str(outcome)}:
+            return _END_OF.get(outcome, UnknownFact)
+        case {"kind": str(kind)}:
+            return KINDS.get(kind, UnknownFact)
+        case _:
+            return UnknownFact
+
+
 def states(payload: Payload, cls: type[Fact]) -> bool:
     """Whether a payload is of this record's kind; it may still be no sound one."""
     return bool(payload.get("kind") == cls.kind)
@@ -235,10 +246,13 @@ def _request_ended(payload: Payload) -> Fact:
 _ALL: tuple[type[Fact], ...] = get_args(Fact)
 _ENDS: tuple[type[RequestEnded], ...] = get_args(RequestEnded)
 _WRITERS: Mapping[type[Fact], _Write] = {cls: writer_of(cls, cls.kind) for cls in _ALL}
-_REQUEST_ENDS: Mapping[str, _Read] = {
-    cls.__dataclass_fields__["outcome"].default: reader_of(cls) for cls in _ENDS
+_END_OF: Mapping[str, type[RequestEnded]] = {
+    cls.__dataclass_fields__["outcome"].default: cls for cls in _ENDS
 }
+_REQUEST_ENDS: Mapping[str, _Read] = {outcome: reader_of(cls) for outcome, cls in _END_OF.items()}
+KINDS: Mapping[str, type[Fact]] = {cls.kind: cls for cls in _ALL if cls not in _ENDS}
+"""Records of facts by their `kind`, but for those that share one."""
 _READERS: Mapping[str, _Read] = {
-    **{cls.kind: reader_of(cls) for cls in _ALL if cls not in _ENDS},
+    **{kind: reader_of(cls) for kind, cls in KINDS.items()},
     _ENDS[0].kind: _request_ended,
 }

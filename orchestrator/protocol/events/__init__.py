@@ -209,7 +209,7 @@ EventMsg: TypeAlias = (
 
 EVENT_SYNONYMS = {"turn_started": "task_started", "turn_complete": "task_complete"}
 EventField = Annotated[EventMsg, OneOf(synonyms=EVENT_SYNONYMS)]
-EVENTS = tags(get_args(EventMsg))
+EVENTS: dict[str, type[EventModel]] = tags(get_args(EventMsg))
 """Every known event by its wire tag."""
 
 SessionConfigured.model_rebuild(_types_namespace={"EventField": EventField})

@@ -6,8 +6,7 @@ conversation's items of calls about agents.
 
 from __future__ import annotations
 
-import re
-from typing import Final
+from typing import Final, TypeGuard
 
 import orjson
 
@@ -15,28 +14,25 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
-from orchestrator.protocol.events import RawResponseItem, RequestResolved
+from orchestrator.core.entries.stored import EventKind, Kind, stored_kind
+from orchestrator.protocol.events import EVENTS, RawResponseItem, RequestResolved, UnknownEvent
+from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
 from orchestrator.protocol.wire import JsonObject, tag_of, written
 from orchestrator.views.event import Event
 
-_HEAD: Final = 96
-"""Bytes of a stored line within which its type stands."""
-_EVENT: Final = b'"type":"event_msg"'
-_ITEM: Final = b'"type":"response_item"'
-_FACT: Final = b'"type":"dendro"'
-_OUTPUT: Final = b'"type":"function_call_output"'
-_ANSWER: Final = b'"kind":"answer"'
+_EVENTS: Final[frozenset[Kind]] = frozenset({*EVENTS.values(), UnknownEvent})
+_TELLING: Final = _EVENTS | {FunctionCall, FunctionCallOutput, f.Answered}
 _ITEM_TOLD: Final = {"type": tag_of(RawResponseItem)}
-_NAMED: Final = re.compile(b'"name":"(?:%s)"' % "|".join(sorted(TOLD_BY_ITEMS)).encode())
 
 
-def may_tell(line: bytes) -> bool:
-    """Whether a stored line may be of use to a projector; looked at before it is decoded."""
-    if line.find(_EVENT, 0, _HEAD) >= 0:
-        return True
-    if line.find(_ITEM, 0, _HEAD) >= 0:
-        return _OUTPUT in line or _NAMED.search(line) is not None
-    return line.find(_FACT, 0, _HEAD) >= 0 and _ANSWER in line
+def is_event(kind: Kind) -> TypeGuard[EventKind]:
+    """Whether entries of a kind are events."""
+    return kind in _EVENTS
+
+
+def may_tell(kind: Kind) -> bool:
+    """Whether an entry of this kind may be of use to a projector; looked at before it is decoded."""
+    return kind in _TELLING
 
 
 def told_by(stored: StoredEntry, *, facts: bool = True) -> Event | None:
@@ -44,9 +40,8 @@ def told_by(stored: StoredEntry, *, facts: bool = True) -> Event | None:
 
     References to large texts in it are the reader's to resolve. Without `facts` no person's answer is told.
     """
-    if not may_tell(stored.payload) or (not facts and _FACT in stored.payload[:_HEAD]):
-        return None
-    return event_of(stored)
+    kind = stored_kind(stored.payload)
+    return event_of(stored) if may_tell(kind) and (facts or kind is not f.Answered) else None
 
 
 def event_of(stored: StoredEntry) -> Event | None:

@@ -264,7 +264,7 @@ def _id_in(named: str) -> str:
 
 
 def _model(head: SessionHead) -> str:
-    return str((orjson.loads(head.meta) if head.meta else {}).get("model") or "")
+    return str(head.summary.get("model") or "")
 
 
 class GetSummary(V1Params):
