@@ -104,6 +104,7 @@ async def _once(client: Client, session: Any, submission: Any) -> Any:
     from orchestrator.protocol.codec import encode_submission
 
     payload = encode_submission(submission)
+    session = getattr(session, "session", session)  # of a head
     return await client._ports.broker.submit(Submit(session, client.client_id, submission.id, payload))
 
 

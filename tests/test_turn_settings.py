@@ -21,7 +21,7 @@ from orchestrator.core.settings import (
     SettingsChanges,
     TurnSettings,
 )
-from orchestrator.gateways.app_server.turn_settings import NamedSettings, TurnSettingsParams, settings_json
+from orchestrator.gateways.app_server.turn_params import NamedSettings, TurnSettingsParams, settings_json
 from orchestrator.gateways.permissions import Policies
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import AskForApproval, ReadOnly

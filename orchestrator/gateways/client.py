@@ -174,15 +174,17 @@ class Client:
         root = replace(new_session(birth.facts, birth.settings, forked_from=source), unsealed=log)
         return seal_session(root, writer)
 
-    async def submit(self, session: SessionId, submission: Submission) -> Submitted:
+    async def submit(self, to: SessionId | SessionHead, submission: Submission) -> Submitted:
         """Puts a submission into the session's SQ; acknowledged means kept.
 
+        The session is named by its head, which says whether this client may see it, or by its id.
         The texts of an answer that may be secret are set apart from it: no queue and no log has them.
         Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`;
         `MalformedSubmission` for a field that holds more than it may, and `NotPermitted`.
         """
         check_bounds(submission)
-        await self._check_visible(session)
+        await self._check_visible(to)
+        session = to.session if isinstance(to, SessionHead) else to
         if self._permits is not None:
             await self._permits(session, submission.op)
         request = self._request(session, submission)
@@ -241,11 +243,15 @@ class Client:
     def _sees(self, namespace: str) -> bool:
         return self.namespace is None or namespace == self.namespace
 
-    async def _check_visible(self, session: SessionId) -> None:
+    async def _check_visible(self, of: SessionId | SessionHead) -> None:
         """Raises `UnknownSession` for one of another namespace: nobody learns that it exists."""
         if self.namespace is None:
             return
-        if not self._sees(await self._insist(lambda: self._ports.broker.namespace(session))):
+        if isinstance(of, SessionHead):
+            session, namespace = of.session, of.labels.namespace
+        else:
+            session, namespace = of, await self._insist(lambda: self._ports.broker.namespace(of))
+        if not self._sees(namespace):
             raise UnknownSession(session)
 
     async def follow(

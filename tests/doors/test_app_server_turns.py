@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,9 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.events import TextDelta
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ops import Interrupt
+from orchestrator.protocol.submission import Submission
 from tests.doors.peer import Peer, connected, served
 from tests.doors.schema import assert_valid
 from tests.runtime.connections import Gate
@@ -220,6 +223,46 @@ async def test_words_for_a_thread_at_work_join_its_turn_and_the_answer_names_it(
     gate.open()
     await peer.until("turn/completed")
     assert [item["type"] for item in items(peer)].count("userMessage") == 2
+
+
+async def test_words_that_join_a_turn_take_one_read_of_the_threads_head_and_no_second_follow(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread, gate, taken = await begun(peer), Gate(), list[str]()
+    harness.models.will([TextDelta("Hel"), gate, message("Hello.")], HELLO)
+    turn = await said(peer, thread)
+    await peer.until("item/agentMessage/delta")
+    for owner, name in ((harness.broker, "head"), (harness.broker, "namespace"), (Client, "bursts")):
+        monkeypatch.setattr(owner, name, noted(taken, name, getattr(owner, name)))
+    assert await said(peer, thread, "and this") == turn
+    assert taken == ["head"]
+    gate.open()
+    await peer.until("turn/completed")
+
+
+def noted(taken: list[str], name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*given: Any, **named: Any) -> Any:
+        taken.append(name)
+        return real(*given, **named)
+
+    return call
+
+
+async def test_thread_that_its_client_does_not_hear_is_steered_and_stopped_and_is_followed_no_more_then(
+    harness: Harness, server: AppServer, peer: Peer
+) -> None:
+    thread, gate = await begun(peer), Gate()
+    harness.models.will([TextDelta("Hel"), gate, message("Hello.")], HELLO)
+    turn = await said(peer, thread)
+    await peer.until("item/agentMessage/delta")
+    await peer.call("thread/unsubscribe", {"threadId": thread})
+    async with connected(server) as other:
+        await other.greet(experimentalApi=True)
+        assert await said(other, thread, "and this") == turn
+        assert await other.call("turn/interrupt", {"threadId": thread, "turnId": turn}) == {}
+        assert "turn/completed" not in other.methods()
+        assert other.door.threads.of(SessionId(thread)) is None
+    gate.open()
 
 
 async def test_words_behind_others_that_no_worker_has_read_join_their_turn_and_the_answer_names_it(
@@ -461,6 +504,10 @@ async def test_a_principal_of_another_namespace_sees_nothing_of_a_thread(
         await eve.greet()
         with pytest.raises(UnknownSession):
             await heard_by(eve, thread)
+        head = await harness.broker.head(SessionId(thread))
+        assert head is not None
+        with pytest.raises(UnknownSession):
+            await eve.door.client.submit(head, Submission(SubmissionId("s"), Interrupt()))
         speak = {"threadId": thread, "input": [{"type": "text", "text": "go"}]}
         assert await eve.refused("turn/start", speak) == unknown
         assert await eve.refused("turn/steer", {**speak, "expectedTurnId": "x"}) == unknown

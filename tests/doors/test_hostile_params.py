@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from orchestrator.gateways.app_server import door
 from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.methods import METHODS, changes, queue, running, threads, v1
+from orchestrator.gateways.app_server.methods import METHODS, changes, running, v1
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.settings import SettingsSources, load_settings
@@ -32,11 +33,8 @@ ODD: st.SearchStrategy[Any] = st.one_of(
     st.none(), st.booleans(), st.integers(-2, 2), st.sampled_from((1 << 63, 1.5, -1e300)), TEXTS
 )
 WAITS = (
-    (threads, "NAMED_S"),
-    (changes, "DECIDED_S"),
+    (door, "DECIDED_S"),
     (changes, "REST_S"),
-    (queue, "DECIDED_S"),
-    (running, "STEER_S"),
     (running, "INTERRUPT_S"),
     (v1, "INTERRUPT_S"),
 )

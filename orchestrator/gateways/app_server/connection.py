@@ -23,6 +23,7 @@ from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.principals import NotPermitted
+from orchestrator.gateways.submit import OpRefused
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
 from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.submission import MalformedSubmission
@@ -154,7 +155,7 @@ class Connection:
             result = await method.answer(self.door, params)
         except RpcError as error:
             self._refuse(request, error)
-        except (BrokerError, NotPermitted, MalformedSubmission) as error:
+        except (BrokerError, NotPermitted, MalformedSubmission, OpRefused) as error:
             self._refuse(request, RpcError(str(error)))
         except Exception:
             _LOG.exception("a request failed", extra={"method": request.method})

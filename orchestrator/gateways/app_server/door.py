@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,13 +22,18 @@ from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.submit import OpRefused, new_submission_id
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ops import Op
+from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
 from orchestrator.views.read_states import TURN_ENDS, read_state
 from orchestrator.views.threads import Thread
 from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
 
+DECIDED_S = 5.0
+"""A worker decides within milliseconds."""
 _WORDS: Final = UUID("6f2f9c0e-54d1-4c1b-9a55-2f0d8a3c7e11")
 """The space of the ids that words get by their client's id for them."""
 
@@ -119,6 +124,37 @@ class Door:
         """Brings a session that was put away back into the lists, as a person speaks in it again."""
         if head.shelved and await self.ports.found.broker.enlist(head.session, shelve=False):
             self.notify("thread/unarchived", {"threadId": head.session})
+
+    async def decided(
+        self,
+        head: SessionHead,
+        op: Op,
+        by: Collection[str],
+        *,
+        turn: str | None = None,
+        patience_s: float | None = None,
+        client: Client | None = None,
+        id: SubmissionId | None = None,
+    ) -> Event | None:
+        """Submits an op, and returns the event of the types `by` that tells what became of it.
+
+        It bears the op's id, or that of the `turn` that the op is about. None if none came in time; raises
+        `OpRefused` with the session's words. `client` submits under `id`; without them this connection's own
+        does, under a new one.
+        """
+        client, own = client or self.client, id or SubmissionId(new_submission_id())
+
+        def tells(event: Event) -> bool:
+            refused = event.type == "error" and event.id == own
+            return refused or (event.id == (turn or own) and event.type in by)
+
+        def submit() -> Awaitable[object]:
+            return client.submit(head, Submission(own, op))
+
+        event = await self.threads.answer(head, client, tells, submit, patience_s or DECIDED_S)
+        if event is not None and event.type == "error":
+            raise OpRefused(str(event.msg["message"]))
+        return event
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────
 

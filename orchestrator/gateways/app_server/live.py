@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -196,6 +196,29 @@ class LiveThread:
             await asyncio.gather(self._following, return_exceptions=True)
 
 
+class _Answer:
+    """The listener of a call that waits for an event, and hears nothing else."""
+
+    def __init__(self, accepts: Callable[[Event], bool]) -> None:
+        self.told: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
+        """The event; None if the session is gone."""
+        self._accepts = accepts
+
+    def hear(self, told: Told) -> None:
+        if not self.told.done() and self._accepts(told.event):
+            self.told.set_result(told.event)
+
+    def takes(self, session: SessionId) -> bool:
+        return False
+
+    def adopt(self, live: LiveThread, thread: Thread) -> None:
+        """Takes none."""
+
+    def lose(self, session: SessionId) -> None:
+        if not self.told.done():
+            self.told.set_result(None)
+
+
 def withdrawn(projector: Projector) -> tuple[Change, ...]:
     """The end of each request that a projector knows to be open."""
     return tuple(RequestResolved(each.turn, each.item, WITHDRAWN) for each in projector.waiting)
@@ -224,16 +247,23 @@ class LiveThreads:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def hear(
-        self, session: SessionId, client: Client, listener: Listener, *, newborn: bool = False
+        self,
+        session: SessionId,
+        client: Client,
+        listener: Listener,
+        *,
+        newborn: bool = False,
+        seen: SessionHead | None = None,
     ) -> LiveThread:
         """Adds a listener, and follows the session if nobody did; raises `UnknownSession`.
 
         A `newborn` session was made by this client a moment ago: it is there, and nothing of it was told.
+        `seen` is the session's head, if this client has just read it.
         """
         while True:
             async with self._opening:
                 # Somebody else may hear a session that this client may not see.
-                head = None if newborn else await client.head(session)
+                head = None if newborn else seen or await client.head(session)
                 if head is None and not newborn:
                     raise UnknownSession(session)
                 live = self._live.get(session)
@@ -249,6 +279,32 @@ class LiveThreads:
                     live.listeners.append(listener)
                     return live
             await live.whole()
+
+    async def answer(
+        self,
+        head: SessionHead,
+        client: Client,
+        accepts: Callable[[Event], bool],
+        submit: Callable[[], Awaitable[object]],
+        patience_s: float,
+    ) -> Event | None:
+        """Submits, and returns the first event of the session that `accepts`; None if none came in time.
+
+        `head` is what the client has just read of the session. Raises `UnknownSession` where the session is
+        deleted meanwhile, and what `submit` raises.
+        """
+        waiting = _Answer(accepts)
+        await self.hear(head.session, client, waiting, seen=head)
+        try:
+            await submit()
+            await asyncio.wait((waiting.told,), timeout=patience_s)
+        finally:
+            self.leave(head.session, waiting)
+        if not waiting.told.done():
+            return None
+        if (event := waiting.told.result()) is None:
+            raise UnknownSession(head.session)
+        return event
 
     def _made(self, session: SessionId, client: Client, head: SessionHead | None) -> LiveThread:
         root = None if head is None or head.agent_id == ROOT else SessionId(head.tree)

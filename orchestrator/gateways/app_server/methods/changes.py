@@ -21,9 +21,9 @@ from orchestrator.gateways.app_server.methods.running import (
     tell_settings,
 )
 from orchestrator.gateways.app_server.methods.threads import head_to_read, thread_of
-from orchestrator.gateways.app_server.turn_settings import TurnSettingsParams
+from orchestrator.gateways.app_server.turn_params import TurnSettingsParams
 from orchestrator.gateways.principals import Scope
-from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.submission import Submission
@@ -33,8 +33,6 @@ from orchestrator.views.thread_pages import end_of
 from orchestrator.views.thread_settings import settings_of
 
 TAKEN = "messages of text are taken, no calls, outputs or reasoning: they belong to the model that made them"
-DECIDED_S = 5.0
-"""A worker decides within milliseconds."""
 MOST_COMMAND = 64 << 10
 REST_S = 2.0
 """A worker lets go of a thread within milliseconds of its turn's end."""
@@ -101,18 +99,8 @@ async def _said_since(door: Door, head: SessionHead, turn: str) -> int:
 
 
 async def _decided(door: Door, head: SessionHead, op: ops.Op, event: str) -> None:
-    """Submits an op, and waits until the session has done it; raises `RpcError`."""
-    try:
-        told = await submit_op(
-            door.client,
-            head.session,
-            op,
-            lambda seen, own: seen.id == own and seen.type == event,
-            DECIDED_S,
-        )
-    except OpRefused as error:
-        raise RpcError(str(error)) from None
-    if told.answer is None:
+    """Submits an op, and waits until the session has done it; raises `RpcError`, `OpRefused`."""
+    if await door.decided(head, op, {event}) is None:
         raise RpcError(unread(head.pool))
 
 

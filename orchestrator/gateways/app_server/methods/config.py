@@ -13,7 +13,7 @@ from orchestrator.gateways.app_server.errors import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods.catalogue import Folder, public_url
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten, Saved
-from orchestrator.gateways.app_server.turn_settings import approval_json
+from orchestrator.gateways.app_server.turn_params import approval_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.tables import McpServerSettings, ProviderSettings

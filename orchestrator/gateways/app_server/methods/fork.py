@@ -13,7 +13,7 @@ from orchestrator.gateways.app_server.method import Method, Result
 from orchestrator.gateways.app_server.methods.running import ThreadStartParams, asks_of
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
-from orchestrator.gateways.app_server.turn_settings import session_json
+from orchestrator.gateways.app_server.turn_params import session_json
 from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.principals import Scope
 from orchestrator.views.errors import ViewError

@@ -12,12 +12,12 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.state import Queued
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError
-from orchestrator.gateways.app_server.input import Said, input_items
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.paging import PageParams, page
+from orchestrator.gateways.app_server.turn_params import Said, input_items
 from orchestrator.gateways.app_server.write_items import input_json, listed_turn_json
 from orchestrator.gateways.principals import Scope
-from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.gateways.submit import OpRefused, unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
@@ -28,8 +28,6 @@ from orchestrator.views.turns.records import Turn
 
 MOST_TEXT = 1_024
 MOST_IDS = 100
-DECIDED_S = 5.0
-"""A worker decides within milliseconds."""
 QueuedId = Annotated[str, Field(max_length=MOST_TEXT)]
 
 
@@ -110,10 +108,7 @@ async def queue_reorder(door: Door, params: QueueReorder) -> Result:
     waiting = await waiting_inputs(door.ports.found, head)
     given = iter(params.queued_submission_ids)
     ids = [next(given, "") if each.turn.is_input else each.id for each in waiting]
-    try:
-        await _changed(door, head, ops.ReorderQueue(submission_ids=(*ids, *given)))
-    except OpRefused as error:
-        raise RpcError(str(error)) from None
+    await _changed(door, head, ops.ReorderQueue(submission_ids=(*ids, *given)))
     return {}
 
 
@@ -130,10 +125,7 @@ async def queue_update(door: Door, params: QueueUpdate) -> Result:
     head, id = await door.head(params.thread_id), params.queued_submission_id
     waiting = await waiting_inputs(door.ports.found, head)
     known = next((each.turn.client_id for each in waiting if each.id == id), None)
-    try:
-        await _changed(door, head, ops.UpdateQueued(submission_id=id, items=input_items(params.input)))
-    except OpRefused as error:
-        raise RpcError(str(error)) from None
+    await _changed(door, head, ops.UpdateQueued(submission_id=id, items=input_items(params.input)))
     return {"queuedSubmission": _given(id, known or "", params.input)}
 
 
@@ -186,14 +178,7 @@ async def _changed(
     door: Door, head: SessionHead, op: ops.RemoveQueued | ops.ReorderQueue | ops.UpdateQueued
 ) -> None:
     """Submits a change, and waits until the session has made it; raises `OpRefused`, `RpcError`."""
-    told = await submit_op(
-        door.client,
-        head.session,
-        op,
-        lambda event, own: event.id == own and event.type == "queue_changed",
-        DECIDED_S,
-    )
-    if told.answer is None:
+    if await door.decided(head, op, {"queue_changed"}) is None:
         raise RpcError(unread(head.pool))
 
 

@@ -20,7 +20,7 @@ from orchestrator.gateways.app_server.errors import no_rollout
 from orchestrator.gateways.app_server.method import Method, Result
 from orchestrator.gateways.app_server.methods.running import asks_of, settings_after
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
-from orchestrator.gateways.app_server.turn_settings import NamedSettings, Reviewer, session_json
+from orchestrator.gateways.app_server.turn_params import NamedSettings, Reviewer, session_json
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.events import TaskStarted

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from orchestrator.broker.errors import SubmissionConflict
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import SessionHead, Submitted
 from orchestrator.broker.requests import queue_number
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import settings_named
@@ -17,34 +17,35 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.brought_tools import ToolGiven, tools_of
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
-from orchestrator.gateways.app_server.input import Said, input_items
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
-from orchestrator.gateways.app_server.turn_settings import (
+from orchestrator.gateways.app_server.turn_params import (
     Mode,
     NamedSettings,
     Reviewer,
+    Said,
     TurnSettingsParams,
+    input_items,
     session_json,
     settings_json,
 )
 from orchestrator.gateways.app_server.write_threads import thread_json
 from orchestrator.gateways.principals import Scope
-from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.workspaces import WorkspaceSource
-from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
 from orchestrator.views.thread_settings import settings_of
 from orchestrator.views.threads import thread
 from orchestrator.views.turns.records import TurnId, UserMessage
 
-STEER_S = 5.0
-"""A worker decides about input within milliseconds."""
+STEERED = frozenset({"input_accepted", "task_started"})
+"""The events by which a session tells where input went."""
+ENDED = frozenset({"turn_aborted", "task_complete"})
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
 
@@ -150,6 +151,16 @@ class TurnStartParams(TurnSettingsParams):
     approvals_reviewer: Reviewer | None = None
     output_schema: Any = None
 
+    def op(self) -> ops.UserInput:
+        """The words as an operation; raises `RpcError`."""
+        return ops.UserInput(
+            items=input_items(self.input),
+            final_output_json_schema=self.output_schema,
+            delivery=Delivery.STEER,
+            client_user_message_id=self.client_user_message_id,
+            overrides=self.override(),
+        )
+
 
 async def turn_start(door: Door, params: TurnStartParams) -> Result:
     """Hands a person's words to a thread; the answer is sent when they are kept.
@@ -157,56 +168,54 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
     While a turn runs they join it, and the answer names that turn. A message that its client names
     (`clientUserMessageId`) and sends again, since a server died before it answered, is kept once.
     """
-    head = await door.head(params.thread_id)
-    turn = door.words_id(head.session, params.client_user_message_id)
-    if (joined := _joined_before(door, head, params)) is not None:
+    head, said = await door.head(params.thread_id), params.op()
+    if (joined := _joined_before(door, head, said)) is not None:
         return {"turn": started_turn(joined)}
+    subscription = door.subscriptions.get(head.session)
+    if subscription is not None and params.approvals_reviewer is not None:
+        subscription.asks = asks_of(door, params.approvals_reviewer)
+    changed = await _changed(door, head, said.overrides)
+    await door.goes_on(head)
+    turn = door.words_id(head.session, params.client_user_message_id)
     try:
-        return await _handed_in(door, head, params, turn)
+        turn, kept = await _handed_in(door, head, said, turn)
     except SubmissionConflict:
         # Its client has given two messages one name.
-        return await _handed_in(door, head, params, door.new_turn_id())
+        turn, kept = await _handed_in(door, head, said, door.new_turn_id())
+    if changed is not None:
+        tell_settings(door, head.session, changed)
+    answer = {"turn": started_turn(turn)}
+    if kept is not None and kept.holder is None:
+        door.threads.begin(warn_unserved(door, head, kept.sq_id))
+    return answer
 
 
-def _joined_before(door: Door, head: SessionHead, params: TurnStartParams) -> TurnId | None:
+def _joined_before(door: Door, head: SessionHead, said: ops.UserInput) -> TurnId | None:
     """The running turn, if the very same message stands in it."""
     live = door.threads.of(head.session)
     turn = None if live is None else live.projector.turn
-    if turn is None or params.client_user_message_id is None:
+    if turn is None or said.client_user_message_id is None:
         return None
-    words = [item.text for item in input_items(params.input) if isinstance(item, TextInput)]
-    said = (item for item in turn.items if isinstance(item, UserMessage))
-    told = (item for item in said if item.client_id == params.client_user_message_id)
+    words = [item.text for item in said.items if isinstance(item, TextInput)]
+    messages = (item for item in turn.items if isinstance(item, UserMessage))
+    told = (item for item in messages if item.client_id == said.client_user_message_id)
     same = any([part.get("text") for part in item.content if "text" in part] == words for item in told)
     return turn.id if same else None
 
 
-async def _handed_in(door: Door, head: SessionHead, params: TurnStartParams, turn: SubmissionId) -> Result:
-    items, override = input_items(params.input), params.override()
-    subscription = door.subscriptions.get(head.session)
-    if subscription is not None and params.approvals_reviewer is not None:
-        subscription.asks = asks_of(door, params.approvals_reviewer)
-    said = ops.UserInput(
-        items=items,
-        final_output_json_schema=params.output_schema,
-        delivery=Delivery.STEER,
-        client_user_message_id=params.client_user_message_id,
-        overrides=override,
-    )
-    changed = await _changed(door, head, override)
-    await door.goes_on(head)
+async def _handed_in(
+    door: Door, head: SessionHead, said: ops.UserInput, turn: SubmissionId
+) -> tuple[SubmissionId, Submitted | None]:
+    """The turn that the words begin, or join, and how they were kept, if they are to begin one.
+
+    A worker that decides too late about words that may join a turn leaves them under their own id.
+    """
     if head.at_rest:
-        kept = await door.words.submit(head.session, Submission(turn, said))
-        if kept.holder is None:
-            door.threads.begin(warn_unserved(door, head, kept.sq_id))
-        if changed is not None:
-            tell_settings(door, head.session, changed)
-        return {"turn": started_turn(turn)}
-    told = await _decided(door, head, said, STEER_S, id=turn)
-    if changed is not None:
-        tell_settings(door, head.session, changed)
-    joined = told.msg["turn_id"] if told is not None and told.type == "input_accepted" else turn
-    return {"turn": started_turn(joined)}
+        return turn, await door.words.submit(head, Submission(turn, said))
+    told = await door.decided(head, said, STEERED, client=door.words, id=turn)
+    if told is None or told.type != "input_accepted":
+        return turn, None
+    return SubmissionId(told.msg["turn_id"]), None
 
 
 async def _changed(
@@ -274,7 +283,7 @@ async def turn_steer(door: Door, params: TurnSteerParams) -> Result:
         expected_turn_id=params.expected_turn_id,
         client_user_message_id=params.client_user_message_id,
     )
-    told = await _decided(door, head, said, STEER_S)
+    told = await door.decided(head, said, STEERED)
     if told is None:
         raise RpcError(unread(head.pool), Code.INTERNAL)
     return {"turnId": told.msg.get("turn_id", params.expected_turn_id)}
@@ -294,35 +303,10 @@ async def turn_interrupt(door: Door, params: TurnInterruptParams) -> Result:
     if head.at_rest:
         raise RpcError("no active turn to interrupt")
     stop = ops.Interrupt(tree=params.tree, expected_turn_id=params.turn_id)
-    ended = frozenset({"turn_aborted", "task_complete"})
-    try:
-        told = await submit_op(
-            door.client, head.session, stop, lambda event, _: event.type in ended, INTERRUPT_S
-        )
-    except OpRefused as error:
-        raise RpcError(str(error)) from None
-    if told.answer is None:
+    told = await door.decided(head, stop, ENDED, turn=params.turn_id, patience_s=INTERRUPT_S)
+    if told is None:
         raise RpcError(unread(head.pool), Code.INTERNAL)
     return {}
-
-
-async def _decided(
-    door: Door, head: SessionHead, said: ops.UserInput, patience_s: float, *, id: SubmissionId | None = None
-) -> Event | None:
-    """The event by which the session tells where input went; None if none came in time. Raises `RpcError`."""
-    answers = frozenset({"input_accepted", "task_started"})
-    try:
-        told = await submit_op(
-            door.words,
-            head.session,
-            said,
-            lambda event, own: event.id == own and event.type in answers,
-            patience_s,
-            id=id,
-        )
-    except OpRefused as error:
-        raise RpcError(str(error)) from None
-    return told.answer
 
 
 METHODS: Mapping[str, Method] = {

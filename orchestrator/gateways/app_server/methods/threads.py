@@ -17,13 +17,13 @@ from orchestrator.core.processes import Process
 from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
+from orchestrator.gateways.app_server.errors import bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.paging import CursorText, Limit, PageParams, page
 from orchestrator.gateways.app_server.write_items import ItemsView, item_json, listed_turn_json, turn_json
 from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
 from orchestrator.gateways.principals import Scope
-from orchestrator.gateways.submit import OpRefused, submit_op, unread
+from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
@@ -64,7 +64,6 @@ MOST_INCLUDED = 300
 """Turns that come with a thread: a tenth of a second of the gateway, during which others wait for a page."""
 MOST_BYTES = 4 << 20
 """Bytes of the rows of one answer: half of what may wait for a client to read it."""
-NAMED_S = 5.0
 Text = Annotated[str, Field(max_length=MOST_TEXT)]
 Texts = Annotated[tuple[Text, ...], Field(max_length=MOST_NAMES)]
 SourceKind = Literal[
@@ -378,13 +377,8 @@ async def set_name(door: Door, params: SetName) -> Result:
     """Names a thread; those who hear it are told by the event that says so."""
     head = await door.head(params.thread_id)
     op = ops.SetThreadName(name=params.name)
-    try:
-        told = await submit_op(
-            door.client, head.session, op, lambda event, _: event.type == "thread_name_updated", NAMED_S
-        )
-    except OpRefused as error:
-        raise RpcError(str(error)) from None
-    if told.answer is None:
+    told = await door.decided(head, op, {"thread_name_updated"})
+    if told is None:
         door.notify("warning", {"threadId": head.session, "message": unread(head.pool)})
     elif head.session not in door.subscriptions:
         door.notify("thread/name/updated", {"threadId": head.session, "threadName": params.name})

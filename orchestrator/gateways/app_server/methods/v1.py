@@ -23,10 +23,9 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
-from orchestrator.gateways.app_server.input import EMPTY
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
-from orchestrator.gateways.app_server.turn_settings import Mode, NamedSettings
+from orchestrator.gateways.app_server.turn_params import EMPTY, Mode, NamedSettings
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import past_events
 from orchestrator.gateways.submit import OpRefused, submit_op, unread

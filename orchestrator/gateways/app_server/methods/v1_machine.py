@@ -19,7 +19,7 @@ from orchestrator.gateways.app_server.methods.config import write
 from orchestrator.gateways.app_server.methods.handshake import named_agent
 from orchestrator.gateways.app_server.methods.v1 import V1Params
 from orchestrator.gateways.app_server.ports import ConfigWrite
-from orchestrator.gateways.app_server.turn_settings import sandbox_of
+from orchestrator.gateways.app_server.turn_params import sandbox_of
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Scope
 from orchestrator.model.credentials import ApiKey
