@@ -21,7 +21,7 @@ from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core import facts as f
-from orchestrator.core.blobs import REFERENCE
+from orchestrator.core.blobs import may_refer
 from orchestrator.core.chain import (
     NAMING_ENTRIES,
     NOT_FOLLOWING,
@@ -31,22 +31,18 @@ from orchestrator.core.chain import (
     first_broken,
     names_session,
 )
-from orchestrator.core.entries import DENDRO
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.tree import Child
 from orchestrator.rollouts.full_log import full_log, pages
-from orchestrator.rollouts.inherited_lines import FORKED, missing_texts
+from orchestrator.rollouts.inherited_lines import missing_texts
 from orchestrator.rollouts.log_line import LogLine
 from orchestrator.rollouts.segments import BrokenArchive, links_of
 from orchestrator.rollouts.storage import Storage
 
-_REFERS = f'"{REFERENCE}"'.encode()
-_FACT = b'"type":"dendro"'
-_KIND_WITHIN = 64
-"""Where a line says its type: behind its timestamp."""
-_CHILD = b'"kind":"child"'
+_OF_OTHERS: frozenset[Kind] = frozenset({f.Forked, f.ChildMade})
+"""Facts that name other sessions."""
 
 
 @record
@@ -176,19 +172,19 @@ class _Audit:
     async def _read(self, page: Sequence[StoredEntry]) -> None:
         """Entries that follow from the ones before: what they say of others, and others of them."""
         for entry in page:
-            # Nearly all are of neither kind, and a look for one character or at the beginning is cheap.
-            if b"$" in entry.payload or _FACT in entry.payload[:_KIND_WITHIN] or entry.seq <= NAMING_ENTRIES:
-                await self._check_entry(entry)
+            refers = stored_kind(entry.payload) in _OF_OTHERS or may_refer(entry.payload)
+            if refers or entry.seq <= NAMING_ENTRIES:
+                await self._check_entry(entry, refers=refers)
         if self._notes:
             for entry in page:
                 if entry.seq in self._notes:
                     self._compare(entry)
 
-    async def _check_entry(self, entry: StoredEntry) -> None:
+    async def _check_entry(self, entry: StoredEntry, *, refers: bool) -> None:
         try:
             if entry.seq <= NAMING_ENTRIES:
                 self._named_by(entry)
-            if _REFERS in entry.payload or FORKED in entry.payload or _CHILD in entry.payload:
+            if refers:
                 await self._refers(LogLine(entry))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             # Of a chain without a key, anybody can have written it.
@@ -201,7 +197,7 @@ class _Audit:
         if named and named != self._end.session:
             self._find(entry.seq, f"it names session {named}, whose log stands in the place of this one's")
 
-        if told.type == DENDRO and f.states(told.payload, f.Configured):
+        if stored_kind(entry.payload) is f.Configured:
             self._compare_place(entry.seq, told.payload["session"])
 
     def _compare_place(self, seq: int, facts: Mapping[str, Any]) -> None:
@@ -214,7 +210,7 @@ class _Audit:
 
     async def _refers(self, line: LogLine) -> None:
         payload, seq = line.value["payload"], line.stored.seq
-        match line.is_fact and f.decode(payload):
+        match f.decode(payload) if line.kind in _OF_OTHERS else None:
             case f.ChildMade(child):
                 self._found.children.append((seq, child))
             case f.Forked(parent):
@@ -238,7 +234,7 @@ class _Audit:
         """Checks every text once; a fork's conversation may refer to more texts, seen once it is loaded."""
         texts: dict[str, str] = {}
         asked: set[str] = set()
-        is_fork = FORKED in line.stored.payload
+        is_fork = line.kind is f.Forked
         while missing := missing_texts([line], texts.get) - asked:
             asked |= missing
             for digest in sorted(missing):

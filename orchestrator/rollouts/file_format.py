@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import orjson
 
-from orchestrator.core.blobs import REFERENCE, is_reference, references
+from orchestrator.core.blobs import is_reference, may_refer, references
 from orchestrator.core.chain import (
     DIGEST_BYTES,
     SALT_BYTES,
@@ -50,8 +50,6 @@ FORMAT = "dendro-rollout"
 VERSION = 1
 PLACE = frozenset({"seq", "epoch", "salt", "chain", "digest", "omitted", "inherited", "texts"})
 """Fields beside an entry that are not part of it."""
-
-_REFERS = f'"{REFERENCE}"'.encode()
 
 TOLD = frozenset({"subagent_lifecycle", "agent_inbox"})
 """The events of a tree's log that an exported file has lines of."""
@@ -185,7 +183,7 @@ def full_line(line: LogLine, text_of: Callable[[str], str | None]) -> bytes:
     """An entry of a full export. A text that is not stored any more stays a reference, and so verifies."""
     entry, value = line.stored, line.value
     place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
-    if b'"$blob"' in entry.payload:
+    if may_refer(entry.payload):
         value = {**value, "payload": _put_back(value["payload"], text_of)}
     inside = texts_inside(value["payload"], text_of)
     return orjson.dumps({**value, **place, **({"texts": inside} if inside else {})}) + b"\n"
@@ -283,7 +281,7 @@ def _read(
         told += [value["payload"]] if found.tree_seq else []
         return found
     found = _file_line(number, value, blobs)
-    return replace(found, texts_missing=_missing(value)) if _REFERS in line else found
+    return replace(found, texts_missing=_missing(value)) if may_refer(line) else found
 
 
 # ── the form of a line ────────────────────────────────────────────────────────────────────────

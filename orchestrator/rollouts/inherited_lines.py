@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.blobs import externalise, is_reference, references, resolve
+from orchestrator.core.blobs import externalise, is_reference, may_refer, references, resolve
 from orchestrator.core.chain import SALT_BYTES, payload_digest
 from orchestrator.core.entries import RESPONSE_ITEM
 from orchestrator.core.facts import Forked, states
@@ -29,7 +29,6 @@ from orchestrator.core.inheritance import needed
 from orchestrator.rollouts.log_line import LogLine
 
 TextOf = Callable[[str], str | None]
-FORKED = b'"forked"'
 
 
 def missing_texts(lines: Iterable[LogLine], text_of: TextOf) -> set[str]:
@@ -39,8 +38,7 @@ def missing_texts(lines: Iterable[LogLine], text_of: TextOf) -> set[str]:
     """
     found: set[str] = set()
     for line in lines:
-        stored = line.stored.payload
-        if b'"$blob"' in stored or FORKED in stored:
+        if may_refer(line.stored.payload) or line.kind is Forked:
             payload = line.value["payload"]
             found.update(digest for digest in references(payload) if text_of(digest) is None)
             found |= needed(_wrapped(payload), text_of)
@@ -73,7 +71,7 @@ def _wrapped(payload: Mapping[str, Any]) -> list[Item]:
 def inherited_lines(line: LogLine, text_of: TextOf) -> list[bytes]:
     """The lines for a fork's fact; none for any other, or if its text is not stored any more."""
     entry, value = line.stored, line.value
-    if FORKED not in entry.payload:
+    if line.kind is not Forked:
         return []
     items = list(_items(_wrapped(value["payload"]), text_of, depth=-1))
     if not items:

@@ -9,6 +9,7 @@ import orjson
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries.stored import Kind, stored_kind
 
 
 class LogLine:
@@ -26,6 +27,11 @@ class LogLine:
         if self._value is None:
             self._value = orjson.loads(self.stored.payload)
         return self._value
+
+    @property
+    def kind(self) -> Kind:
+        """The record that the line is read as, known without its JSON."""
+        return stored_kind(self.stored.payload)
 
     @property
     def is_fact(self) -> bool:

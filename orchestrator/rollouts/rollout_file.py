@@ -22,7 +22,7 @@ import orjson
 
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import LogPlace, StoredEntry
-from orchestrator.core.blobs import REFERENCE, references, resolve
+from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
@@ -38,7 +38,6 @@ log = logging.getLogger("dendro.runtime")
 _TAIL_BYTES = 1 << 16
 _LONGEST_LINE = 16 << 20
 """The longest distance from a file's end at which a note of its last entry is looked for."""
-_REFERS = f'"{REFERENCE}"'.encode()
 
 
 class FileTexts(Protocol):
@@ -198,7 +197,7 @@ def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None])
             continue
         # Only with the line that names their fact's digest: they have no place of their own.
         yield from inherited
-        if _REFERS in entry.payload:
+        if may_refer(entry.payload):
             value = {**value, "payload": resolve(value["payload"], text_of)}
         place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
         yield orjson.dumps({**value, **place, **({"omitted": omitted} if omitted else {})}) + b"\n"
@@ -207,7 +206,7 @@ def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None])
 
 def blob_hashes(entries: Iterable[StoredEntry]) -> set[str]:
     """The texts that entries refer to."""
-    mentioning = (orjson.loads(entry.payload) for entry in entries if _REFERS in entry.payload)
+    mentioning = (orjson.loads(entry.payload) for entry in entries if may_refer(entry.payload))
     return {digest for value in mentioning for digest in references(value)}
 
 

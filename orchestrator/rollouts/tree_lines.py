@@ -17,10 +17,14 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.entries import EVENT_MSG, timestamp
+from orchestrator.core.entries.stored import EventKind, published_kind
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
+from orchestrator.protocol.codec import event_of
+from orchestrator.protocol.events import AgentInbox, EventMsg, SubagentLifecycle
 from orchestrator.rollouts.tree_log import tree_entries
 
-_TOLD = (b"subagent_lifecycle", b"agent_inbox")
+_TOLD = frozenset[EventKind]({SubagentLifecycle, AgentInbox})
 
 
 class TreeLines:
@@ -41,23 +45,25 @@ class TreeLines:
                 self._next = entry
                 return b"".join(lines)
             self._next = None
-            # Looked for before it is decoded: most of a tree's log is about other things.
-            if any(kind in entry.payload for kind in _TOLD):
+            # Asked for before it is decoded: most of a tree's log is about other things.
+            if published_kind(entry.payload) in _TOLD:
                 told = orjson.loads(entry.payload)
-                if self._concerns(told["msg"]):
+                if self._concerns(event_of(told["msg"])):
                     lines.append(_line(entry, told))
 
-    def _concerns(self, message: Mapping[str, Any]) -> bool:
-        """Whether the session's queue has the message: the root's of all agents, others' of children."""
+    def _concerns(self, event: EventMsg) -> bool:
+        """Whether the session's queue has the event: the root's of all agents, others' of children."""
         if self._head.agent_id == ROOT:
-            return message["type"] in ("subagent_lifecycle", "agent_inbox")
-        if message["type"] == "subagent_lifecycle":
-            if message["event"] == "created" and (
-                message["subagent"]["parent_agent_id"] == self._head.agent_id
-            ):
-                self._children.add(message["subagent"]["agent_id"])
-            return (message.get("subagent") or message)["agent_id"] in self._children
-        return message["type"] == "agent_inbox" and message["agent_id"] in self._children
+            return True
+        match event:
+            case SubagentLifecycle(event=change, subagent=SubagentSummary() as agent):
+                if change is LifecycleChange.CREATED and agent.parent_agent_id == self._head.agent_id:
+                    self._children.add(agent.agent_id)
+                return agent.agent_id in self._children
+            case SubagentLifecycle(agent_id=agent_id) | AgentInbox(agent_id=agent_id):
+                return agent_id in self._children
+            case _:
+                return False
 
 
 def _line(entry: TreeEntry, told: Mapping[str, Any]) -> bytes:

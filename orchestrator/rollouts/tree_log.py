@@ -16,10 +16,11 @@ from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.commit_parts import WITHDRAWN
-from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.entries.stored import decode_entry, published_kind, stored_kind
 from orchestrator.core.ids import TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.tree import Child
+from orchestrator.protocol.events import EVENTS, RequestResolved
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.storage import Storage
@@ -31,7 +32,7 @@ REQUESTS: Final = frozenset(
     )
 )
 """Events of an agent's own log that the tree's log repeats for people at the root."""
-RESOLVED: Final = "request_resolved"
+_REQUESTS: Final = frozenset(EVENTS[tag] for tag in REQUESTS)
 _ASKER: Final = ("agent_id", "session_id", "agent_path")
 _SAME: Final = (
     *("agent_id", "session_id", "parent_agent_id", "parent_session_id", "origin"),
@@ -136,36 +137,42 @@ def _told_otherwise(fact: TreeFact, births: Mapping[int, JsonMapping]) -> bool:
 async def _repeated_otherwise(storage: Storage, entries: Sequence[TreeEntry]) -> AsyncIterator[BrokenLink]:
     """Requests to people, and decisions on them, that the log of the session which wrote them has not."""
     for entry in entries:
-        message = orjson.loads(entry.payload)["msg"]
-        kind, decision = message.get("type"), message.get("decision")
-        if kind not in REQUESTS and (kind != RESOLVED or decision == WITHDRAWN):
+        kind, message = published_kind(entry.payload), orjson.loads(entry.payload)["msg"]
+        decision = message.get("decision")
+        if kind not in _REQUESTS and (kind is not RequestResolved or decision == WITHDRAWN):
             continue
         if await storage.broker.head(entry.session) is None:
             continue  # That it is gone is a finding of its own.
+        says = _asks if kind in _REQUESTS else _decides
         near = max(0, entry.seq - _COMMIT)
         # A decision is repeated later, where the turn was stopped first.
         for after in dict.fromkeys((near, 0)):
             log = full_log(storage.broker, storage.archive, entry.session, after, entry.seq)
-            if any([_says(stored.payload, message) async for stored in log]):
+            if any([says(stored.payload, message) async for stored in log]):
                 break
         else:
-            what = "a request" if kind in REQUESTS else f"a decision ({decision})"
+            what = "a request" if kind in _REQUESTS else f"a decision ({decision})"
             where = f"the log of session {entry.session} has not"
             yield BrokenLink(entry.tree_seq, f"it tells of {what} that {where}")
 
 
-def _says(payload: bytes, message: JsonMapping) -> bool:
-    """Whether an entry of a session's log is what a message of the tree's log repeats."""
-    line = orjson.loads(payload)
-    if message["type"] in REQUESTS:
-        said = {name: value for name, value in message.items() if name not in _ASKER}
-        own = {name: value for name, value in line["payload"].items() if name not in _ASKER}
-        return bool(line["type"] == EVENT_MSG and own == said)
-    if line["type"] != DENDRO or not f.states(line["payload"], f.Answered):
+def _asks(payload: bytes, message: JsonMapping) -> bool:
+    """Whether an entry of a session's log is the request that a message of the tree's log repeats."""
+    if stored_kind(payload) is not EVENTS.get(message["type"]):
         return False
-    fact = line["payload"]
-    names = ("call_id", "decision", "who")
-    return all(fact.get(name, "") == message.get(name, "") for name in names)
+    said = {name: value for name, value in message.items() if name not in _ASKER}
+    own = decode_entry(payload).payload
+    return {name: value for name, value in own.items() if name not in _ASKER} == said
+
+
+def _decides(payload: bytes, message: JsonMapping) -> bool:
+    """The same of a decision."""
+    if stored_kind(payload) is not f.Answered:
+        return False
+    fact = f.decode(decode_entry(payload).payload)
+    assert isinstance(fact, f.Answered)
+    decided = {"call_id": fact.call_id, "decision": fact.decision, "who": fact.who}
+    return all(message.get(name, "") == value for name, value in decided.items())
 
 
 def _births(

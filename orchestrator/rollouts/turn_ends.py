@@ -7,17 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-import orjson
-
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries.stored import decode_entry, stored_kind
 from orchestrator.core.frozen import record
+from orchestrator.protocol.events import TokenCount
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
-
-_BOOKMARK = b'"response_id"'
 
 
 @record
@@ -42,17 +38,13 @@ async def end_of_turn(entries: AsyncIterator[StoredEntry], secret: bytes, respon
 
 
 def _last_end(page: Sequence[StoredEntry], response_id: str | None) -> int:
-    named = _BOOKMARK if response_id is None else orjson.dumps(response_id)
     for stored in reversed(page):
         # Decoding every entry of a long log would take seconds.
-        if named in stored.payload and _ends(stored, response_id):
+        if stored_kind(stored.payload) is TokenCount and _ends(stored, response_id):
             return stored.seq
     return 0
 
 
 def _ends(stored: StoredEntry, response_id: str | None) -> bool:
-    entry = decode_entry(stored.payload)
-    if entry.type != EVENT_MSG or entry.payload.get("type") != "token_count":
-        return False
-    found = entry.payload.get("response_id")
+    found = decode_entry(stored.payload).payload.get("response_id")
     return bool(found) and response_id in (None, found)

@@ -18,6 +18,7 @@ from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.entries.stored import (
     EventKind,
     decode_entry,
+    is_event,
     line_ms,
     published_kind,
     stored_kind,
@@ -31,7 +32,6 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.messages import HOLD_MESSAGES, message_in
 from orchestrator.views.open_requests import ASKS
-from orchestrator.views.turns.log import is_event
 
 STRETCH = 128
 MOST = 4_096

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 import orjson
 
@@ -169,6 +169,14 @@ _BY_HEAD: Final[Mapping[bytes, Kind]] = {
     **{cls.type.encode(): cls for cls in LINES},
 }
 _BY_TAG: Final = {tag.encode(): cls for tag, cls in _EVENTS.items()}
+
+
+_EVENT_KINDS: Final[frozenset[Kind]] = frozenset({*EVENTS.values(), UnknownEvent})
+
+
+def is_event(kind: Kind) -> TypeGuard[EventKind]:
+    """Whether entries of a kind are events."""
+    return kind in _EVENT_KINDS
 
 
 def stored_kind(line: bytes) -> Kind:

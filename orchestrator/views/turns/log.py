@@ -6,7 +6,7 @@ conversation's items of calls about agents.
 
 from __future__ import annotations
 
-from typing import Final, TypeGuard
+from typing import Final
 
 import orjson
 
@@ -14,25 +14,20 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
-from orchestrator.core.entries.stored import EventKind, Kind, stored_kind
-from orchestrator.protocol.events import EVENTS, RawResponseItem, RequestResolved, UnknownEvent
+from orchestrator.core.entries.stored import Kind, is_event, stored_kind
+from orchestrator.protocol.events import RawResponseItem, RequestResolved
 from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
 from orchestrator.protocol.wire import JsonObject, tag_of, written
 from orchestrator.views.event import Event
 
-_EVENTS: Final[frozenset[Kind]] = frozenset({*EVENTS.values(), UnknownEvent})
-_TELLING: Final = _EVENTS | {FunctionCall, FunctionCallOutput, f.Answered}
+_ALONE: Final[frozenset[Kind]] = frozenset({FunctionCall, FunctionCallOutput, f.Answered})
+"""Kinds that may tell something, though they are no events."""
 _ITEM_TOLD: Final = {"type": tag_of(RawResponseItem)}
-
-
-def is_event(kind: Kind) -> TypeGuard[EventKind]:
-    """Whether entries of a kind are events."""
-    return kind in _EVENTS
 
 
 def may_tell(kind: Kind) -> bool:
     """Whether an entry of this kind may be of use to a projector; looked at before it is decoded."""
-    return kind in _TELLING
+    return is_event(kind) or kind in _ALONE
 
 
 def told_by(stored: StoredEntry, *, facts: bool = True) -> Event | None:
