@@ -1,4 +1,4 @@
-"""The tools port over the real toolbox: large texts are put back before a tool sees them."""
+"""The toolbox of a worker: large texts are put back before a tool sees them."""
 
 from __future__ import annotations
 
@@ -9,48 +9,46 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import spec_of, work_of
-from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
-from orchestrator.core.folder_commands import SetupEnded
-from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.processes import Process
+from orchestrator.core.commands import Assessment, CallFinished, Immediate
+from orchestrator.core.ids import TreeId
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
-from orchestrator.model.request import Item
-from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.runtime.log import log
 from orchestrator.sandbox.policy import InvalidPolicy
+from orchestrator.tools.folder_setup import SetupRunner
+from orchestrator.tools.mcp import McpToolbox
+from orchestrator.tools.rules.library import CommandRules
 from orchestrator.tools.site import CallSite, DeltaSink
+from orchestrator.tools.tool import Judgement, Tool
 from orchestrator.tools.toolbox import Toolbox
 
 
-class ToolCalls:
-    """Implements `ports.Tools` for one worker."""
+class ToolCalls(Toolbox):
+    """The toolbox as `ports.Tools` wants it: texts are whole, and no tool's defect costs the session."""
 
-    def __init__(self, toolbox: Toolbox, texts: Texts) -> None:
-        self._toolbox = toolbox
+    def __init__(
+        self,
+        texts: Texts,
+        tools: Sequence[Tool],
+        mcp: McpToolbox | None = None,
+        rules: CommandRules | None = None,
+        setups: SetupRunner | None = None,
+    ) -> None:
+        super().__init__(tools, mcp, rules, setups)
         self._texts = texts
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Prepares the tools; an unexpected error costs the tools that it is about, not the request."""
         try:
-            await self._toolbox.prepare(state, show)
+            await super().prepare(state, show)
         except Exception:
             log.exception("session %s: its tools could not be prepared", state.facts.session_id)
-
-    def release(self, session: SessionId) -> None:
-        self._toolbox.release(session)
-
-    async def of_servers(self, state: State) -> dict[str, McpTool]:
-        return await self._toolbox.of_servers(state)
-
-    def specs(self, state: State) -> Sequence[Item]:
-        return self._toolbox.specs(state)
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
         """Assesses a call; an unexpected error becomes the call's output, so that the session goes on."""
         try:
-            return await self._toolbox.assess(await self._whole(call, site.tree), await self._site(site))
+            return await super().assess(await self._whole(call, site.tree), await self._site(site))
         except BrokerError:
             raise
         except InvalidPolicy as error:
@@ -60,27 +58,15 @@ class ToolCalls:
             return Immediate(f"internal error: {type(error).__name__}: {error}")
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
-        return await self._toolbox.run(await self._whole(call, site.tree), await self._site(site))
+        return await super().run(await self._whole(call, site.tree), await self._site(site))
 
-    async def set_up(self, site: CallSite) -> SetupEnded:
-        return await self._toolbox.set_up(site)
-
-    async def judge(self, call: Call, claim: str) -> str:
+    async def judge(self, call: Call, claim: str) -> Judgement:
         """Judges a lost call by its files; `in_doubt` where they cannot be read."""
         try:
-            return await self._toolbox.judge(call, claim)
+            return await super().judge(call, claim)
         except Exception:
             log.exception("call %s could not be judged by its files", call.call_id)
             return "in_doubt"
-
-    async def follow(self, process: Process, claim: str) -> ProcessEnd:
-        return await self._toolbox.follow(process, claim)
-
-    def kill_process(self, number: int, claim: str) -> None:
-        self._toolbox.kill_process(number, claim)
-
-    async def abandon(self, claim: str) -> None:
-        await self._toolbox.abandon(claim)
 
     async def _whole(self, call: Call, tree: TreeId) -> Call:
         spec = spec_of(call.work) if call.work is not None else {}

@@ -132,11 +132,11 @@ async def running_worker(
             sweeping(machine_config(settings, tools.support), boot_id()),
             removing(deleted_files(settings), opened.broker),
         ):
-            toolbox = Toolbox(own, mcp, tools.rules, SetupRunner(tools, supervisor))
             folders = machine_folders(settings, tools.support)
             hosts = host_folders(settings, tools.support, (*tools.read_only, *tools.hidden))
             extend = _all(supervisor, folders, hosts)
             texts = PatientTexts(opened.blobs, asyncio.sleep, archived_text(settings))
+            toolbox = ToolCalls(texts, own, mcp, tools.rules, SetupRunner(tools, supervisor))
             kept = archive(settings)
             storage = Storage(opened.broker, opened.blobs, kept, _secret(settings))
             ports = Ports(
@@ -144,7 +144,7 @@ async def running_worker(
                 broker=opened.broker,
                 texts=texts,
                 models=models,
-                tools=ToolCalls(toolbox, texts),
+                tools=toolbox,
                 model_settings=settings.model,
                 workspace=RecentChecks(),
                 library=Files(

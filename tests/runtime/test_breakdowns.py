@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO, cast
+from typing import Any, NoReturn, cast
 
 import orjson
 import pytest
@@ -26,6 +26,7 @@ from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import load
 from orchestrator.runtime.runner import Ended
 from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool import Tool
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
@@ -162,17 +163,19 @@ async def test_a_worker_that_leaves_gives_back_what_it_cannot_read(
 
 
 async def test_whatever_a_tool_makes_of_a_call_the_model_is_told_and_the_session_goes_on() -> None:
-    class Broken:
-        async def assess(self, *_: object) -> None:
+    class Broken(Tool):
+        names = ("shell",)
+
+        async def assess(self, call: Call, site: CallSite) -> NoReturn:
             raise RecursionError("too deep")
 
-        async def judge(self, *_: object) -> None:
+        async def judge(self, call: Call, claim: str) -> NoReturn:
             raise PermissionError(13, "denied")
 
     call = Call(
         CallId("c1"), "shell", {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     )
-    tools = ToolCalls(cast(Any, Broken()), cast(Any, None))
+    tools = ToolCalls(cast(Any, None), (Broken(),))
     site = cast(Any, SimpleNamespace(**dict.fromkeys(spec.name for spec in fields(CallSite))))
     site.state = State()
     assert await tools.assess(call, site) == Immediate("internal error: RecursionError: too deep")

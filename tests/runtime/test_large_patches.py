@@ -24,7 +24,7 @@ from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.patch import entries
 from orchestrator.tools.patch.bounds import MOST_BYTES, MOST_FILES
 from orchestrator.tools.site import CallSite, ToolConfig
-from orchestrator.tools.toolbox import Toolbox, built_in
+from orchestrator.tools.toolbox import built_in
 from orchestrator.views.patterns import why_not_allowed
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
@@ -45,7 +45,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 @pytest.fixture
 def armed(harness: Harness, supervisor: Supervisor) -> Harness:
     """A harness whose calls are run by the real tools."""
-    tools = ToolCalls(Toolbox(built_in(ToolConfig(SUPPORT, {}), supervisor)), harness.ports.texts)
+    tools = ToolCalls(harness.ports.texts, built_in(ToolConfig(SUPPORT, {}), supervisor))
     harness.ports = replace(harness.ports, tools=tools)
     return harness
 
