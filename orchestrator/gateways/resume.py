@@ -12,16 +12,14 @@ import orjson
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
+from orchestrator.core import facts as f
 from orchestrator.core.agent_views import child_summary
 from orchestrator.core.birth import session_configured
-from orchestrator.core.blobs import is_reference, references, resolve
+from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.context import is_context
-from orchestrator.core.entries import DENDRO, EVENT_MSG
-from orchestrator.core.entries.stored import decode_entry
-from orchestrator.core.facts import Forked, states
+from orchestrator.core.entries.stored import decode_entry, is_event, published_kind, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item, message_text
-from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
 from orchestrator.core.settings import HistoryHead
 from orchestrator.core.state import State
@@ -40,6 +38,7 @@ from orchestrator.views.open_requests import ASKS
 from orchestrator.views.questions import CLIENT_TOOL, call_id_of
 from orchestrator.views.thread_settings import settings_of
 
+_ASKING = frozenset(ev.EVENTS[tag] for tag in (*ASKS, CLIENT_TOOL))
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
 POLL_S = 0.05
@@ -161,29 +160,30 @@ class _Past:
 async def _events_until(found: LogSource, head: SessionHead, through: int) -> _Past:
     past = _Past()
     async for stored in found.log(head.session, through):
-        entry = decode_entry(stored.payload)
-        if entry.type == EVENT_MSG and entry.payload["type"] != "session_configured":
-            texts = await found.large_texts(head.tree, references(entry.payload))
-            told = resolve(dict(entry.payload), texts.get)
-            past.messages.append(for_tenant(told) if head.labels.namespace else told)
-        elif head.agent_id == ROOT and entry.type == DENDRO and states(entry.payload, Forked):
-            past.messages += await _events_of_source(found, head, entry.payload)
+        kind = stored_kind(stored.payload)
+        if is_event(kind) and kind is not ev.SessionConfigured:
+            message = dict(decode_entry(stored.payload).payload)
+            if may_refer(stored.payload):
+                message = resolve(message, (await found.large_texts(head.tree, references(message))).get)
+            past.messages.append(for_tenant(message) if head.labels.namespace else message)
+        elif head.agent_id == ROOT and kind is f.Forked:
+            fact = f.decode(decode_entry(stored.payload).payload)
+            assert isinstance(fact, f.Forked)
+            past.messages += await _events_of_source(found, head, fact)
         past.head = stored.chain.hex()
     return past
 
 
-async def _events_of_source(
-    found: LogSource, fork: SessionHead, fact: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+async def _events_of_source(found: LogSource, fork: SessionHead, fact: f.Forked) -> list[dict[str, Any]]:
     """The source's events up to the fork; of one that is gone, or is another by now, only what was said."""
-    parent = fact["parent"]
-    source = await found.broker.head(SessionId(parent["session"]))
+    parent = fact.parent
+    source = await found.broker.head(parent["session"])
     if source is not None and source.seq >= parent["seq"]:
         past = await _events_until(found, source, parent["seq"])
         if past.head == parent["chain"]:
             return past.messages
-    content = fact["content"]
-    if is_reference(content):
+    content = fact.content
+    if not isinstance(content, str):
         content = (await found.large_texts(fork.tree, [content["$blob"]])).get(content["$blob"], "[]")
     return list(_said(orjson.loads(content)))
 
@@ -212,8 +212,9 @@ async def cursor_before(found: LogSource, head: SessionHead, calls: set[str]) ->
 
 
 def _asks(event: StoredEvent, calls: set[str]) -> bool:
-    message = orjson.loads(event.payload)["msg"]
-    return message["type"] in (*ASKS, CLIENT_TOOL) and call_id_of(message) in calls
+    if published_kind(event.payload) not in _ASKING:
+        return False
+    return call_id_of(orjson.loads(event.payload)["msg"]) in calls
 
 
 async def until_read(found: LogSource, head: SessionHead) -> bool:

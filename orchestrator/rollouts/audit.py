@@ -216,7 +216,7 @@ class _Audit:
             case f.Forked(parent):
                 chain = bytes.fromhex(parent["chain"])
                 by = f"entry {seq} of its fork {self._end.session}"
-                self._found.forked_from = ExternalNote(SessionId(parent["session"]), parent["seq"], chain, by)
+                self._found.forked_from = ExternalNote(parent["session"], parent["seq"], chain, by)
             case _:
                 pass
         await self._check_texts(line)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Sequence
+from typing import TypeVar
 
 import orjson
 
@@ -16,6 +16,7 @@ from orchestrator.core.calls import CustomWork, ExecWork, MergeWork, PatchWork, 
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.decide.process import lost_processes, unknown_end
+from orchestrator.core.entries.stored import published_event, published_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.processes import Process
@@ -30,6 +31,8 @@ from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import FolderFaults
 from orchestrator.tools.exec.capture import Capture
 from orchestrator.tools.exec.output import MODEL_BYTES, for_model
+
+E = TypeVar("E", bound=ev.EventModel)
 
 
 @record
@@ -98,7 +101,6 @@ async def _with_record(ports: Ports, state: State, call: Call) -> Call:
 
 
 _PAGE = 500
-_BEGIN, _DELTA = b'"exec_command_begin"', b'"exec_command_output_delta"'
 MOST_SHOWN = 64
 """Lost commands and processes whose output is kept; a commit is bounded."""
 MOST_SHOWN_BYTES = 32 << 10
@@ -128,9 +130,9 @@ async def _shown(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[str, 
     while page := await ports.broker.read_eq(claim.session, after, _PAGE):
         after = page[-1].n
         for event in page:
-            told = _told(event, _DELTA)
-            if told.get("call_id") in heard and event.n > begun.get(told["call_id"], 0):
-                heard[told["call_id"]].add(told["stream"], b64decode(told["chunk"]))
+            told = _told(event, ev.ExecCommandOutputDelta)
+            if told is not None and told.call_id in heard and event.n > begun.get(told.call_id, 0):
+                heard[told.call_id].add(told.stream, told.chunk)
     most = min(MODEL_BYTES, MOST_SHOWN_BYTES // len(heard))
     found = {call_id: one.shown(most, whole=call_id in begun) for call_id, one in heard.items()}
     return found | {call_id: Shown(whole=False) for call_id in calls[MOST_SHOWN:]}
@@ -143,21 +145,19 @@ async def _beginnings(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[
     while len(begun) < len(set(calls)):
         page = await ports.broker.read_eq_back(claim.session, before, _PAGE)
         for event in page:
-            call_id = _told(event, _BEGIN).get("call_id", "")
-            if call_id in calls:
-                begun.setdefault(call_id, event.n)
+            told = _told(event, ev.ExecCommandBegin)
+            if told is not None and told.call_id in calls:
+                begun.setdefault(told.call_id, event.n)
         if len(page) < _PAGE:
             break
         before = page[-1].n
     return begun
 
 
-def _told(event: StoredEvent, kind: bytes) -> JsonObject:
-    """The message of an event of this kind; an empty one for an event of another."""
-    if kind not in event.payload:
-        return {}
-    message: JsonObject = orjson.loads(event.payload)["msg"]
-    return message if message["type"] == kind.decode().strip('"') else {}
+def _told(event: StoredEvent, kind: type[E]) -> E | None:
+    """The event, if it is of this kind."""
+    told = published_event(event.payload) if published_kind(event.payload) is kind else None
+    return told if isinstance(told, kind) else None
 
 
 class _Heard:

@@ -15,13 +15,21 @@ from orchestrator.broker.records import OpenApproval
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
 from orchestrator.core.commit_parts import OpenRequest
-from orchestrator.core.entries import milliseconds
+from orchestrator.core.entries.stored import (
+    decode_entry,
+    is_event,
+    line_ms,
+    published_event,
+    published_kind,
+    stored_kind,
+)
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.tree import ROOT
 from orchestrator.core.turn_calls import Call
-from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.events import RequestResolved
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.full_log import read_all
 from orchestrator.rollouts.objects import ArchiveUnavailable
@@ -98,11 +106,10 @@ class TreeLookups:
             # The caller's own session is whole: its model is told, its worker goes on.
             raise LogUnreadable(str(error)) from None
         found = []
-        for entry in entries:
-            line = orjson.loads(entry.payload)
-            if line["type"] == "event_msg":
-                event = {"id": line.get("id", ""), "msg": line["payload"]}
-                found.append((entry.seq, milliseconds(line["timestamp"]), event))
+        for stored in entries:
+            if is_event(stored_kind(stored.payload)):
+                entry = decode_entry(stored.payload)
+                found.append((stored.seq, line_ms(stored.payload), {"id": entry.id, "msg": entry.payload}))
         return found
 
     async def pending_below(self, at_ms: int) -> tuple[PendingBelow, ...]:
@@ -160,13 +167,11 @@ def _asks_for_a_secret(event: JsonMapping) -> bool:
 
 
 def _decided(entry: TreeEntry) -> DecidedBelow | None:
-    if b"request_resolved" not in entry.payload:
-        return None
-    told = orjson.loads(entry.payload)["msg"]
-    if told["type"] != "request_resolved" or not told["agent_id"]:
+    told = published_event(entry.payload) if published_kind(entry.payload) is RequestResolved else None
+    if not (isinstance(told, RequestResolved) and told.agent_id):
         # What the root itself had asked stands in its own log.
         return None
     digest = orjson.loads(entry.about).get("response", "") if entry.about else ""
     return DecidedBelow(
-        told["agent_id"], told["call_id"], told["turn_id"], told["decision"], told["who"], digest
+        AgentId(told.agent_id), told.call_id, SubmissionId(told.turn_id), told.decision, told.who, digest
     )

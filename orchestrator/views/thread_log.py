@@ -289,8 +289,10 @@ async def _source(found: LogSource, head: SessionHead) -> tuple[SessionHead, int
     async for stored in found.log(head.session, min(head.seq, OPENING)):
         if stored_kind(stored.payload) is not f.Forked:
             continue
-        parent = decode_entry(stored.payload).payload["parent"]
-        source = await found.broker.head(SessionId(parent["session"]))
+        fact = f.decode(decode_entry(stored.payload).payload)
+        assert isinstance(fact, f.Forked)
+        parent = fact.parent
+        source = await found.broker.head(parent["session"])
         if source is None or source.seq < parent["seq"]:
             return None
         async for there in found.log(source.session, parent["seq"], parent["seq"] - 1):

@@ -20,6 +20,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import decode_entry, encode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED, user_message
+from orchestrator.core.ids import SessionId
 from orchestrator.core.inheritance import inherited_history, opened
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import written
@@ -177,11 +178,11 @@ def grandchild(
     called = {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"}
     texts: dict[str, bytes] = {}
     first = [said(begin), called, externalise({**output, "output": LONG}, texts)]
-    begun = externalise(f.encode(f.Forked({"session": "a"}, inherited_history(first, frozenset())[0])), texts)
+    source = f.ForkedAt(session=SessionId("a"), seq=3, chain="00")
+    begun = externalise(f.encode(f.Forked(source, inherited_history(first, frozenset())[0])), texts)
     second = [{"type": INHERITED, "content": begun["content"]}, said(then)]
-    fact = e.fact(
-        f.Forked({"session": "b", "seq": 7, "chain": "00"}, inherited_history(second, frozenset())[0])
-    )
+    again = f.ForkedAt(session=SessionId("b"), seq=7, chain="00")
+    fact = e.fact(f.Forked(again, inherited_history(second, frozenset())[0]))
     log, more = stored([e.Entry(e.EVENT_MSG, {"type": "session_configured"}), fact, e.item(said("mine"))])
     whole = [said(begin), called, {**output, "output": LONG}, said(then)]
     return log, {**more, **{digest: text.decode() for digest, text in texts.items()}}, whole

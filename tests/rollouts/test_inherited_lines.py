@@ -12,6 +12,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import payload_digest
+from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.inherited_lines import inherited_lines, missing_texts, proves, texts_inside
 from orchestrator.rollouts.log_line import LogLine
 from tests.rollouts.test_file_format import grandchild, said, stored
@@ -21,7 +22,8 @@ NAME = hashlib.sha256(LONG.encode()).hexdigest()
 
 
 def fact_line(items: list[Any]) -> tuple[LogLine, dict[str, str]]:
-    fact = e.fact(f.Forked({"session": "a", "seq": 1, "chain": "00"}, orjson.dumps(items).decode()))
+    source = f.ForkedAt(session=SessionId("a"), seq=1, chain="00")
+    fact = e.fact(f.Forked(source, orjson.dumps(items).decode()))
     log, texts = stored([fact])
     return LogLine(log[0]), texts
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.facts import Forked, encode
+from orchestrator.core.facts import Forked, ForkedAt, encode
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import inherited_history
@@ -127,10 +127,11 @@ async def test_two_runners_of_one_process_do_not_wait_for_each_other_for_ever(tm
 async def test_what_a_crash_left_of_an_inherited_conversation_is_written_again(tmp_path: Path) -> None:
     log, path = Log("effe"), tmp_path / "r.jsonl"
     items = [written(user_message("one")), written(user_message("two"))]
+    source = ForkedAt(session=SessionId("a"), seq=2, chain="00")
     line = {
         "timestamp": "t",
         "type": "dendro",
-        "payload": encode(Forked({}, inherited_history(items, frozenset())[0])),
+        "payload": encode(Forked(source, inherited_history(items, frozenset())[0])),
     }
     log.replace(3, line)
     log.add("e")

@@ -145,7 +145,7 @@ def inherited_entries(
     """The entries by which a new log takes the conversation over; it needs nothing else of the source."""
     state = source.state
     content, _ = inherited_history(state.history, frozenset())
-    parent: JsonObject = {"session": source.session, "seq": source.seq, "chain": source.head}
+    parent = f.ForkedAt(session=source.session, seq=source.seq, chain=source.head)
     texts, instructions = stored_texts(newest_texts(state)), standing_instructions(state.history)
     entries = [e.fact(f.Forked(parent, content, tuple(texts), tuple(instructions)))]
     if state.told_folders != (settings.cwd,):

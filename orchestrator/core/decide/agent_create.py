@@ -155,7 +155,7 @@ def _child_session(
 def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) -> ChildSession:
     forks = frozenset(other.call_id for other in draft.task.calls if other.name == call.name)
     content, items = inherited_history(draft.state.history, forks)
-    parent = {"session": draft.state.facts.session_id, "seq": asked.seq, "chain": asked.head}
+    parent = f.ForkedAt(session=draft.state.facts.session_id, seq=asked.seq, chain=asked.head)
     told = call_output(call.item, json_text(_fork_payload(draft, created, "child")))
     texts = tuple(stored_texts(newest_texts(draft.state)))
     forked = f.Forked(parent, content, texts, tuple(standing_instructions(draft.state.history)))

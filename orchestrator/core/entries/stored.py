@@ -19,7 +19,8 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, m
 from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, states
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.lines import LINES, Line
-from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, UnknownEvent
+from orchestrator.protocol.codec import event_of
+from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, EventMsg, UnknownEvent
 from orchestrator.protocol.items import ITEM_SYNONYMS, ITEMS, UnknownItem
 from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, JsonObject, JsonValue
@@ -227,3 +228,8 @@ def published_kind(payload: bytes) -> EventKind:
             return _event_kind(message)
         case _:
             return UnknownEvent
+
+
+def published_event(payload: bytes) -> EventMsg:
+    """The event that queues and the logs of trees have so; one that is not sound is an `UnknownEvent`."""
+    return event_of(orjson.loads(payload)["msg"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, TypedDict
 
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, TEXT, form
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
-from orchestrator.core.ids import AgentId
+from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
@@ -174,17 +174,24 @@ class Rewound:
     instructions: tuple[JsonMapping, ...] = field(default=(), metadata=LIST)
 
 
+class ForkedAt(TypedDict):
+    """The place in another log at which a fork begins: its session, the entry, the chain's value in hex."""
+
+    session: SessionId
+    seq: int
+    chain: str
+
+
 @record
 class Forked:
     """The conversation that a fork begins with, as JSON text, or the reference to it.
 
-    `parent` names session, seq and chain head. What a compaction keeps of the conversation, which it
-    cannot open, stands beside it.
+    What a compaction keeps of the conversation, which it cannot open, stands beside it.
     """
 
     kind: ClassVar[str] = "forked"
     of: ClassVar[Literal["session"]] = "session"
-    parent: JsonMapping
+    parent: ForkedAt
     content: str | JsonObject
     user_texts: tuple[str, ...] = field(default=(), metadata=LIST)
     """The newest texts of people in it."""

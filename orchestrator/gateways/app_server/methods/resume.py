@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.entries.stored import stored_kind
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
@@ -23,7 +24,8 @@ from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_
 from orchestrator.gateways.app_server.turn_params import NamedSettings, Reviewer, session_json
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.principals import Scope
-from orchestrator.protocol.events import TaskStarted
+from orchestrator.protocol.codec import event_of
+from orchestrator.protocol.events import TaskStarted, TokenCount
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
@@ -36,7 +38,6 @@ from orchestrator.views.turns.records import TokenUsageUpdated
 
 TOKENS_WITHIN = (64, 512)
 """Entries from the end among which the last count of tokens is looked for; each request has one."""
-_COUNTED = b'"type":"token_count","info":{'
 MOST_AGENTS = 200
 """Running agents of a thread that are heard with it."""
 
@@ -114,10 +115,9 @@ async def _tell_tokens(door: Door, seen: SessionHead) -> None:
 async def _last_count(door: Door, seen: SessionHead) -> Event | None:
     for within in TOKENS_WITHIN:
         read = door.ports.found.log(seen.session, seen.seq, max(0, seen.seq - within))
-        counted = [stored async for stored in read if _COUNTED in stored.payload]
-        for event in map(told_by, reversed(counted)):
-            # What a tool was given may look like an event.
-            if event is not None and event.type == "token_count":
+        counted = [stored async for stored in read if stored_kind(stored.payload) is TokenCount]
+        for event in filter(None, map(told_by, reversed(counted))):
+            if isinstance(count := event_of(event.msg), TokenCount) and count.info is not None:
                 return event
     return None
 
