@@ -23,9 +23,9 @@ from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.prompts import build_prompt
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.apply_patch import APPLY_PATCH
+from orchestrator.tools.images import VIEW_IMAGE
+from orchestrator.tools.plan import UPDATE_PLAN
 from orchestrator.tools.shell import SHELL
-from orchestrator.tools.update_plan import UPDATE_PLAN
-from orchestrator.tools.view_image import VIEW_IMAGE
 
 POOL = "bench-shares"
 """No worker serves it."""

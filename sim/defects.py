@@ -125,7 +125,9 @@ def _any_generation(real: Any) -> Any:
 
 
 def _runs_again(real: Any) -> Any:
-    return lambda draft, call, judgement: real(draft, call, "none" if judgement == "in_doubt" else judgement)
+    return lambda draft, call, judged, *rest: real(
+        draft, call, "none" if judged == "in_doubt" else judged, *rest
+    )
 
 
 def _asked_while_stopping(real: Any) -> Any:

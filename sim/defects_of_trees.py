@@ -104,6 +104,7 @@ DEFECTS = (
             "to_wake, budget.waiting.reserved = budget.waiting.reserved, ''",
             "to_wake = ''",
         ),
+        "budgets",
     ),
     Mutant(
         "raising wakes nobody",
@@ -123,6 +124,7 @@ DEFECTS = (
             "    if budget.limit[i] and budget.spent[i] >= budget.limit[i] then return 'spent', kind end\n",
             "",
         ),
+        "budgets",
     ),
     Mutant(
         "reservations of others do not count",
@@ -133,6 +135,7 @@ DEFECTS = (
             "then return 'reserved', kind end",
             "",
         ),
+        "budgets",
     ),
     Mutant(
         "slot kept by who fails",
@@ -226,11 +229,13 @@ DEFECTS = (
         "limits are not spent",
         "`admit` does not count the requests that it lets through",
         lua("admit", "spend('requests', requests_limit, 1)\n", ""),
+        "limits",
     ),
     Mutant(
         "requests do not ask for room",
         "a request is sent whatever its provider's limit says",
         swapped(requests, "admitted", _sends_at_once),
+        "limits",
     ),
     Mutant(
         "revoke leaves the claim",

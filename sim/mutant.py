@@ -26,6 +26,8 @@ class Mutant:
     plant: Callable[[], None]
     workload: str = ""
     """The one whose seeds are run, where others would never meet the defect."""
+    test: str = ""
+    """The test that finds it, where no seed is known to."""
 
 
 def lua(part: str, old: str, new: str) -> Callable[[], None]:

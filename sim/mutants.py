@@ -1,8 +1,9 @@
 """Planted defects: what the simulator is worth is how soon it finds them.
 
 `python -m sim.mutants` plants each in a process of its own, runs seeds until a rule is broken,
-and writes their rows into `docs/planted-defects.md`, each with the commit that it was made at. A defect that
-no longer fits the product's text fails loudly: it must be planted anew, not passed over.
+and writes their rows into `docs/planted-defects.md`, each with the commit that it was made at. Where no seed
+is known to find a defect, its test is run instead. A defect that no longer fits the product's text fails
+loudly: it must be planted anew, not passed over.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, cast
+
+import pytest
 
 from sim.campaign import run_batch, stories
 from sim.defects import DEFECTS
@@ -49,6 +52,7 @@ BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
 FEW_SEEDS, NEW_SEEDS = 30, 300
 """Seeds that each defect is given at least, and one that the page does not have yet."""
 NOT_YET = "not counted yet"
+BY_A_TEST = "a test"
 PATIENCE = 3
 """A defect is not found when so many times the page's count were run in vain."""
 
@@ -94,6 +98,7 @@ class Found:
 
     name: str
     seeds: int | None
+    """0 for one that its test found."""
     rule: str = ""
     workload: str = ""
     ran: int = 0
@@ -116,6 +121,18 @@ def hunt(name: str, workload: str, seeds: Sequence[int]) -> Found:
     return Found(name, None, "", workload, ran, time.process_time() - began)
 
 
+def tested(name: str, test: str) -> Found:
+    """Plants one defect in this process, for good, and runs the test that is to find it."""
+    began = time.process_time()
+    next(mutant for mutant in MUTANTS if mutant.name == name).plant()
+    with open(os.devnull, "w", encoding="utf-8") as nothing:  # noqa: PTH123 - no file
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    code = pytest.main(["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", test])
+    seeds = 0 if code == pytest.ExitCode.TESTS_FAILED else None
+    return Found(name, seeds, test, cpu_s=time.process_time() - began)
+
+
 def holds(seed: int, workload: str) -> bool:
     """Whether every rule holds under a seed where nothing is planted."""
     return run_batch([seed], workload or None)[0][0].violation is None
@@ -131,6 +148,9 @@ def hunted(mutant: Mutant, row: Row | None, most: int | None, *, checks: bool) -
     A seed that breaks a rule by itself says nothing of the defect: it is passed over.
     """
     name, workload = mutant.name, mutant.workload
+    if mutant.test:
+        by_test: Found = yield partial(tested, name, mutant.test)
+        return by_test
     known = row if row is not None and row.workload == workload else None
     limit = most or (max(PATIENCE * known.seeds, FEW_SEEDS) if known is not None else NEW_SEEDS)
     first, ran, cpu_s = 0, 0, 0.0
@@ -196,7 +216,7 @@ def rows(page: str) -> dict[str, Row]:
     lines = [line[2:-2].split(" | ") for line in told.splitlines() if line.startswith("| ")][1:]
     found = {}
     for name, wrong, seeds, rule, at in (line for line in lines if line[2] != NOT_YET):
-        count, _, workload = seeds.partition(" of ")
+        count, _, workload = seeds.replace(BY_A_TEST, "0").partition(" of ")
         found[name] = Row(wrong, int(count), workload.strip("`"), rule.strip("`"), at.strip("`"))
     return found
 
@@ -206,7 +226,7 @@ def table(known: Mapping[str, Row]) -> str:
     lines = ["| defect | what is wrong | seeds | broken rule | at commit |", "|---|---|---|---|---|"]
     for mutant in MUTANTS:
         if (row := known.get(mutant.name)) is not None:
-            seeds = f"{row.seeds} of `{row.workload}`" if row.workload else f"{row.seeds}"
+            seeds = f"{row.seeds} of `{row.workload}`" if row.workload else f"{row.seeds or BY_A_TEST}"
             lines.append(f"| {mutant.name} | {mutant.wrong} | {seeds} | `{row.rule}` | `{row.at}` |")
         else:
             lines.append(f"| {mutant.name} | {mutant.wrong} | {NOT_YET} | | |")
@@ -217,7 +237,9 @@ def _write(found: Sequence[Found]) -> None:
     page, at = PAGE.read_text(encoding="utf-8"), commit()
     known, wrong = rows(page), {mutant.name: mutant.wrong for mutant in MUTANTS}
     known |= {
-        one.name: Row(wrong[one.name], one.seeds, one.workload, one.rule, at) for one in found if one.seeds
+        one.name: Row(wrong[one.name], one.seeds, one.workload, one.rule, at)
+        for one in found
+        if one.seeds is not None
     }
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -242,13 +264,14 @@ def main() -> int:
     hunts = (hunted(one, known.get(one.name), given.seeds, checks=given.check) for one in ordered)
     for one in together(hunts, given.processes):
         found.append(one)
-        print(f"{one.name}: {one.seeds or 'NOT FOUND'} {one.rule} ({one.cpu_s:.1f} s)", flush=True)
+        told = "NOT FOUND" if one.seeds is None else one.seeds or BY_A_TEST
+        print(f"{one.name}: {told} {one.rule} ({one.cpu_s:.1f} s)", flush=True)
     seeds, cpu_s = sum(one.ran for one in found), sum(one.cpu_s for one in found)
     print(f"{len(found)} defects, {seeds:,} seeds: {cpu_s:.0f} s of processor time, ", end="")
     print(f"{time.monotonic() - began:.0f} s by the clock")
     if not given.check:
         _write(found)
-    lost = [one for one in found if not one.seeds]
+    lost = [one for one in found if one.seeds is None]
     for one in lost:
         print(f"not found within its seeds: {one.name} {one.rule}".rstrip())
     return 1 if lost else 0

@@ -19,8 +19,7 @@ from orchestrator.core.processes import Process
 from orchestrator.core.turn_calls import Call
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink
-from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
-from orchestrator.tools.exec.reports import follow
+from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses, follow
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec_command import ExecCommand
 from orchestrator.tools.site import CallSite

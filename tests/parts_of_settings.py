@@ -31,7 +31,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.tables import McpServerSettings
 from orchestrator.tools.exec.programs import Program
-from orchestrator.tools.mcp_programs import _program
+from orchestrator.tools.mcp import _program
 from orchestrator.wiring import worker as wired
 from orchestrator.wiring.gateway import authentication, gateway_tls, tokens_of
 from orchestrator.wiring.new_threads import NewThreads

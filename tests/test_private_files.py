@@ -283,8 +283,7 @@ OTHERWISE = {
     "orchestrator/rollouts/objects.py": (6, "in an object store: the local folder has a way of its own"),
     "orchestrator/sandbox/limits.py": (4, KERNEL),
     "orchestrator/tools/exec/held_objects.py": (3, KERNEL),
-    "orchestrator/tools/patch/folders.py": (1, f"a patch, {THE_PERSONS}"),
-    "orchestrator/tools/patch/writer.py": (2, f"a patch, {THE_PERSONS}"),
+    "orchestrator/tools/patch/writer.py": (3, f"a patch, {THE_PERSONS}"),
     "workers/companion.py": (1, KERNEL),
 }
 """Files of code that make files or folders otherwise: how often, and why they may."""

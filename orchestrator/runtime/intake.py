@@ -29,8 +29,7 @@ from orchestrator.protocol.wire import UNSET, JsonObject
 from orchestrator.runtime.patience import patiently
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.workspace import FolderFaults
-from orchestrator.tools.exec.capture import Capture
-from orchestrator.tools.exec.output import MODEL_BYTES, for_model
+from orchestrator.tools.exec.output import MODEL_BYTES, Capture, for_model
 
 E = TypeVar("E", bound=ev.EventModel)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.core.settings import EXTERNAL_SANDBOX
+from orchestrator.core.settings import EXTERNAL_SANDBOX, SessionFacts
 from orchestrator.core.state import State
+from orchestrator.sandbox.place import Place
 from orchestrator.sandbox.policy import Confinement, resolve
 from orchestrator.tools.patch.writable import WritableRoots
-from orchestrator.tools.places import place_of
 from orchestrator.tools.site import ToolConfig
 
 
@@ -48,3 +48,21 @@ def roots_of(confinement: Confinement) -> WritableRoots | None:
         # A portable folder's own copy lies in a hidden one.
         kept = (*kept, *confinement.hidden)
     return WritableRoots(confinement.writable_roots, kept)
+
+
+# ── places ────────────────────────────────────────────────────────────────────────────────────────
+# The place of a portable session's folder, for tools: what commands call it, and where it is here.
+
+
+def place_of(facts: SessionFacts) -> Place | None:
+    """The place of a portable session's folder on this machine; None for a folder that is where it says."""
+    portable = facts.portable
+    if portable is None:
+        return None
+    return Place.of(Path(portable.root), facts.tree_id, facts.session_id, portable.name)
+
+
+def on_machine(facts: SessionFacts, path: Path) -> Path:
+    """The path on this machine of what the session calls `path`."""
+    place = place_of(facts)
+    return path if place is None else place.on_machine(path)

@@ -27,9 +27,9 @@ from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.mcp import text_result
 from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import json_object
+from orchestrator.tools.confinement import on_machine
 from orchestrator.tools.exec.output import for_model
 from orchestrator.tools.exec.shown import ShownOutput
-from orchestrator.tools.places import on_machine
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.specs import function
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported

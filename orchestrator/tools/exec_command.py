@@ -20,8 +20,17 @@ from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.confinement import confinement_of
-from orchestrator.tools.exec.processes import MOST_ON_WORKER, LiveProcess, LiveProcesses
-from orchestrator.tools.exec.reports import MAX_TOKENS, OUTPUT_TOKENS, YIELD, look_of, process_end, within
+from orchestrator.tools.exec.processes import (
+    MAX_TOKENS,
+    MOST_ON_WORKER,
+    OUTPUT_TOKENS,
+    YIELD,
+    LiveProcess,
+    LiveProcesses,
+    look_of,
+    process_end,
+    within,
+)
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.shell import (

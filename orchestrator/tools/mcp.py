@@ -5,9 +5,11 @@ Knows what a session may be offered, not how servers are reached.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,28 @@ from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
-from orchestrator.mcp.bounds import JSON_DEPTH, is_deeper, plain
-from orchestrator.mcp.records import PREFIX, McpTools, OfferedTool, Question, ServerTool, Started
+from orchestrator.mcp.bounds import JSON_DEPTH, STDERR_BYTES, UNREAD_BYTES, is_deeper, plain
+from orchestrator.mcp.records import (
+    PREFIX,
+    McpTools,
+    OfferedTool,
+    Pipes,
+    Question,
+    ServerTool,
+    Started,
+    StartProgram,
+)
 from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus, Tool
 from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.sandbox.environment import command_environment
+from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.trusted_files import named_environment
+from orchestrator.tables import McpServerSettings
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.site import CallSite, DeltaSink
+from orchestrator.tools.exec.programs import Program, running_program
+from orchestrator.tools.exec.supervisor import Supervisor
+from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 
 ARGUMENT_BYTES = 64 << 10
 MOST_TOLD = 10_000
@@ -168,4 +185,44 @@ def _declined(question: Question, work: McpWork, why: str) -> WarningEvent:
     return WarningEvent(
         message=f"the MCP server {question.server} asked in the middle of {work.tool}: "
         f"{question.message!r}; its question was declined: {why}"
+    )
+
+
+# ── mcp programs ──────────────────────────────────────────────────────────────────────────────────
+# The programs of MCP servers: supervised, in the environment of commands and their own variables.
+
+
+def mcp_programs(supervisor: Supervisor, config: ToolConfig) -> StartProgram:
+    """Starts servers outside of the sandbox: the person has configured them."""
+
+    def start(settings: McpServerSettings, cwd: Path) -> AbstractAsyncContextManager[Pipes]:
+        return _started(supervisor, _program(settings, cwd, config))
+
+    return start
+
+
+@asynccontextmanager
+async def _started(supervisor: Supervisor, program: Program) -> AsyncIterator[Pipes]:
+    async with running_program(supervisor, program) as running:
+        yield running
+
+
+def _program(settings: McpServerSettings, cwd: Path, config: ToolConfig) -> Program:
+    assert settings.command is not None
+    folder = settings.cwd or cwd
+    inherited = command_environment(
+        config.environ, config.sandbox.environment, Confinement("danger-full-access", folder)
+    )
+    argv, path = (settings.command, *settings.args), inherited.get("PATH", os.defpath)
+    return Program(
+        argv=argv,
+        cwd=folder,
+        env={
+            **inherited,
+            **named_environment(argv, path, (folder, cwd)),
+            **settings.given_env,
+            **settings.env,
+        },
+        unread_bytes=UNREAD_BYTES,
+        stderr_bytes=STDERR_BYTES,
     )

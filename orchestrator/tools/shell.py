@@ -7,8 +7,8 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Final, TypeAlias
 
 import orjson
 from pydantic import AliasChoices, Field
@@ -18,6 +18,7 @@ from orchestrator.core.calls.exec import Segment, amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
+from orchestrator.core.history import Item
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ExecCommandEnd, WarningEvent
@@ -31,19 +32,20 @@ from orchestrator.sandbox.policy import Confinement
 from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest
-from orchestrator.tools.arguments import Arguments, parsed
+from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.commands.bash import read_plain, unwrap
+from orchestrator.tools.commands.bash_words import PATCH_NAMES
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import dangers, is_known_safe, obeys_its_folder
-from orchestrator.tools.commands.variables import are_known_safe
-from orchestrator.tools.confinement import confinement_of, roots_of
+from orchestrator.tools.commands.script_reader import PATCH, ask
+from orchestrator.tools.commands.variables import are_known_safe, check_variables
+from orchestrator.tools.confinement import confinement_of, on_machine, place_of, roots_of
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.output import formatted_output, model_output
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
-from orchestrator.tools.patch.invocation import PatchInvocation, PatchRefusal, patch_from_argv
-from orchestrator.tools.places import on_machine, place_of
-from orchestrator.tools.rules.rule import PrefixRule
+from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
+from orchestrator.tools.rules.parse import PrefixRule
 from orchestrator.tools.rules.verdict import segments, strict_rule
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.specs import function, string
@@ -412,3 +414,149 @@ def is_denied(work: ExecWork, finished: Finished) -> bool:
         return False
     said = finished.aggregated.lower()
     return any(words in said for words in _DENIALS)
+
+
+# ── invocation ────────────────────────────────────────────────────────────────────────────────────
+# Whether a command is a call of apply_patch, and which text it carries.
+#
+# Recognised are `["apply_patch", body]` and a shell script that is nothing but `apply_patch <<EOF … EOF`,
+# with or without `cd DIR &&` before it. The script is read by a real bash parser, in a process of its own
+# (`script_reader`): anything beside that one statement (a second command, a redirect, an option of cd)
+# leaves it an ordinary command, which the sandbox runs and confines. So does a script that cannot be
+# read.
+#
+# It must not read the patch further than to tell a bare patch from a command.
+
+
+IMPLICIT_CALL = 'patch detected without explicit call to apply_patch. Rerun as ["apply_patch", "<patch>"]'
+MAX_PATCH_BYTES: Final = 4 << 20
+"""Of a script that is a patch: nothing runs it, so it may be longer than any argument."""
+_SHELLS = frozenset({"bash", "sh", "zsh"})
+
+
+@record
+class PatchInvocation:
+    """A call of apply_patch: the patch's text, and the folder that `cd` names, if any."""
+
+    body: str
+    workdir: str | None = None
+
+
+@record
+class NotAPatch:
+    """An ordinary command."""
+
+
+@record
+class PatchRefusal:
+    """A patch given as a command of its own; the message tells the model what to do."""
+
+    message: str
+
+
+InvocationVerdict: TypeAlias = PatchInvocation | NotAPatch | PatchRefusal
+
+
+def patch_from_argv(argv: Sequence[str]) -> InvocationVerdict:
+    """Judges one command line; a call's body may still be no valid patch."""
+    match list(argv):
+        case [body]:
+            return _bare(body)
+        case [name, body] if name in PATCH_NAMES:
+            return PatchInvocation(body)
+        case [shell, "-lc" | "-c", script] if PurePosixPath(shell).name in _SHELLS:
+            bare = _bare(script)
+            return bare if isinstance(bare, PatchRefusal) else _from_script(script)
+        case _:
+            return NotAPatch()
+
+
+def _bare(text: str) -> NotAPatch | PatchRefusal:
+    try:
+        parse_patch(text)
+    except PatchSyntaxError:
+        return NotAPatch()
+    return PatchRefusal(IMPLICIT_CALL)
+
+
+def _from_script(script: str) -> PatchInvocation | NotAPatch:
+    if not any(name in script for name in PATCH_NAMES):
+        return NotAPatch()
+    # Surrogates come from JSON that a model wrote badly; such a script is no patch.
+    source = script.encode("utf-8", "surrogatepass")
+    if len(source) > MAX_PATCH_BYTES:
+        return NotAPatch()
+    try:
+        found = ask(PATCH, source)
+    except OSError:
+        return NotAPatch()
+    return NotAPatch() if found is None else PatchInvocation(*found)
+
+
+# ── local shell ───────────────────────────────────────────────────────────────────────────────────
+# The `local_shell` tool: the Responses API's own form of a command.
+
+
+LOCAL_SHELL: Final[JsonObject] = {"type": "local_shell"}
+"""The Responses API's built-in tool, whose calls are `local_shell_call` items."""
+INCOMPLETE: Final = "incomplete call"
+"""The output of a call that its provider has cut off: what it was to run is not known."""
+
+
+class LocalShellAction(Arguments):
+    """`LocalShellAction::Exec` (the September 2025 specification, Local shell)."""
+
+    command: tuple[str, ...] = Field(min_length=1)
+    working_directory: str | None = None
+    timeout_ms: int | None = Field(default=None, ge=1, validation_alias=AliasChoices("timeout_ms", "timeout"))
+    env: dict[str, str] | None = None
+    user: str | None = None
+    with_escalated_permissions: bool = False
+    justification: str | None = None
+
+
+class LocalShell(Tool):
+    """Commands that a model gives as an action; they run as those of `shell` do."""
+
+    names = ("local_shell",)
+    beside = frozenset({"plan", "review"})
+
+    def __init__(self, config: ToolConfig, shell: Shell) -> None:
+        self._config = config
+        self._shell = shell
+
+    def offered(self, state: State) -> JsonObject | None:
+        return LOCAL_SHELL if is_hosted(state, self._config) else None
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        if call.item["type"] != "local_shell_call":
+            # Models write it as a function, too: then with the arguments of `shell`.
+            return await self._shell.assess(call, site)
+        if call.item.get("status") == "incomplete":
+            return Immediate(INCOMPLETE)
+        return await self._shell.assess_request(_request(call.item, site.state, self._config), site)
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        return await self._shell.run(call, site)
+
+    async def judge(self, call: Call, claim: str) -> Judgement:
+        return await self._shell.judge(call, claim)
+
+
+def _request(item: Item, state: State, config: ToolConfig) -> ShellRequest:
+    action = parsed(LocalShellAction, item.get("action") or {})
+    if action.user is not None:
+        raise BadArguments("running as another user is not supported; leave `user` out")
+    if action.env and not is_hosted(state, config):
+        raise BadArguments(
+            "`env` is not taken here; leave it out, or begin the command with `env NAME=VALUE`"
+        )
+    check_variables(action.env or {})
+    return ShellRequest(
+        action.command,
+        action.working_directory,
+        action.timeout_ms,
+        action.with_escalated_permissions,
+        action.justification,
+        action.env or {},
+    )

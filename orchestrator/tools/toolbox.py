@@ -16,26 +16,22 @@ from orchestrator.tools import client_tools
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
 from orchestrator.tools.apply_patch import ApplyPatchTool
-from orchestrator.tools.approve_plan import ApprovePlanTool
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.custom import CustomTool, custom_tools
-from orchestrator.tools.exec.processes import LiveProcesses
-from orchestrator.tools.exec.reports import follow
+from orchestrator.tools.exec.processes import LiveProcesses, follow
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.exec_command import ExecCommand
 from orchestrator.tools.folder_setup import SetupRunner
-from orchestrator.tools.local_shell import LocalShell
+from orchestrator.tools.images import ViewImage
 from orchestrator.tools.mcp import McpToolbox, is_mcp
+from orchestrator.tools.plan import NOT_IN_PLAN_MODE, ApprovePlanTool, UpdatePlan
 from orchestrator.tools.question import AskUserQuestionTool
-from orchestrator.tools.rules.library import CommandRules
-from orchestrator.tools.rules.warnings import RuleWarnings
-from orchestrator.tools.shell import Shell
+from orchestrator.tools.rules.library import CommandRules, RuleWarnings
+from orchestrator.tools.shell import LocalShell, Shell
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
-from orchestrator.tools.update_plan import NOT_IN_PLAN_MODE, UpdatePlan
 from orchestrator.tools.user_input import RequestUserInputTool
 from orchestrator.tools.user_shell import UserShell
-from orchestrator.tools.view_image import ViewImage
 from orchestrator.tools.web_search import WebSearch
 from orchestrator.tools.write_stdin import WriteStdinTool
 

@@ -14,8 +14,15 @@ from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, parsed
-from orchestrator.tools.exec.processes import LiveProcesses
-from orchestrator.tools.exec.reports import MAX_TOKENS, OUTPUT_TOKENS, YIELD, look_of, process_end, within
+from orchestrator.tools.exec.processes import (
+    MAX_TOKENS,
+    OUTPUT_TOKENS,
+    YIELD,
+    LiveProcesses,
+    look_of,
+    process_end,
+    within,
+)
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.specs import function, string
 from orchestrator.tools.tool import Tool, unsupported

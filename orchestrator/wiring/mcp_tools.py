@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from orchestrator.settings import Settings
 from orchestrator.tools.exec.output import for_model
 from orchestrator.tools.exec.supervisor import Supervisor
-from orchestrator.tools.mcp import McpToolbox
-from orchestrator.tools.mcp_programs import mcp_programs
+from orchestrator.tools.mcp import McpToolbox, mcp_programs
 from orchestrator.tools.site import ToolConfig
 from orchestrator.wiring.sessions import VERSION
 

@@ -12,7 +12,8 @@ import pytest
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.live import LiveThread, LiveThreads, Told
+from orchestrator.gateways.app_server.conversations import Conversations
+from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
 
@@ -27,11 +28,16 @@ class Story:
     def __init__(self) -> None:
         self.given: asyncio.Queue[Event | EqCursor | None] = asyncio.Queue()
         self.taken = asyncio.Event()
+        self.seq = 6
+        self.followed_from: list[EqCursor] = []
 
     async def head(self, session: SessionId) -> Any:
+        """The head, which grows from one look to the next."""
+        self.seq += 1
         return SimpleNamespace(
-            session=session, agent_id=ROOT, tree=session, status="idle", seq=7, eq_n=3, head=b"\0" * 32
-        )
+            session=session, agent_id=ROOT, tree=session, status="idle", seq=self.seq, eq_n=self.seq - 4,
+            head=b"\0" * 32,
+        )  # fmt: skip
 
     async def follow(
         self,
@@ -41,6 +47,7 @@ class Story:
         newborn: bool,
         on_gap: Callable[[EqCursor | None], None],
     ) -> AsyncIterator[Event]:
+        self.followed_from.append(cursor)
         while True:
             item = await self.given.get()
             if isinstance(item, Event):
@@ -107,6 +114,51 @@ async def test_client_that_comes_while_a_gap_is_told_hears_what_comes_behind_it(
     assert first.told == ["warning", "task_started", "task_complete", "task_started"]
     assert second.told == ["task_started"]
     await all_threads.close()
+
+
+async def test_thread_is_followed_from_the_very_event_up_to_which_its_log_was_read() -> None:
+    story, client, all_threads = Story(), Hears(), live_threads()
+    live = await all_threads.hear(SESSION, cast(Any, story), client)
+    await story.tells(Event("t", {"type": "task_started"}))
+    assert live.seq == story.seq == 7
+    assert story.followed_from == [EqCursor(3, 7, "0" * 8)]
+    await all_threads.close()
+
+
+async def test_listener_of_version_1_is_asked_once_of_what_was_told_or_settled_while_it_was_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Open requests are read from Redis, and the session's events arrive at the same time."""
+    lines: list[Line] = []
+    principal = SimpleNamespace(may=lambda scope: True)
+    ports = SimpleNamespace(found=None, now_ms=lambda: 1, client=lambda principal: None)
+    door = SimpleNamespace(
+        ports=ports, threads=SimpleNamespace(), principal=principal, client=None, tell=lines.append
+    )
+    listeners = Conversations(cast(Any, door))
+
+    async def hear(session: SessionId, client: Any, listener: Any) -> None: ...
+
+    def asks(call_id: str) -> dict[str, Any]:
+        return {
+            "type": "exec_approval_request", "call_id": call_id, "turn_id": "t1", "command": ["ls"],
+            "cwd": "/", "parsed_cmd": [], "reason": None,
+        }  # fmt: skip
+
+    async def meanwhile(found: Any, head: Any) -> list[Any]:
+        settled = {
+            "type": "request_resolved", "call_id": "settled", "turn_id": "t1", "agent_id": 0,
+            "decision": "denied",
+        }  # fmt: skip
+        for message in (asks("told"), settled):
+            listeners.hear(Told(SESSION, Event("t1", message), ()))
+        return [asks("told"), asks("settled"), asks("open")]
+
+    door.threads.hear = hear
+    monkeypatch.setattr("orchestrator.gateways.app_server.conversations.open_requests", meanwhile)
+    await listeners.listen(cast(Any, SimpleNamespace(session=SESSION)))
+    asked = [line.params["callId"] for line in lines if line.method == "execCommandApproval"]
+    assert asked == ["told", "open"]
 
 
 async def test_place_behind_a_gap_is_known_before_anything_else_happens() -> None:

@@ -20,7 +20,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import McpServerSettings
 from orchestrator.tools.exec.output import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.tools.mcp_programs import mcp_programs
+from orchestrator.tools.mcp import mcp_programs
 from orchestrator.tools.site import ToolConfig
 
 BAD = Path(__file__).with_name("bad_server.py")

@@ -16,7 +16,7 @@ from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import McpServerSettings
-from orchestrator.tools.mcp_programs import _program
+from orchestrator.tools.mcp import _program
 from orchestrator.tools.site import ToolConfig
 from tests.mcp.serving import Fifo, Heard, bad, fifo, is_alive, published, servers, until
 

@@ -13,7 +13,7 @@ from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, Ra
 from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.stub import behaviour
 from orchestrator.tables import Secret
-from orchestrator.tools.local_shell import LOCAL_SHELL
+from orchestrator.tools.shell import LOCAL_SHELL
 from tests.model.chat_chunks import COST, CUSTOM, DONE, STOP, UNPAID, USAGE, calling, chunk, line, part
 from tests.model.stubbed_client import API_KEY, connected, prompt, provider, raw_server
 from tests.model.test_broken_streams import HEAD

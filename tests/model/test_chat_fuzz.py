@@ -12,7 +12,7 @@ from orchestrator.model.chat import ChatReader, converted_tools
 from orchestrator.model.errors import ModelError
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
 from orchestrator.model.sse import SseParser
-from orchestrator.tools.local_shell import LOCAL_SHELL
+from orchestrator.tools.shell import LOCAL_SHELL
 from tests.model.chat_chunks import (
     CALLS,
     COST,

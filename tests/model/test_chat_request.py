@@ -16,10 +16,9 @@ from orchestrator.model.chat import messages_of, request_body
 from orchestrator.model.responses import request_body as responses_body
 from orchestrator.stub.request_shape import translated
 from orchestrator.tools.apply_patch import APPLY_PATCH
-from orchestrator.tools.local_shell import LOCAL_SHELL
-from orchestrator.tools.shell import SHELL
-from orchestrator.tools.update_plan import UPDATE_PLAN
-from orchestrator.tools.view_image import VIEW_IMAGE
+from orchestrator.tools.images import VIEW_IMAGE
+from orchestrator.tools.plan import UPDATE_PLAN
+from orchestrator.tools.shell import LOCAL_SHELL, SHELL
 from tests.model.stubbed_client import prompt, provider
 
 OFFERED = (SHELL, APPLY_PATCH, UPDATE_PLAN, VIEW_IMAGE)

@@ -17,7 +17,7 @@ from orchestrator.model.events import (
     TextDelta,
 )
 from orchestrator.model.sse import SseParser
-from orchestrator.tools.local_shell import LOCAL_SHELL
+from orchestrator.tools.shell import LOCAL_SHELL
 from tests.model.chat_chunks import (
     CALLS,
     COST,

@@ -32,7 +32,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.tools.agent_tools import AGENT_TOOLS
-from orchestrator.tools.approve_plan import ApprovePlanTool
+from orchestrator.tools.plan import ApprovePlanTool
 from orchestrator.tools.question import AskUserQuestionTool
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.toolbox import Toolbox

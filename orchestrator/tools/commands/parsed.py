@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from orchestrator.protocol.commands import ListFilesCommand, ReadCommand, SearchCommand, UnknownCommand
-from orchestrator.tools.commands import quotes
 from orchestrator.tools.commands.bash import PlainScript, read_plain, unwrap
 
 Entry: TypeAlias = ReadCommand | ListFilesCommand | SearchCommand | UnknownCommand
@@ -104,7 +103,7 @@ def _without_repeats(entries: Iterable[Entry]) -> list[Entry]:
 def _summarise(command: Words) -> Entry:
     summary = _SUMMARIES.get(command[0]) if command else None
     entry = summary(command) if summary is not None else None
-    return _unknown(quotes.join(command)) if entry is None else entry
+    return _unknown(join(command)) if entry is None else entry
 
 
 # -- entries --
@@ -115,15 +114,15 @@ def _unknown(cmd: str) -> Entry:
 
 
 def _read(command: Words, path: str) -> Entry:
-    return ReadCommand(cmd=quotes.join(command), name=_short(path))
+    return ReadCommand(cmd=join(command), name=_short(path))
 
 
 def _list_files(command: Words, path: str | None) -> Entry:
-    return ListFilesCommand(cmd=quotes.join(command), path=_short_or_none(path))
+    return ListFilesCommand(cmd=join(command), path=_short_or_none(path))
 
 
 def _search(command: Words, query: str | None, path: str | None) -> Entry:
-    return SearchCommand(cmd=quotes.join(command), query=query, path=_short_or_none(path))
+    return SearchCommand(cmd=join(command), query=query, path=_short_or_none(path))
 
 
 # Folders that say little about where somebody is.
@@ -279,7 +278,7 @@ def _summarise_git(command: Words) -> Entry | None:
             entry = _list_git_files(command[1:])
         case _:
             return None
-    return entry and entry.model_copy(update={"cmd": quotes.join(command)})
+    return entry and entry.model_copy(update={"cmd": join(command)})
 
 
 _HEAD_WITH_VALUE: Final = "-n -c --lines --bytes"
@@ -309,3 +308,49 @@ _SUMMARIES: Final[Mapping[str, Summary]] = MappingProxyType(
         "git": _summarise_git,
     }
 )
+
+
+# ── quotes ────────────────────────────────────────────────────────────────────────────────────────
+# Writes words back as one line of shell, quoted the way Codex's `cmd` texts are.
+#
+# `shlex.join` will not do: it leaves `=`, `,` and `%` bare, where Codex writes `sed -n '1,20p'`, and
+# clients group and compare by this text. The rule (that of the protocol of September 2025, whose `cmd`
+# fields it produces):
+#
+# - letters, digits and `+-./:@]_` stand bare;
+# - a word with anything else is in single quotes, or in double quotes if it holds `'` or `\`;
+# - where neither kind can hold the whole word, it is cut into the longest runs that fit one.
+#
+# `^` may only follow an opening single quote, and `!` may not stand in double quotes: an interactive
+# bash, into which a user pastes the line, would take either for history.
+
+
+_BARE: Final = re.compile(r"[A-Za-z0-9+\-./:@\]_]+")
+_SINGLE_RUN: Final = re.compile(r"\^?[^'\\^]*")
+_DOUBLE_RUN: Final = re.compile(r"[^`$!^]*")
+_ESCAPED_IN_DOUBLE: Final = re.compile(r'(["\\])')
+
+
+def join(words: Iterable[str]) -> str:
+    """The words as one line that a POSIX shell splits into the same words."""
+    return " ".join(_quote(word) for word in words)
+
+
+def _quote(word: str) -> str:
+    if not word:
+        return "''"
+    if _BARE.fullmatch(word):
+        return word
+    quoted: list[str] = []
+    start = 0
+    while start < len(word):
+        single = _SINGLE_RUN.match(word, start)
+        double = _DOUBLE_RUN.match(word, start)
+        assert single is not None
+        assert double is not None
+        if single.end() >= double.end():
+            quoted.append(f"'{single[0]}'")
+        else:
+            quoted.append('"' + _ESCAPED_IN_DOUBLE.sub(r"\\\1", double[0]) + '"')
+        start = max(single.end(), double.end())
+    return "".join(quoted)

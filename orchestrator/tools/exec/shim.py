@@ -26,8 +26,14 @@ import socket
 import time
 
 from orchestrator.sandbox import kernel
-from orchestrator.tools.exec.descendants import descendants_of, kill_all
-from orchestrator.tools.exec.fork import IGNORED_SIGNALS, KILL_SIGNAL, start, start_writer
+from orchestrator.tools.exec.fork import (
+    IGNORED_SIGNALS,
+    KILL_SIGNAL,
+    descendants_of,
+    kill_all,
+    start,
+    start_writer,
+)
 from orchestrator.tools.exec.held_objects import (
     hold_placeholder,
     make_cgroup,

@@ -37,8 +37,7 @@ import time
 from contextlib import suppress
 
 from orchestrator.sandbox import kernel
-from orchestrator.tools.exec.descendants import descendants_of, kill_all
-from orchestrator.tools.exec.fork import KILL_SIGNAL
+from orchestrator.tools.exec.fork import KILL_SIGNAL, descendants_of, kill_all
 from orchestrator.tools.exec.shim import KILL_PATIENCE_S, Descriptors, run_shim, shrug_off_signals
 
 _PACKET = 64 * 1024

@@ -14,10 +14,9 @@ from orchestrator.sandbox.git import repository_above
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import InvalidPolicy, resolve
 from orchestrator.sandbox.probe import NoConfinement
-from orchestrator.tables import SandboxPolicy
+from orchestrator.tables import SANDBOX_MODES, SandboxPolicy
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
-from orchestrator.tools.jobs.policy import JobRefused, permitted
 from orchestrator.tools.site import ToolConfig
 
 DIFF_BYTES = 4 << 20
@@ -155,3 +154,44 @@ def folder_of(text: str | None) -> Path:
     if not path.is_dir():
         raise JobRefused(f"{text}: no such folder on this worker's machine")
     return path.resolve()
+
+
+# ── policy ────────────────────────────────────────────────────────────────────────────────────────
+# The policy of a job: never more than the worker's own sandbox policy gives.
+
+
+FULL_ACCESS = SANDBOX_MODES[-1]
+UNCHOSEN = "workspace-write"
+"""The most that a worker gives whose owner has chosen no mode."""
+
+
+class JobRefused(Exception):
+    """A job that this worker may not do, or cannot; the message is for the asker."""
+
+
+def permitted(asked: Mapping[str, Any] | None, own: SandboxPolicy, cwd: Path) -> dict[str, Any]:
+    """The policy for a job; raises `JobRefused` where it asks for more than the worker gives."""
+    most = own.mode if own.chosen else UNCHOSEN
+    if asked is None:
+        return {**own.wire(), "mode": most}
+    # A sandbox outside of Dendro is where its session is, and that is not here.
+    mode = asked["mode"] if asked["mode"] in SANDBOX_MODES else SANDBOX_MODES[0]
+    if SANDBOX_MODES.index(mode) > SANDBOX_MODES.index(most):
+        raise JobRefused(f"it asks for {mode}, and this worker gives {most} at most: set sandbox_mode there")
+    if most == FULL_ACCESS or mode == SANDBOX_MODES[0]:
+        return {**asked, "mode": mode}
+    if asked.get("network_access") and not own.network_access:
+        key = "sandbox_workspace_write.network_access"
+        raise JobRefused(f"it asks for the network, which this worker does not give: set {key} there")
+    for root in asked.get("writable_roots") or ():
+        if not _lies_in(Path(cwd, root), (cwd, *own.writable_roots)):
+            key = "sandbox_workspace_write.writable_roots"
+            raise JobRefused(
+                f"it asks to write below {root}, which this worker does not give: set {key} there"
+            )
+    return {**asked, "mode": mode}
+
+
+def _lies_in(path: Path, roots: tuple[Path, ...]) -> bool:
+    real = path.resolve()
+    return any(real.is_relative_to(root.resolve()) for root in roots)

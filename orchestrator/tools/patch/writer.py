@@ -24,7 +24,7 @@ An `apply` has four phases:
 Only "switch" is visible to others, and it needs no space and copies nothing. A death inside
 of it is what `record.judge` is for.
 
-Everything goes through open folders (`folders`): a path that was checked cannot be made to
+Everything goes through open folders (`OpenFolders`): a path that was checked cannot be made to
 lead elsewhere afterwards. It must not know who permitted the patch. Loaded into the supervisor,
 which forks for every patch: only light imports, plain tuples for records.
 """
@@ -39,11 +39,11 @@ import os
 import stat
 from contextlib import suppress
 
-from orchestrator.tools.patch.entries import read_entry
-from orchestrator.tools.patch.folders import OpenFolders
+from orchestrator.tools.patch.files import read_entry
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Any, TypeAlias
 
     Image: TypeAlias = tuple[bytes, int]
@@ -263,3 +263,86 @@ def _undone(step: _Step) -> bool:
     except OSError:
         return False
     return True
+
+
+# ── folders ───────────────────────────────────────────────────────────────────────────────────────
+# Folders opened so that no symlink can lead away from the path that was checked.
+#
+# A plan's targets hold no symlinks: they were resolved when it was made. Here every component is opened
+# relative to the one before it and refused if it is a symlink by now, so a link swapped in between the
+# check and the write ends the patch instead of redirecting it. What is then done, is done relative to the
+# open folder, wherever its name may move.
+#
+# It must not know of patches: paths in, descriptors out. Paths are bytes, as the kernel has them. Loaded
+# into the supervisor, which forks for every patch: only light imports.
+
+
+_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class OpenFolders:
+    """Descriptors of folders, one per path; closes them all at the end.
+
+    `created` lists the folders that had to be made, outermost first.
+    """
+
+    __slots__ = ("_created", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, int] = {}
+        self._created: list[bytes] = []
+
+    def __enter__(self) -> OpenFolders:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def open(self, folder: bytes, *, create: bool = False) -> int:
+        """The folder's descriptor; `folder` is absolute and free of symlinks and `..`.
+
+        Raises OSError: ELOOP or ENOTDIR if a component is a symlink or a file by now.
+        """
+        if folder in self._open:
+            return self._open[folder]
+        above = os.path.dirname(folder)
+        if folder == above:
+            self._open[folder] = os.open(folder, _FLAGS)
+            return self._open[folder]
+        parent = self.open(above, create=create)
+        try:
+            self._open[folder] = _open_entry(folder, parent)
+        except FileNotFoundError:
+            if not create:
+                raise
+            os.mkdir(os.path.basename(folder), dir_fd=parent)
+            self._created.append(folder)
+            self._open[folder] = _open_entry(folder, parent)
+        return self._open[folder]
+
+    def remove_created(self) -> None:
+        """Takes back the folders that were made, as far as they are empty."""
+        for folder in reversed(self._created):
+            with suppress(OSError):
+                os.rmdir(os.path.basename(folder), dir_fd=self._open[os.path.dirname(folder)])
+        self._created.clear()
+
+
+def _open_entry(folder: bytes, parent: int) -> int:
+    name = os.path.basename(folder)
+    try:
+        return os.open(name, _FLAGS, dir_fd=parent)
+    except NotADirectoryError as error:
+        # O_DIRECTORY hides the difference; the reader of the error should see it.
+        info = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISLNK(info.st_mode):
+            message = "a symbolic link was put in its place"
+            raise OSError(errno.ELOOP, message, folder) from error
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from error

@@ -7,18 +7,22 @@ allow nothing. A file with an error is left out, whole. All are read again when 
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from orchestrator.core.frozen import record
+from orchestrator.core.state import State
+from orchestrator.private_files import make_folder, open_file
+from orchestrator.protocol.events import WarningEvent
+from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.sandbox.trusted_files import read_regular
-from orchestrator.tools.rules.amend import MOST_BYTES, add_rule
-from orchestrator.tools.rules.parse import RuleError, parsed_rules
-from orchestrator.tools.rules.rule import PrefixRule
+from orchestrator.tools.rules.parse import PrefixRule, RuleError, parsed_rules
 
 IN_HOME: Final = "rules"
 IN_PROJECT: Final = Path(".dendro", "rules")
@@ -139,3 +143,67 @@ def _top(cwd: Path) -> Path | None:
     folder = Path(os.path.realpath(cwd))
     chain: Sequence[Path] = [folder, *folder.parents]
     return next((each for each in chain if (each / ".git").exists()), None)
+
+
+# ── amend ─────────────────────────────────────────────────────────────────────────────────────────
+# A rule that a person's answer adds to the owner's `default.rules`.
+
+
+DEFAULT_FILE: Final = "default.rules"
+MOST_BYTES: Final = 256 << 10
+"""Bytes of a rule file."""
+
+
+def add_rule(folder: Path, prefix: Sequence[str], *, confined: bool) -> None:
+    """Adds a line that allows a prefix, unless it is there.
+
+    `confined`: as the command that was approved, commands of the prefix stay in their sandbox. Raises
+    `OSError`, or `RuleError` where the file would not be readable any more: then it stays as it is.
+    """
+    make_folder(folder)
+    descriptor = open_file(folder / DEFAULT_FILE, os.O_RDWR | os.O_APPEND)
+    with os.fdopen(descriptor, "r+b") as file:
+        # Two workers of one person may add at once.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        there, line = file.read(MOST_BYTES + 1), _line(prefix, confined=confined)
+        if line.strip() in [each.strip() for each in there.splitlines()]:
+            return
+        added = line + b"\n" if not there or there.endswith(b"\n") else b"\n" + line + b"\n"
+        if len(there) + len(added) > MOST_BYTES:
+            raise RuleError(1, f"the file would have more than {MOST_BYTES:,} bytes")
+        parsed_rules((there + added).decode())
+        file.write(added)
+
+
+def _line(prefix: Sequence[str], *, confined: bool) -> bytes:
+    # JSON's texts are Python's, as long as nothing beyond ASCII is escaped.
+    pattern = json.dumps(list(prefix), ensure_ascii=False)
+    return f'prefix_rule(pattern={pattern}, decision="allow"{", confined=True" if confined else ""})'.encode()
+
+
+# ── warnings ──────────────────────────────────────────────────────────────────────────────────────
+# Warnings about rule files that were left out: each session hears of them once, until they change.
+
+
+MOST_SHOWN: Final = 8
+MOST_TOLD: Final = 10_000
+"""Sessions of which a worker remembers what they heard."""
+
+
+class RuleWarnings:
+    """The warnings about rule files, and the sessions that have heard them."""
+
+    def __init__(self, rules: CommandRules) -> None:
+        self._rules = rules
+        self._told: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def show(self, state: State, show: Callable[[JsonObject], None]) -> None:
+        """Warns of files that are left out, if the session has not heard of them."""
+        problems, session = self._rules.of(Path(state.in_force.cwd)).problems, state.facts.session_id
+        if self._told.get(session, ()) == problems:
+            return
+        for problem in problems[:MOST_SHOWN]:
+            show(written(WarningEvent(message=f"rules about commands: {problem}")))
+        self._told[session] = problems
+        while len(self._told) > MOST_TOLD:
+            self._told.popitem(last=False)

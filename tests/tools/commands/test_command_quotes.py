@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.commands.quotes import join
+from orchestrator.tools.commands.parsed import join
 
 
 @pytest.mark.parametrize(

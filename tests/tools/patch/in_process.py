@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import marshal
 
+from orchestrator.tools.apply_patch import applied, apply_job, tidy_job
 from orchestrator.tools.patch import writer
-from orchestrator.tools.patch.apply import applied, apply_job, tidy_job
 from orchestrator.tools.patch.plan import PatchPlan
 from orchestrator.tools.patch.record import PatchRecord
 from orchestrator.tools.patch.writable import WritableRoots

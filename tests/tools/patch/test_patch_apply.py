@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.tools.apply_patch import PatchApplyError
 from orchestrator.tools.patch import writer
-from orchestrator.tools.patch.apply import PatchApplyError
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from orchestrator.tools.patch.invocation import (
+from orchestrator.tools.shell import (
     NotAPatch,
     PatchInvocation,
     PatchRefusal,

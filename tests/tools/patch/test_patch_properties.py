@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.folders.linediff import line_edits
-from orchestrator.tools.patch.apply import PatchApplyError
+from orchestrator.tools.apply_patch import PatchApplyError
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, plan_patch
