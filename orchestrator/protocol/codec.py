@@ -39,7 +39,7 @@ from orchestrator.protocol.submission import (
     Submission,
     UnknownOp,
 )
-from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 MAX_DEPTH: Final = 128
 """Nesting that Codex's JSON reader accepts; deeper values could be read here, but not written."""
@@ -139,7 +139,7 @@ def event_msg(value: JsonValue) -> EventMsg:
     return _EVENT.validate_python(value)
 
 
-def event_of(message: JsonObject) -> EventMsg:
+def event_of(message: JsonMapping) -> EventMsg:
     """The event that a message of a log or a queue is; one that is not sound is an `UnknownEvent`.
 
     Only the event's own class is made ready for it, and not all of them.
@@ -151,7 +151,7 @@ def event_of(message: JsonObject) -> EventMsg:
         value = message if synonym is None else {**message, "type": synonym}
         with suppress(ValidationError):
             return cast(EventMsg, cls.__pydantic_validator__.validate_python(value))
-    return UnknownEvent(message)
+    return UnknownEvent(dict(message))
 
 
 # --- rollout lines -------------------------------------------------------------------

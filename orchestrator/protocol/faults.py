@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
 
-from orchestrator.protocol.wire import JsonValue, Source, Uint, WireModel
+from orchestrator.protocol.wire import JsonValue, Source, Uint, Unset, WireModel
 
 
 class CodexErrorKind(StrEnum):
@@ -59,3 +60,17 @@ CodexErrorInfo: TypeAlias = Annotated[
     CodexErrorKind | dict[HttpFaultKind, HttpFault] | ModelCapFault | JsonValue,
     Field(union_mode="left_to_right"),
 ]
+
+
+def fault_kind(info: CodexErrorInfo | Unset) -> str | None:
+    """The name of a fault, whatever details it has; None if it names none."""
+    match info:
+        case str():
+            return str(info)
+        case ModelCapFault():
+            return "model_cap"
+        case Mapping():
+            name = next(iter(info), None)
+            return None if name is None else str(name)
+        case _:
+            return None

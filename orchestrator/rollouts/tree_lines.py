@@ -17,10 +17,9 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.entries import EVENT_MSG, timestamp
-from orchestrator.core.entries.stored import EventKind, published_kind
+from orchestrator.core.entries.stored import EventKind, published_kind, read_event
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
-from orchestrator.protocol.codec import event_of
 from orchestrator.protocol.events import AgentInbox, EventMsg, SubagentLifecycle
 from orchestrator.rollouts.tree_log import tree_entries
 
@@ -48,7 +47,7 @@ class TreeLines:
             # Asked for before it is decoded: most of a tree's log is about other things.
             if published_kind(entry.payload) in _TOLD:
                 told = orjson.loads(entry.payload)
-                if self._concerns(event_of(told["msg"])):
+                if self._concerns(read_event(told["msg"])):
                     lines.append(_line(entry, told))
 
     def _concerns(self, event: EventMsg) -> bool:

@@ -15,20 +15,28 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import get_args
 
 from orchestrator.core import facts as f
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.calls import CallWork, UnknownWork
+from orchestrator.core.entries import RESPONSE_ITEM, Entry
+from orchestrator.core.entries.stored import Kind, kind_of, read_event
 from orchestrator.core.frozen import record
-from orchestrator.core.settings import SessionFacts
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.tokens import Usage
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.wire import JsonMapping, tag_of
+from orchestrator.protocol.faults import fault_kind
+from orchestrator.protocol.wire import JsonMapping
 
 Value = str | int | float | bool
 MOST_CONTENT = 4_096
 """Characters of a prompt or an output in a span, where a person wants them there."""
 _TOOL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_COMPLETE, _ERROR, _SAID = tag_of(ev.TaskComplete), tag_of(ev.Error), tag_of(ev.UserMessage)
+_FACTS: frozenset[Kind] = frozenset(
+    {f.TaskBegun, f.TaskEnded, f.RequestBegun, *get_args(f.RequestEnded), f.CallMoved, f.CallsClosed}
+)
+_CONTENTS: frozenset[Kind] = frozenset({ev.UserMessage, ev.TaskComplete})
 _USAGE = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "cached_input_tokens": "gen_ai.usage.cache_read.input_tokens",
@@ -98,44 +106,58 @@ class SessionSpans:
 
     def receive(self, entry: Entry, at_ms: int) -> Iterator[EndedSpan]:
         """The spans that end with the next entry of the log."""
-        if entry.type == DENDRO:
-            yield from self._fact(entry.payload, at_ms)
+        kind = kind_of(entry.type, entry.payload)
+        if kind in _FACTS:
+            yield from self._fact(f.decode(entry.payload), at_ms)
         elif entry.type == RESPONSE_ITEM:
             self._item(entry.payload, at_ms)
-        elif entry.type == EVENT_MSG and self.task is not None and entry.id == self.task_id:
-            self._event(entry.payload, self.task)
+        elif self.task is not None and entry.id == self.task_id and self._tells(kind):
+            self._event(read_event(entry.payload), self.task)
+
+    def _tells(self, kind: Kind) -> bool:
+        """Whether an event of this kind tells of its task as a whole."""
+        return kind is ev.Error or (self.contents and kind in _CONTENTS)
 
     def begin_unseen(self, task_id: str, at_ms: int) -> None:
         """Takes a task as begun whose beginning cannot be read any more."""
-        self._begin_task(task_id, "", {}, at_ms)
+        self._begin_task(task_id, "", None, at_ms)
         if self.task is not None:
             self.task.attributes["dendro.begin_unknown"] = True
 
-    def _fact(self, fact: JsonMapping, at_ms: int) -> Iterator[EndedSpan]:
-        match fact["kind"]:
-            case f.TaskBegun.kind:
-                self._begin_task(fact["id"], fact["task"], fact["settings"], at_ms)
-            case f.TaskEnded.kind:
-                yield from self._end_task(str(fact["outcome"]), at_ms)
-            case f.RequestBegun.kind:
-                yield from self._begin_request(int(fact["n"]), str(fact["purpose"]), at_ms)
-            case f.RequestCompleted.kind:
-                yield from self._end_request(int(fact["n"]), fact, at_ms)
-            case f.CallMoved.kind if fact["phase"] == Phase.DONE:
-                yield from self._end_call(str(fact["call_id"]), at_ms)
-            case f.CallMoved.kind:
-                self._move_call(str(fact["call_id"]), fact.get("spec"), at_ms)
-            case f.CallsClosed.kind:
-                for call_id in fact["call_ids"]:
-                    yield from self._end_call(str(call_id), at_ms, "closed")
+    def _fact(self, fact: f.Fact | f.UnknownFact, at_ms: int) -> Iterator[EndedSpan]:
+        match fact:
+            case f.TaskBegun():
+                self._begin_task(fact.id, fact.task, fact.settings, at_ms)
+            case f.TaskEnded(outcome):
+                yield from self._end_task(outcome, at_ms)
+            case f.RequestBegun(n, purpose):
+                yield from self._begin_request(n, purpose, at_ms)
+            case (
+                f.RequestCompleted()
+                | f.RequestRetried()
+                | f.RequestDelayed()
+                | f.RequestFailed()
+                | f.RequestStopped()
+            ):
+                yield from self._end_request(fact, at_ms)
+            case f.CallMoved(call_id, Phase.DONE):
+                yield from self._end_call(call_id, at_ms)
+            case f.CallMoved(call_id, work=work):
+                self._move_call(call_id, work, at_ms)
+            case f.CallsClosed(call_ids):
+                for call_id in call_ids:
+                    yield from self._end_call(call_id, at_ms, "closed")
+            case _:
+                # Nothing else begins or ends a span.
+                return
 
     # ── tasks and turns ───────────────────────────────────────────────────────────────────────
 
-    def _begin_task(self, id: str, kind: str, settings: JsonMapping, at_ms: int) -> None:
+    def _begin_task(self, id: str, kind: str, settings: TurnSettings | None, at_ms: int) -> None:
         attributes: dict[str, Value] = {
             "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.provider.name": str(settings.get("model_provider") or "other"),
-            "gen_ai.request.model": str(settings.get("model") or "other"),
+            "gen_ai.provider.name": (settings and settings.model_provider) or "other",
+            "gen_ai.request.model": (settings and settings.model) or "other",
             "gen_ai.conversation.id": self._session,
             "gen_ai.agent.id": str(self.facts.agent_id),
             "dendro.task.kind": kind,
@@ -184,20 +206,19 @@ class SessionSpans:
         attributes |= {"gen_ai.operation.name": "chat", "dendro.request.purpose": purpose}
         self._requests[n] = _Open(span_id(self._session, "request", str(n)), at_ms, attributes)
 
-    def _end_request(self, n: int, fact: JsonMapping, at_ms: int) -> Iterator[EndedSpan]:
-        begun = self._requests.pop(n, None)
+    def _end_request(self, fact: f.RequestEnded, at_ms: int) -> Iterator[EndedSpan]:
+        begun = self._requests.pop(fact.n, None)
         if begun is None:
             return
-        outcome = str(fact["outcome"])
-        self._answered = outcome == "completed"
-        if response := fact.get("response_id"):
-            begun.attributes["gen_ai.response.id"] = str(response)
-        for name, attribute in _USAGE.items():
-            if tokens := int((fact.get("usage") or {}).get(name) or 0):
-                begun.attributes[attribute] = tokens
+        self._answered = isinstance(fact, f.RequestCompleted)
+        if isinstance(fact, f.RequestCompleted) and fact.response_id:
+            begun.attributes["gen_ai.response.id"] = fact.response_id
+        for name, tokens in Usage.of(fact.usage or {}).counts().items():
+            if tokens and name in _USAGE:
+                begun.attributes[_USAGE[name]] = tokens
         parent = self._turn.id if self._turn is not None else None
         name = f"chat {begun.attributes.get('gen_ai.request.model', '')}".strip()
-        yield self._ended(name, begun, parent, at_ms, "" if self._answered else outcome, client=True)
+        yield self._ended(name, begun, parent, at_ms, "" if self._answered else fact.outcome, client=True)
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
@@ -229,10 +250,11 @@ class SessionSpans:
             found = self._calls[call_id] = _Open(id, at_ms, attributes)
         return found
 
-    def _move_call(self, call_id: str, spec: object, at_ms: int) -> None:
+    def _move_call(self, call_id: str, work: CallWork | None, at_ms: int) -> None:
         call = self._call(call_id, at_ms)
-        if isinstance(spec, Mapping) and spec.get("kind"):
-            call.attributes["dendro.call.kind"] = str(spec["kind"])[:64]
+        kind = work.spec.get("kind") if isinstance(work, UnknownWork) else work and work.kind
+        if kind:
+            call.attributes["dendro.call.kind"] = str(kind)[:64]
 
     def _end_call(self, call_id: str, at_ms: int, error: str = "") -> Iterator[EndedSpan]:
         call = self._calls.pop(call_id, None)
@@ -242,15 +264,18 @@ class SessionSpans:
                 f"execute_tool {call.attributes['gen_ai.tool.name']}", call, parent, at_ms, error
             )
 
-    def _event(self, message: JsonMapping, task: _Open) -> None:
-        if message["type"] == _ERROR:
-            info = message.get("codex_error_info")
-            kind = next(iter(info), "other") if isinstance(info, Mapping) else info
-            task.error = kind if isinstance(kind, str) and _TOOL.fullmatch(kind) else "other"
-        elif self.contents and message["type"] == _SAID:
-            task.attributes.setdefault("gen_ai.input.messages", _content(message.get("message")))
-        elif self.contents and message["type"] == _COMPLETE:
-            task.attributes["gen_ai.output.messages"] = _content(message.get("last_agent_message"))
+    def _event(self, event: ev.EventMsg, task: _Open) -> None:
+        match event:
+            case ev.Error(codex_error_info=info):
+                kind = fault_kind(info)
+                task.error = kind if kind is not None and _TOOL.fullmatch(kind) else "other"
+            case ev.UserMessage(message=said):
+                task.attributes.setdefault("gen_ai.input.messages", _content(said))
+            case ev.TaskComplete(last_agent_message=said):
+                task.attributes["gen_ai.output.messages"] = _content(said)
+            case _:
+                # Nothing else tells of a task as a whole.
+                return
 
     def _ended(
         self,

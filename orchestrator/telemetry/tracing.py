@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -26,8 +25,9 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
-from orchestrator.core.entries import Entry, milliseconds
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core import facts as f
+from orchestrator.core.entries import DENDRO, Entry
+from orchestrator.core.entries.stored import decode_entry, line_ms
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.telemetry.observer import CommittedStep, StreamMoment
@@ -238,11 +238,14 @@ class Tracing:
 
 
 def _timed(stored: StoredEntry) -> tuple[Entry, int]:
-    return decode_entry(stored.payload), milliseconds(orjson.loads(stored.payload)["timestamp"])
+    return decode_entry(stored.payload), line_ms(stored.payload)
 
 
 def _begins(entry: Entry, task_id: str) -> bool:
-    return entry.type == "dendro" and entry.payload["kind"] == "task" and entry.payload["id"] == task_id
+    if entry.type != DENDRO or f.kind_of(entry.payload) is not f.TaskBegun:
+        return False
+    fact = f.decode(entry.payload)
+    return isinstance(fact, f.TaskBegun) and fact.id == task_id
 
 
 def exported(

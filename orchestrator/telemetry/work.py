@@ -6,26 +6,26 @@ another worker is counted, and its duration is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from orchestrator.broker.records import Claim, Claimed
 from orchestrator.core import facts as f
 from orchestrator.core.calls import UnknownWork
-from orchestrator.core.entries import DENDRO, EVENT_MSG
+from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries.stored import kind_of, read_event
 from orchestrator.core.state import State
+from orchestrator.core.tokens import Usage
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.faults import CodexErrorKind, HttpFaultKind
-from orchestrator.protocol.wire import JsonMapping, tag_of
+from orchestrator.protocol.faults import CodexErrorKind, HttpFaultKind, fault_kind
 from orchestrator.telemetry import catalogue as m
 from orchestrator.telemetry.metrics import OTHER, Metrics
 from orchestrator.telemetry.observer import CommittedStep, StreamMoment
 
-_ERROR = tag_of(ev.Error)
 _FAULTS = frozenset(map(str, (*CodexErrorKind, *HttpFaultKind)))
 _BEGUN = (Phase.RUNNING, Phase.WAITING)
-_TOKENS = ("cached_input", "output", "reasoning_output")
 
 
 @dataclass(slots=True)
@@ -50,14 +50,6 @@ class WorkMetrics:
         self._metrics = metrics
         self._clock = clock
         self._held: dict[str, _Held] = {}
-        self._facts: Mapping[str, Callable[[_Held, CommittedStep, JsonMapping], None]] = {
-            f.RequestBegun.kind: self._request_begun,
-            f.RequestCompleted.kind: self._request_ended,
-            f.CallMoved.kind: self._call_moved,
-            f.CallsClosed.kind: self._calls_closed,
-            f.TaskBegun.kind: self._task_begun,
-            f.TaskEnded.kind: self._task_ended,
-        }
         metrics.gauge(m.HELD).set_function(lambda: len(self._held))
 
     def claimed(self, claimed: Claimed) -> None:
@@ -81,11 +73,10 @@ class WorkMetrics:
             return
         for entry in step.entries:
             if entry.type == DENDRO:
-                count = self._facts.get(entry.payload["kind"])
-                if count is not None:
-                    count(held, step, entry.payload)
-            elif entry.type == EVENT_MSG and entry.payload["type"] == _ERROR:
-                self._metrics.counter(m.ERRORS, _fault(entry.payload.get("codex_error_info"))).inc()
+                self._fact(held, step, f.decode(entry.payload))
+            elif kind_of(entry.type, entry.payload) is ev.Error:
+                told = read_event(entry.payload)
+                self._metrics.counter(m.ERRORS, _fault(told) if isinstance(told, ev.Error) else OTHER).inc()
         if step.settlements:
             self._spent(step)
 
@@ -127,31 +118,64 @@ class WorkMetrics:
 
     # ── facts ─────────────────────────────────────────────────────────────────────────────────
 
-    def _request_begun(self, held: _Held, step: CommittedStep, fact: JsonMapping) -> None:
-        if not held.asked:
-            held.asked = True
-            self._metrics.histogram(m.CLAIM_TO_REQUEST).observe(self._clock() - held.claimed_at)
+    def _fact(self, held: _Held, step: CommittedStep, fact: f.Fact | f.UnknownFact) -> None:
+        match fact:
+            case f.RequestBegun() if not held.asked:
+                held.asked = True
+                self._metrics.histogram(m.CLAIM_TO_REQUEST).observe(self._clock() - held.claimed_at)
+            case (
+                f.RequestCompleted()
+                | f.RequestRetried()
+                | f.RequestDelayed()
+                | f.RequestFailed()
+                | f.RequestStopped()
+            ):
+                self._request_ended(held, step, fact)
+            case f.CallMoved(call_id, phase) if phase in _BEGUN:
+                held.calls[call_id] = _kind(step, call_id), self._clock()
+            case f.CallMoved(call_id, Phase.DONE):
+                self._call_over(held, call_id)
+            case f.CallsClosed(call_ids):
+                for call_id in call_ids:
+                    self._call_over(held, call_id)
+            case f.TaskBegun(task=kind):
+                self._metrics.counter(m.TASKS_BEGUN, kind).inc()
+            case f.TaskEnded(outcome):
+                of = step.before.task.kind if step.before.task is not None else OTHER
+                self._metrics.counter(m.TASKS_ENDED, of, outcome).inc()
+                held.calls.clear()
+            case _:
+                # Nothing else is counted.
+                return
 
-    def _request_ended(self, held: _Held, step: CommittedStep, fact: JsonMapping) -> None:
-        now, outcome = self._clock(), str(fact["outcome"])
-        model = self._model(step.before)
+    def _request_ended(self, held: _Held, step: CommittedStep, fact: f.RequestEnded) -> None:
+        now, model = self._clock(), self._model(step.before)
         if held.sent_at is not None:
-            self._metrics.histogram(m.REQUEST, model, outcome).observe(now - held.sent_at)
-        if held.completed_at is not None and outcome == "completed":
+            self._metrics.histogram(m.REQUEST, model, fact.outcome).observe(now - held.sent_at)
+        if held.completed_at is not None and isinstance(fact, f.RequestCompleted):
             self._metrics.histogram(m.RESPONSE_TO_COMMIT).observe(now - held.completed_at)
         held.sent_at = held.completed_at = None
-        if outcome == "completed":
-            request = step.before.task.request if step.before.task is not None else None
-            self._metrics.counter(m.TURNS, request.purpose if request is not None else "turn").inc()
-        elif outcome in ("retry", "waiting"):
-            self._metrics.counter(m.RETRIES, outcome).inc()
-        if usage := fact.get("usage"):
-            self._used(model, usage)
+        match fact:
+            case f.RequestCompleted():
+                request = step.before.task.request if step.before.task is not None else None
+                self._metrics.counter(m.TURNS, request.purpose if request is not None else "turn").inc()
+            case f.RequestRetried() | f.RequestDelayed():
+                self._metrics.counter(m.RETRIES, fact.outcome).inc()
+            case f.RequestFailed() | f.RequestStopped():
+                pass
+            case _:
+                assert_never(fact)
+        if fact.usage:
+            self._used(model, Usage.of(fact.usage))
 
-    def _used(self, model: str, usage: JsonMapping) -> None:
-        counts = {kind: int(usage.get(f"{kind}_tokens") or 0) for kind in _TOKENS}
-        fresh = int(usage.get("input_tokens") or 0) - counts["cached_input"]
-        for kind, tokens in (("input", max(0, fresh)), *counts.items()):
+    def _used(self, model: str, usage: Usage) -> None:
+        counts = {
+            "input": max(0, usage.input_tokens - usage.cached_input_tokens),
+            "cached_input": usage.cached_input_tokens,
+            "output": usage.output_tokens,
+            "reasoning_output": usage.reasoning_output_tokens,
+        }
+        for kind, tokens in counts.items():
             if tokens:
                 self._metrics.counter(m.TOKENS, model, kind).inc(tokens)
 
@@ -160,40 +184,20 @@ class WorkMetrics:
         if cost:
             self._metrics.counter(m.COST, self._model(step.before)).inc(cost / 1_000_000)
 
-    def _call_moved(self, held: _Held, step: CommittedStep, fact: JsonMapping) -> None:
-        call_id, phase = str(fact["call_id"]), fact["phase"]
-        if phase in _BEGUN:
-            held.calls[call_id] = _kind(step, call_id), self._clock()
-        elif phase == Phase.DONE:
-            self._call_over(held, call_id)
-
-    def _calls_closed(self, held: _Held, step: CommittedStep, fact: JsonMapping) -> None:
-        for call_id in fact["call_ids"]:
-            self._call_over(held, call_id)
-
     def _call_over(self, held: _Held, call_id: str) -> None:
         begun = held.calls.pop(call_id, None)
         if begun is not None:
             kind, at = begun
             self._metrics.histogram(m.CALLS, kind).observe(self._clock() - at)
 
-    def _task_begun(self, held: _Held, step: CommittedStep, fact: JsonMapping) -> None:
-        self._metrics.counter(m.TASKS_BEGUN, str(fact["task"])).inc()
-
-    def _task_ended(self, held: _Held, step: CommittedStep, fact: JsonMapping) -> None:
-        kind = step.before.task.kind if step.before.task is not None else OTHER
-        self._metrics.counter(m.TASKS_ENDED, kind, str(fact["outcome"])).inc()
-        held.calls.clear()
-
     def _model(self, state: State) -> str:
         return self._metrics.name(state.in_force.model)
 
 
-def _fault(info: object) -> str:
+def _fault(error: ev.Error) -> str:
     """The kind of an `error` event; a kind of a newer version is `other`."""
-    if isinstance(info, Mapping):
-        info = next(iter(info), None)
-    return str(info) if info in _FAULTS else OTHER
+    kind = fault_kind(error.codex_error_info)
+    return kind if kind in _FAULTS else OTHER
 
 
 def _kind(step: CommittedStep, call_id: str) -> str:

@@ -21,11 +21,11 @@ from orchestrator.core.entries.stored import (
     is_event,
     line_ms,
     published_kind,
+    read_event,
     stored_kind,
 )
 from orchestrator.core.frozen import record
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.codec import event_of
 from orchestrator.protocol.events import EVENTS, RequestResolved, SubagentLifecycle
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.rollouts.source import LogSource
@@ -184,7 +184,7 @@ def _concerns(head: SessionHead, kind: EventKind, message: JsonObject) -> bool:
     """The root gets every event; an agent its children's lifecycle, and the decisions on its requests."""
     if head.agent_id == ROOT and kind is not RequestResolved:
         return True
-    match event_of(message):
+    match read_event(message):
         case SubagentLifecycle(subagent=known):
             return head.agent_id == (known.parent_agent_id if known is not None else None)
         case RequestResolved(agent_id=agent):

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeGuard
 import orjson
 
 from orchestrator.core import facts as f
-from orchestrator.core.blobs import INLINE_BYTES, externalise
+from orchestrator.core.blobs import INLINE_BYTES, externalise, references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds, timestamp
 from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, states
 from orchestrator.core.frozen import record, replace
@@ -189,16 +189,23 @@ def stored_kind(line: bytes) -> Kind:
 
 def _decoded_kind(line: bytes) -> Kind:
     match _object(line):
-        case {"type": "event_msg", "payload": message}:
-            return _event_kind(message)
-        case {"type": "response_item", "payload": item}:
-            return _ITEMS.get(_tag(item, "type"), UnknownItem)
-        case {"type": "dendro", "payload": Mapping() as fact}:
-            return f.kind_of(fact)
-        case {"type": type}:
-            return next((cls for cls in LINES if cls.type == type), UnknownRolloutItem)
+        case {"type": type, "payload": payload}:
+            return kind_of(type, payload)
         case _:
             return UnknownRolloutItem
+
+
+def kind_of(type: JsonValue, payload: JsonValue) -> Kind:
+    """The same of an entry whose JSON was read."""
+    match type:
+        case "event_msg":
+            return _event_kind(payload)
+        case "response_item":
+            return _ITEMS.get(_tag(payload, "type"), UnknownItem)
+        case "dendro":
+            return f.kind_of(payload) if isinstance(payload, Mapping) else f.UnknownFact
+        case _:
+            return next((cls for cls in LINES if cls.type == type), UnknownRolloutItem)
 
 
 def _object(data: bytes) -> JsonValue:
@@ -230,6 +237,17 @@ def published_kind(payload: bytes) -> EventKind:
             return UnknownEvent
 
 
+def read_event(message: JsonMapping) -> EventMsg:
+    """The event that a message is; one that is not sound is an `UnknownEvent`, as one of an unknown kind.
+
+    Where a large text is only referred to, and its field holds texts alone, a note stands in its place.
+    """
+    told = event_of(message)
+    if isinstance(told, UnknownEvent) and _event_kind(message) is not UnknownEvent:
+        return event_of(resolve(message, lambda _: None)) if next(references(message), None) else told
+    return told
+
+
 def published_event(payload: bytes) -> EventMsg:
-    """The event that queues and the logs of trees have so; one that is not sound is an `UnknownEvent`."""
-    return event_of(orjson.loads(payload)["msg"])
+    """The event that queues and the logs of trees have so, as `read_event` reads it."""
+    return read_event(orjson.loads(payload)["msg"])

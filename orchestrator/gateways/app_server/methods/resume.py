@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.entries.stored import stored_kind
+from orchestrator.core.entries.stored import read_event, stored_kind
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
@@ -24,7 +24,6 @@ from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_
 from orchestrator.gateways.app_server.turn_params import NamedSettings, Reviewer, session_json
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.principals import Scope
-from orchestrator.protocol.codec import event_of
 from orchestrator.protocol.events import TaskStarted, TokenCount
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
@@ -117,7 +116,7 @@ async def _last_count(door: Door, seen: SessionHead) -> Event | None:
         read = door.ports.found.log(seen.session, seen.seq, max(0, seen.seq - within))
         counted = [stored async for stored in read if stored_kind(stored.payload) is TokenCount]
         for event in filter(None, map(told_by, reversed(counted))):
-            if isinstance(count := event_of(event.msg), TokenCount) and count.info is not None:
+            if isinstance(count := read_event(event.msg), TokenCount) and count.info is not None:
                 return event
     return None
 
