@@ -1,6 +1,6 @@
 """The product's own work on portable folders, on a simulated machine: the runtime's ports of one worker.
 
-`MachineFolders` and `MachineHostFolders` are the product's; simulated are the keeper's process
+`MachineFolders` and its `HostFolders` are the product's; simulated are the keeper's process
 (`sim/keepers.py`), the store, where folders lie, and what a repository would bring along.
 """
 
@@ -34,15 +34,15 @@ from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.tables import WorkspaceSettings
-from orchestrator.workspaces import deadlines, host
+from orchestrator.workspaces import host, machine
 from orchestrator.workspaces.copies import Copy
-from orchestrator.workspaces.deadlines import Deadlines
 from orchestrator.workspaces.held import Held
-from orchestrator.workspaces.host import MachineHostFolders
+from orchestrator.workspaces.host import HostFolders
 from orchestrator.workspaces.host_births import HostFolder
 from orchestrator.workspaces.keys import PackKeys
+from orchestrator.workspaces.machine import Deadlines, MachineConfig
 from orchestrator.workspaces.packs import PackName, Packs
-from orchestrator.workspaces.service import MachineConfig, MachineFolders
+from orchestrator.workspaces.service import MachineFolders
 from sim.double import EPOCH_S
 from sim.folders import COPIED, RULES, SCRIPTED_COPY, UNTRUSTED, Folders
 from sim.keepers import SimKeeper
@@ -98,7 +98,7 @@ class _Claims(Deadlines):
 
 
 class SimFolders(MachineFolders):
-    """The portable folders of one worker."""
+    """The folders of one worker."""
 
     def __init__(
         self, folders: Folders, rng: Random, worker: str, clock: Callable[[], float], trust_s: float
@@ -109,6 +109,7 @@ class SimFolders(MachineFolders):
         self._keys = folders.keys.of(machine) if folders.keys is not None else None
         super().__init__(config, SimPacks(folders, rng, self._keys), _now_ms(folders), clock)
         self._deadlines = _Claims(clock, trust_s)
+        self._hosts = SimHostFolders(folders, rng, trust_s, self._deadlines)
 
     def _prepare(self, copy: Copy, seen: Path) -> None:
         assert self._folders.root
@@ -169,15 +170,14 @@ class SimFolders(MachineFolders):
         await super().release(session, claim)
 
 
-class SimHostFolders(MachineHostFolders):
+class SimHostFolders(HostFolders):
     """The folders that sessions of one worker work in as they are."""
 
-    def __init__(self, folders: Folders, rng: Random, clock: Callable[[], float], trust_s: float) -> None:
+    def __init__(self, folders: Folders, rng: Random, trust_s: float, claims: Deadlines) -> None:
         self._folders, self._rng = folders, rng
         config = _config(folders.place / SHARED / "root", SHARED, trust_s, bool, setup_of=self._setup_of)
         keys = folders.keys.of(SHARED) if folders.keys is not None else None
-        super().__init__(config, SimPacks(folders, rng, keys), _now_ms(folders), clock)
-        self._deadlines = _Claims(clock, trust_s)
+        super().__init__(config, SimPacks(folders, rng, keys), _now_ms(folders), claims)
 
     def _setup_of(self, top: Path) -> tuple[FolderSetup | None, str]:
         return (SCRIPTED_COPY.setup, "") if self._rng.random() < 0.5 else (None, UNTRUSTED)
@@ -185,11 +185,6 @@ class SimHostFolders(MachineHostFolders):
     async def copy(self, state: State, claim: Claim, call_id: CallId) -> FolderCopied | FolderNotCopied:
         await asyncio.sleep(self._rng.choice((0.0, 0.05, 1.0)) * self._rng.random())
         return await super().copy(state, claim, call_id)
-
-    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
-        told = await super().merge(state, claim, work)
-        self._folders.is_told(claim.session, told)
-        return told
 
     async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
         here = replace(state, facts=replace(state.facts, pool=f"host:{SHARED}"))
@@ -241,7 +236,7 @@ def keeping(folders: Folders) -> Iterator[None]:
     """
     keeper = type("Keeper", (SimKeeper,), {"folders": folders})
     with (
-        patch.object(deadlines, "Keeper", keeper),
+        patch.object(machine, "Keeper", keeper),
         patch.object(folder_copy, "clock_ns", lambda folder: 0),
         patch.object(folder_take, "MOST_PACKS", folders.most_packs),
         patch.object(host, "host_folder", _host_folder),

@@ -43,7 +43,7 @@ from sim.knobs import Knobs
 from sim.ledger import Ledger, SimSupervisor
 from sim.lookups import SimLibrary
 from sim.loop import Lane, SimLoop
-from sim.machine_folders import SimFolders, SimHostFolders
+from sim.machine_folders import SimFolders
 from sim.model_script import ModelScript, SimModels
 from sim.network import Line, Network
 from sim.objects import SimObjects
@@ -261,7 +261,6 @@ class Machine(Process):
             site.folders.owners[lane] = Owner(name, self.clock.simulated)
         trust_s = self.settings.trust_s
         self._folders = SimFolders(site.folders, drawn, name, self.clock, trust_s)
-        self._host_folders = SimHostFolders(site.folders, drawn, self.clock, trust_s)
         ports = Ports(
             broker=broker,
             texts=Texts(Blobs(connection, broker.keys), archived=archive_of(site).text),
@@ -275,7 +274,6 @@ class Machine(Process):
             restore=partial(restore_session, storage_of(site, broker, connection, self.clock)),
             files=site.files.opened_on(name),
             folders=self._folders,
-            host_folders=self._host_folders,
             monotonic=self.clock,
             boottime=self.clock,
             sleep=self.sleep,
@@ -316,7 +314,6 @@ class Machine(Process):
         """Tells a claim's deadline to all that may act for it."""
         self.supervisor.extend(claim, deadline_boottime)
         self._folders.extend(claim, deadline_boottime)
-        self._host_folders.extend(claim, deadline_boottime)
 
     def _session_of(self, claim: str) -> str:
         runner = self.worker._runners.get(claim)

@@ -296,7 +296,7 @@ MAKERS = frozenset(
 )
 OWN = frozenset({"touch", "copy", "put_file", "write_text"})
 """Names that methods of Dendro's have, too: there they make no file."""
-OWN_OBJECTS = ("copy", "held", "self._objects", "self.folder", "self._ports.host_folders")
+OWN_OBJECTS = ("copy", "held", "self._objects", "self.folder", "self._folders", "self._hosts")
 
 
 def _makes(call: ast.Call) -> bool:

@@ -107,10 +107,7 @@ class FolderWork:
 
     async def merge(self, call: Call, work: MergeWork) -> CallFinished:
         """Merges a child's changes, and tells of it as of a patch."""
-        if self._state.facts.portable is None:
-            merged = await self._ports.host_folders.merge(self._state, self._claim, work)
-        else:
-            merged = await self._folders.merge(self._state, self._claim, work)
+        merged = await self._folders.merge(self._state, self._claim, work)
         written = isinstance(merged, FolderMerged)
         said = "\n".join(_merged(merged, work))
         end = work.end(call.call_id, said, written=written)
@@ -118,7 +115,7 @@ class FolderWork:
 
     async def copy(self, call: Call) -> FolderCopied | CallFinished:
         """Copies the session's own folder for the agents that the call's response makes."""
-        told = await self._ports.host_folders.copy(self._state, self._claim, call.call_id)
+        told = await self._folders.copy(self._state, self._claim, call.call_id)
         if isinstance(told, FolderNotCopied):
             return CallFinished(call.call_id, f"not made: {told.reason}")
         return told
@@ -170,9 +167,11 @@ class FolderWork:
         set-up is no copy to go on with, either: clean, it would pass for one in which the script has run.
         """
         state = self._state
-        if state.workspace.given:
-            self._ports.host_folders.recorded(state, self._claim)
-        if state.facts.portable is None or state.workspace.epoch != self._claim.epoch:
+        if state.facts.portable is None:
+            if state.workspace.given:
+                self._folders.recorded(state, self._claim, resting=False)
+            return
+        if state.workspace.epoch != self._claim.epoch:
             return
         unsaved = state.workspace.unsaved
         ahead = unsaved is not None and unsaved.snapshot is None

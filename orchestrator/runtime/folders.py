@@ -1,7 +1,9 @@
-"""The port to portable folders: what is made, looked at and stored of them, on a worker's machine.
+"""The port to folders of sessions: what is made, looked at, stored and merged of them, on a worker's machine.
 
-One folder belongs to one session, and only the holder of the session's claim writes it. Nothing here decides:
-each answer is a command, which the runner decides in the step that it belongs to.
+A portable folder belongs to one session, and only the holder of the session's claim writes it. Any other
+session works in a folder of the machine as it is, the person's own: that is neither made nor recorded, but it
+is copied for agents, and their changes are merged into it. Nothing here decides: each answer is a command,
+which the runner decides in the step that it belongs to, or becomes the end of the call that it belongs to.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.folder_commands import (
     FolderChanged,
+    FolderCopied,
     FolderFailed,
     FolderMade,
     FolderMerged,
+    FolderNotCopied,
     FolderNotMerged,
     FolderUnsaved,
 )
@@ -29,8 +33,14 @@ NOT_SERVED = (
 )
 
 
+NOT_COPIED = (
+    "this worker copies no folders. Set `workspace.root` and `upkeep.archive_url` for all workers of the "
+    "session's pool and start them again, or leave `workspace` out: then the agent works in your folder"
+)
+
+
 class Folders(Protocol):
-    """The portable folders of one worker's machine."""
+    """The folders of one worker's machine."""
 
     @property
     def machine(self) -> str:
@@ -80,12 +90,30 @@ class Folders(Protocol):
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
         """Brings a child's changes into the folder: all of them, or none where any conflicts.
 
-        Cancelled, it is ended, whole or not begun, when this raises.
+        Cancelled, it is ended, whole or not begun, when this raises. In a folder of the machine it can be
+        taken back until `recorded` has seen it in the log, and cancelled, nothing of it is there.
+        """
+        ...
+
+    async def copy(self, state: State, claim: Claim, call_id: CallId) -> FolderCopied | FolderNotCopied:
+        """Takes a snapshot of a folder of the machine as it is now; its pack is stored when this returns.
+
+        Writes nothing to the folder. It may be cancelled, and asked again.
+        """
+        ...
+
+    async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
+        """Judges the merge of a lost worker into a folder of the machine.
+
+        `none` when nothing of it is there (any more), or `in_doubt`.
         """
         ...
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
-        """Notes that the log has the folder's state; `resting`: nothing that may write runs."""
+        """Notes that the log has the folder's state, and what was merged under this claim.
+
+        `resting`: nothing that may write runs.
+        """
         ...
 
     async def instructions(self, state: State, folder: str) -> str | None:
@@ -98,7 +126,7 @@ class Folders(Protocol):
 
 
 class NoFolders:
-    """A worker that serves no portable sessions: it can say so, and give their claims back."""
+    """A worker that makes and copies no folders: it can say so, and give claims of portable sessions back."""
 
     machine = ""
 
@@ -125,7 +153,13 @@ class NoFolders:
         return None
 
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
-        return FolderNotMerged(NOT_SERVED)
+        return FolderNotMerged(NOT_COPIED if state.facts.portable is None else NOT_SERVED)
+
+    async def copy(self, state: State, claim: Claim, call_id: CallId) -> FolderCopied | FolderNotCopied:
+        return FolderNotCopied(NOT_COPIED)
+
+    async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
+        return "in_doubt"
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
         return None

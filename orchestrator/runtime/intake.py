@@ -78,7 +78,7 @@ async def judged_running(
 
 async def _judged(ports: Ports, state: State, call: Call, claim: Claim) -> str:
     if isinstance(call.work, MergeWork):
-        return await ports.host_folders.judge(state, claim, call.work)
+        return await ports.folders.judge(state, claim, call.work)
     return await ports.tools.judge(await _with_record(ports, state, call), claim.claim_id)
 
 

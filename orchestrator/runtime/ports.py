@@ -30,7 +30,6 @@ from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.files import Files, locked
 from orchestrator.runtime.folders import Folders, NoFolders
-from orchestrator.runtime.host_folders import HostFolders, NoHostFolders
 from orchestrator.runtime.library import Library, NoFiles
 from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings
@@ -119,9 +118,7 @@ class Ports:
     """A provider without a table in it has the defaults."""
     workspace: WorkspaceCheck = check_workspace
     folders: Folders = field(default_factory=NoFolders)
-    """The folders of portable sessions."""
-    host_folders: HostFolders = field(default_factory=NoHostFolders)
-    """The folders of this machine that agents have copies of."""
+    """The folders of portable sessions, and those of this machine that agents have copies of."""
     library: Library = field(default_factory=NoFiles)
     """The machine's files of instructions, skills, prompts and images."""
     archive: Archive | None = None

@@ -8,7 +8,6 @@ its packs, copied under the new tree's name.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import tempfile
 import time
@@ -46,7 +45,6 @@ from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.sessions import forked_birth, guide, new_birth
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.clones import check_source
-from orchestrator.workspaces.host import MachineHostFolders
 from orchestrator.workspaces.host_births import (
     BIRTH_S,
     UnfitFolder,
@@ -56,8 +54,9 @@ from orchestrator.workspaces.host_births import (
     portable_folder,
 )
 from orchestrator.workspaces.keys import KeyUnavailable
+from orchestrator.workspaces.machine import MachineConfig
 from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName
-from orchestrator.workspaces.service import MachineConfig, MachineFolders
+from orchestrator.workspaces.service import MachineFolders
 
 
 class NoWorkspace(ViewError):
@@ -67,8 +66,10 @@ class NoWorkspace(ViewError):
 # ── workers ───────────────────────────────────────────────────────────────────────────────────
 
 
-def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig:
-    """The machine as its portable folders need it."""
+def machine_config(
+    settings: Settings, support: SandboxSupport, guarded: tuple[Path, ...] = ()
+) -> MachineConfig:
+    """The machine as its folders need it; `guarded` is what no command may write."""
     return MachineConfig(
         settings.workspace,
         settings.host.machine_id,
@@ -78,17 +79,9 @@ def machine_config(settings: Settings, support: SandboxSupport) -> MachineConfig
         settings.host.environ,
         settings.home,
         archive_outside(settings),
+        guarded,
+        partial(_setup_of_copy, settings),
     )
-
-
-def host_folders(
-    settings: Settings, support: SandboxSupport, guarded: tuple[Path, ...]
-) -> MachineHostFolders:
-    """The folders of this machine that agents have copies of; `guarded` is what no command may write."""
-    config = dataclasses.replace(
-        machine_config(settings, support), guarded=guarded, setup_of=partial(_setup_of_copy, settings)
-    )
-    return MachineHostFolders(config, pack_store(settings), lambda: time.time_ns() // 1_000_000)
 
 
 def _setup_of_copy(settings: Settings, top: Path) -> tuple[FolderSetup | None, str]:
@@ -98,9 +91,11 @@ def _setup_of_copy(settings: Settings, top: Path) -> tuple[FolderSetup | None, s
         raise UnfitFolder(str(error)) from error
 
 
-def machine_folders(settings: Settings, support: SandboxSupport) -> MachineFolders:
-    """The portable folders of this machine, for one worker."""
-    config = machine_config(settings, support)
+def machine_folders(
+    settings: Settings, support: SandboxSupport, guarded: tuple[Path, ...] = ()
+) -> MachineFolders:
+    """The folders of this machine, for one worker; `guarded` is what no command may write."""
+    config = machine_config(settings, support, guarded)
     with suppress(OSError):
         # MCP servers of portable sessions begin there, before the first folder is made.
         make_folder(config.root)

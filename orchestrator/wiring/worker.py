@@ -57,11 +57,10 @@ from orchestrator.wiring.hidden_paths import hidden_paths, own_code
 from orchestrator.wiring.mcp_tools import mcp_toolbox
 from orchestrator.wiring.observed import observed
 from orchestrator.wiring.pack_store import pack_store
-from orchestrator.wiring.portable import host_folders, machine_config, machine_folders
+from orchestrator.wiring.portable import machine_config, machine_folders
 from orchestrator.wiring.sessions import SESSIONS, VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
 from orchestrator.workspaces.copies import boot_id
-from orchestrator.workspaces.host import MachineHostFolders
 from orchestrator.workspaces.service import MachineFolders
 from orchestrator.workspaces.sweep import sweeping
 
@@ -132,9 +131,8 @@ async def running_worker(
             sweeping(machine_config(settings, tools.support), boot_id()),
             removing(deleted_files(settings), opened.broker),
         ):
-            folders = machine_folders(settings, tools.support)
-            hosts = host_folders(settings, tools.support, (*tools.read_only, *tools.hidden))
-            extend = _all(supervisor, folders, hosts)
+            folders = machine_folders(settings, tools.support, (*tools.read_only, *tools.hidden))
+            extend = _all(supervisor, folders)
             texts = PatientTexts(opened.blobs, asyncio.sleep, archived_text(settings))
             toolbox = ToolCalls(texts, own, mcp, tools.rules, SetupRunner(tools, supervisor))
             kept = archive(settings)
@@ -151,7 +149,6 @@ async def running_worker(
                     settings.home, guide(settings), settings.session_defaults.history != "none", tools.hidden
                 ),
                 folders=folders,
-                host_folders=hosts,
                 archive=kept,
                 restore=partial(restore_session, storage),
                 version=VERSION,
@@ -172,15 +169,12 @@ async def running_worker(
         await supervisor.close()
 
 
-def _all(
-    supervisor: Supervisor, folders: MachineFolders, hosts: MachineHostFolders
-) -> Callable[[str, float], None]:
+def _all(supervisor: Supervisor, folders: MachineFolders) -> Callable[[str, float], None]:
     """A claim's deadline for all that it may run: its commands, and the keepers of its folder."""
 
     def extend(claim: str, deadline_boottime: float) -> None:
         supervisor.extend(claim, deadline_boottime)
         folders.extend(claim, deadline_boottime)
-        hosts.extend(claim, deadline_boottime)
 
     return extend
 

@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from orchestrator.boottime import boottime
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.calls.merge import GUARDED, writable_folders
@@ -39,7 +38,6 @@ from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.policy import InvalidPolicy, resolve
 from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.copies import Copy, boot_id
-from orchestrator.workspaces.deadlines import Deadlines
 from orchestrator.workspaces.held import Held
 from orchestrator.workspaces.host_births import (
     HostFolder,
@@ -48,36 +46,31 @@ from orchestrator.workspaces.host_births import (
     commit_of,
     host_folder,
 )
+from orchestrator.workspaces.machine import Deadlines, MachineConfig
 from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
-from orchestrator.workspaces.service import MachineConfig
 
 SHARE = "Leave `workspace` out, and the agent works in your folder"
 MOST_PATH = 2048
 """Bytes of the path of a folder that is merged into: the place's state names it."""
 
 
-class MachineHostFolders:
-    """Implements `runtime.host_folders.HostFolders` on a real machine."""
+class HostFolders:
+    """The part of `runtime.folders.Folders` that such a session needs, on a real machine."""
 
     def __init__(
-        self,
-        config: MachineConfig,
-        packs: Packs,
-        now_ms: Callable[[], int],
-        boottime: Callable[[], float] = boottime,
+        self, config: MachineConfig, packs: Packs, now_ms: Callable[[], int], deadlines: Deadlines
     ) -> None:
         self._config, self._packs, self._now_ms = config, packs, now_ms
         self._boot = boot_id()
-        self._deadlines = Deadlines(boottime, config.trust_s)
+        self._deadlines = deadlines
         self._keepers: dict[str, Keeper] = {}
         self._written: dict[str, MergeWork] = {}
         """The merge of each claim that the log may not have yet."""
         self._settling: set[asyncio.Task[None]] = set()
 
     def extend(self, claim: str, deadline_boottime: float) -> None:
-        """Writes a claim's deadline, in seconds of CLOCK_BOOTTIME; from any thread, and never blocks."""
-        self._deadlines.extend(claim, deadline_boottime)
+        """Tells the claim's keeper of its new deadline; from any thread, and never blocks."""
         keeper = self._keepers.get(claim)
         if keeper is not None:
             keeper.extend(deadline_boottime)

@@ -1,4 +1,4 @@
-"""The portable folders of one worker's machine: the runtime's port, over copies, keepers and the store.
+"""The folders of one worker's machine: the runtime's port, over copies, keepers and the store.
 
     make      a copy that is known to be clean is taken as it is; any other one is built beside it and put in
               its place, from packs of the store
@@ -12,9 +12,7 @@ whose pack the store did not take within `workspace.store_s` stays here, with it
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,28 +21,27 @@ from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.folder_commands import (
     FolderChanged,
+    FolderCopied,
     FolderFailed,
     FolderMade,
     FolderMerged,
+    FolderNotCopied,
     FolderNotMerged,
     FolderUnsaved,
 )
 from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import Pack
-from orchestrator.core.settings import FolderSetup, PortableFolder
+from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Taken, Unchanged
-from orchestrator.instructions.project import ProjectDocs
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.tables.workspaces import FOLDER_SETUP
 from orchestrator.workspaces.changes import change_since_birth, changed_folder, told_omissions
 from orchestrator.workspaces.clones import CloneFailed, check_source, clone
 from orchestrator.workspaces.copies import Copy, boot_id, remove_tree
-from orchestrator.workspaces.deadlines import RETRY_S, Deadlines
 from orchestrator.workspaces.held import (
     UNSAVED,
     Held,
@@ -54,7 +51,9 @@ from orchestrator.workspaces.held import (
     keep_unsaved,
     place_of,
 )
+from orchestrator.workspaces.host import HostFolders
 from orchestrator.workspaces.keys import KeyUnavailable
+from orchestrator.workspaces.machine import RETRY_S, Deadlines, MachineConfig
 from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 from orchestrator.workspaces.reading import instructions_of
@@ -74,68 +73,11 @@ NOT_RUN = (
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class MachineConfig:
-    """The machine and the settings that its folders obey; `root` is resolved."""
-
-    settings: WorkspaceSettings
-    machine: str
-    """Its stable name (`host:<machine>` of pools)."""
-    trust_s: float
-    cannot_mount: str = ""
-    """Why commands cannot see a portable folder at its path here; empty if they can."""
-    docs: ProjectDocs | None = None
-    """The rule by which a folder's instructions are found; None where none are told."""
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The environment in which repositories are cloned."""
-    home: Path | None = None
-    """Dendro's own folder, which is in no session's."""
-    archive: Path | None = None
-    """The folder of the archive, where it lies outside of that; in no session's either."""
-    guarded: tuple[Path, ...] = ()
-    """Files and folders that no sandboxed command writes."""
-    setup_of: Callable[[Path], tuple[FolderSetup | None, str]] = lambda top: (None, "")
-    """The script that prepares copies of a folder of this machine, and a warning; raises `UnfitFolder`."""
-
-    @property
-    def root(self) -> Path:
-        assert self.settings.root is not None, "filled in with the settings"
-        return self.settings.root
-
-    def fault(self, portable: PortableFolder) -> str:
-        """The reason why no folder of this session can be made on this machine; empty if one can."""
-        root = self.root
-        if Path(portable.root) != root and not self.cannot_mount:
-            return (
-                f"`workspace.root` is {root} on this machine, and the session's folder lies below "
-                f"{portable.root}: set it alike for all workers of the session's pool"
-            )
-        if why := self.unfit():
-            return why
-        make_folder(root)
-        return ""
-
-    def unfit(self) -> str:
-        """The reason why no folder can be made on this machine now; empty if one can. Writes nothing."""
-        root, least = self.root, self.settings.min_free
-        if self.cannot_mount:
-            return self.cannot_mount
-        if Path(os.path.realpath(root)) != root:
-            return f"`workspace.root` ({root}) leads through a symbolic link or `..`: name the folder itself"
-        try:
-            free = os.statvfs(next(place for place in (root, *root.parents) if place.exists()))
-        except OSError as error:
-            return f"`workspace.root` ({root}) cannot be looked at: {error.strerror}"
-        if free.f_bavail * free.f_frsize < least:
-            return (
-                f"the disk of {root} has less than {least:,} bytes free (`workspace.min_free`): "
-                "make room there"
-            )
-        return ""
-
-
 class MachineFolders:
-    """Implements `runtime.folders.Folders` on a real machine."""
+    """Implements `runtime.folders.Folders` on a real machine.
+
+    Of a session that works in a folder of the machine as it is, `workspaces.host` has the work.
+    """
 
     def __init__(
         self,
@@ -153,6 +95,7 @@ class MachineFolders:
         self._saving: set[asyncio.Task[FolderChanged | FolderUnsaved | None]] = set()
         """Snapshots under way, also those that nobody waits for any more."""
         self._deadlines = Deadlines(boottime, config.trust_s)
+        self._hosts = HostFolders(config, packs, now_ms, self._deadlines)
 
     @property
     def machine(self) -> str:
@@ -166,12 +109,13 @@ class MachineFolders:
         held = self._held.get(claim)
         if held is not None:
             held.keeper.extend(deadline_boottime)
+        self._hosts.extend(claim, deadline_boottime)
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         held = self._held.pop(claim.claim_id, None)
-        self._deadlines.forget(claim)
         if held is None:
             return
+        self._deadlines.forget(claim)
         async with held.working:
             await _ended(held.keeper)
         held.copy.touch()
@@ -439,7 +383,15 @@ class MachineFolders:
     ) -> FolderUnsaved:
         return FolderUnsaved(self.machine, reason, calls, at_ms, snapshot, blocked)
 
+    async def copy(self, state: State, claim: Claim, call_id: CallId) -> FolderCopied | FolderNotCopied:
+        return await self._hosts.copy(state, claim, call_id)
+
+    async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
+        return await self._hosts.judge(state, claim, work)
+
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+        if state.facts.portable is None:
+            return await self._hosts.merge(state, claim, work)
         held = self._held.get(claim.claim_id)
         if held is None:
             return FolderNotMerged("the folder is not on this machine any more")
@@ -474,6 +426,9 @@ class MachineFolders:
         held.keeper = await self._deadlines.keeper(place_of(held.copy), held.bounds, held.claim)
 
     def recorded(self, state: State, claim: Claim, *, resting: bool) -> None:
+        if state.facts.portable is None:
+            self._hosts.recorded(state, claim)
+            return
         held = self._held.get(claim.claim_id)
         if held is None or self._is_over(claim):
             return

@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.workspaces.copies import Copy, copies_below, remove_tree
-from orchestrator.workspaces.service import MachineConfig
+from orchestrator.workspaces.machine import MachineConfig
 
 log = logging.getLogger("dendro.worker")
 SWEEP_S = 60.0

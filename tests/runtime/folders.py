@@ -19,10 +19,11 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.runtime.folders import NoFolders
 from tests.runtime.connections import Gate
 
 
-class ScriptedFolders:
+class ScriptedFolders(NoFolders):
     """The folders of one machine; each writing call is one more change of its session's folder."""
 
     machine = "m1"

@@ -24,8 +24,9 @@ from orchestrator.rollouts.objects import Objects
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.keys import PackKeys
+from orchestrator.workspaces.machine import MachineConfig
 from orchestrator.workspaces.packs import Packs
-from orchestrator.workspaces.service import MachineConfig, MachineFolders
+from orchestrator.workspaces.service import MachineFolders
 
 ROOT = new_session_id(1, 3, 7)
 

@@ -14,7 +14,7 @@ from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import SettingsError, TrustList
 from orchestrator.wiring.folder_setups import SCRIPT_BYTES
-from orchestrator.wiring.portable import NoWorkspace, first_folder, host_folders
+from orchestrator.wiring.portable import NoWorkspace, first_folder, machine_folders
 from orchestrator.wiring.worker import tool_config
 from orchestrator.workspaces.host_births import UnfitFolder
 from tests.workspaces.test_portable_births import APP, New, born, settings, state_of
@@ -139,15 +139,15 @@ def test_copy_of_a_machines_folder_has_the_set_up_of_the_settings_or_its_own_if_
     folder = tmp_path / "work"
     file = own(folder)
     chosen, support = settings('workspace.setup_script="npm ci"'), SandboxSupport(None, 0, ())
-    assert host_folders(chosen, support, ())._config.setup_of(folder)[0] is not None
+    assert machine_folders(chosen, support, ())._config.setup_of(folder)[0] is not None
     found = settings()
-    setup_of = host_folders(found, support, ())._config.setup_of
+    setup_of = machine_folders(found, support, ())._config.setup_of
     setup, warning = setup_of(folder)
     assert setup is None
     assert f"dendro trust {file}" in warning
     TrustList(found.home).add(file, file.read_bytes(), 1)
     assert setup_of(folder) == (FolderSetup("make deps\n", origin=".dendro/setup.sh"), "")
-    missing = host_folders(settings('workspace.setup="/nowhere"'), support, ())._config.setup_of
+    missing = machine_folders(settings('workspace.setup="/nowhere"'), support, ())._config.setup_of
     with pytest.raises(UnfitFolder, match="name a file"):
         missing(folder)
 

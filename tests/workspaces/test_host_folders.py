@@ -33,9 +33,9 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, boot_id
-from orchestrator.workspaces.host import MachineHostFolders
+from orchestrator.workspaces.machine import MachineConfig
 from orchestrator.workspaces.packs import PackName, Packs
-from orchestrator.workspaces.service import MachineConfig
+from orchestrator.workspaces.service import MachineFolders
 from tests.folders.workshop import git
 from tests.workspaces.machines import ROOT, Machine, Session, tree_of
 
@@ -47,7 +47,7 @@ POOL = "host:m1"
 class Host:
     """A machine with a person's checkout, and a session that works in it."""
 
-    folders: MachineHostFolders
+    folders: MachineFolders
     root: Path
     checkout: Path
     state: State
@@ -109,9 +109,7 @@ def host(tmp_path: Path) -> Host:
     facts = SessionFacts(session_id=SessionId(ROOT), tree_id=TreeId(ROOT), pool=POOL)
     turn = TurnSettings(str(checkout), "never", {"mode": "workspace-write"}, "m")
     state = State(facts=facts, settings=turn)
-    return Host(
-        MachineHostFolders(config, Packs(store), lambda: 1_700_000_000_000), root, checkout, state, store
-    )
+    return Host(MachineFolders(config, Packs(store), lambda: 1_700_000_000_000), root, checkout, state, store)
 
 
 def in_folder(host: Host, folder: Path) -> None:
@@ -197,7 +195,7 @@ async def test_copy_of_a_checkout_has_its_changes_and_not_what_it_hides(host: Ho
 
 async def test_copy_takes_the_set_up_along_that_its_machine_has_for_the_folder(host: Host) -> None:
     script = FolderSetup("make deps\n")
-    host.folders._config = replace_config(host, setup_of=lambda top: (script, f"of {top}"))
+    host.folders._hosts._config = replace_config(host, setup_of=lambda top: (script, f"of {top}"))
     told = await host.folders.copy(host.state, host.claim(), CALL)
     assert isinstance(told, FolderCopied)
     assert (told.copied.portable.setup, told.warning) == (script, f"of {host.checkout}")
@@ -221,14 +219,14 @@ async def test_folder_around_dendros_own_is_not_copied(host: Host, tmp_path: Pat
 
 
 async def test_machine_that_cannot_mount_copies_says_so(host: Host) -> None:
-    host.folders._config = replace_config(host, cannot_mount="bubblewrap does not work here")
+    host.folders._hosts._config = replace_config(host, cannot_mount="bubblewrap does not work here")
     told = await host.folders.copy(host.state, host.claim(), CALL)
     assert isinstance(told, FolderNotCopied)
     assert "bubblewrap does not work here" in told.reason
 
 
 def replace_config(host: Host, **changes: Any) -> MachineConfig:
-    return dataclasses.replace(host.folders._config, **changes)
+    return dataclasses.replace(host.folders._hosts._config, **changes)
 
 
 async def test_store_that_does_not_take_the_copy_is_named_with_a_remedy(
@@ -244,8 +242,8 @@ async def test_store_that_does_not_take_the_copy_is_named_with_a_remedy(
 
 
 async def test_folder_with_more_files_than_allowed_is_refused(host: Host) -> None:
-    settings = host.folders._config.settings.model_copy(update={"max_files": 2})
-    host.folders._config = replace_config(host, settings=settings)
+    settings = host.folders._hosts._config.settings.model_copy(update={"max_files": 2})
+    host.folders._hosts._config = replace_config(host, settings=settings)
     told = await host.folders.copy(host.state, host.claim(), CALL)
     assert isinstance(told, FolderNotCopied)
     assert "max_files" in told.reason
@@ -290,8 +288,8 @@ async def test_agents_work_comes_into_the_checkout_beside_what_the_person_has_ch
     assert "sub/a.txt" not in files
     assert work.base is not None
     host.folds(f.WorkspaceMerged(CALL, work.agent_id, work.base, work.snapshot, work.packs))
-    host.folders.recorded(host.state, claim)
-    await asyncio.gather(*host.folders._settling)
+    host.folders.recorded(host.state, claim, resting=True)
+    await asyncio.gather(*host.folders._hosts._settling)
     assert not (host.place.objects / "merging/staged").exists()
     assert not host.place.state().unsaved
 
@@ -347,7 +345,7 @@ async def test_merge_whose_keeper_is_killed_is_taken_back_at_once(host: Host) ->
     while not (host.checkout / "f000").exists():
         assert not merging.done()
         await asyncio.sleep(0)
-    os.kill(next(iter(host.folders._keepers.values())).pid, signal.SIGKILL)
+    os.kill(next(iter(host.folders._hosts._keepers.values())).pid, signal.SIGKILL)
     told = await merging
     assert isinstance(told, FolderNotMerged)
     assert not told.partly
@@ -358,7 +356,7 @@ async def written(host: Host, work: MergeWork) -> None:
     """A merge whose worker died before the log had it."""
     told = await host.folders.merge(host.state, host.claim(), work)
     assert isinstance(told, FolderMerged), told
-    host.folders._written.clear()
+    host.folders._hosts._written.clear()
 
 
 async def test_merge_of_a_lost_worker_is_taken_back_by_the_next_one(host: Host) -> None:
