@@ -10,7 +10,7 @@ from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
 from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.tools.subagents import assess
-from orchestrator.workspaces import merging
+from orchestrator.workspaces import held
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.service import MachineFolders
 from sim.mutant import Mutant, text
@@ -102,7 +102,7 @@ DEFECTS = (
     Mutant(
         "merges read one pack",
         "a merge brings the last pack of an offer from the store, and no other",
-        text(merging, "_merged", "list(work.packs)", "list(work.packs)[-1:]"),
+        text(held, "_merged", "list(work.packs)", "list(work.packs)[-1:]"),
         "contents",
     ),
     Mutant(

@@ -43,8 +43,8 @@ from orchestrator.wiring.first_folder import FirstFolder
 from orchestrator.wiring.folder_setups import BadSetup, named_setup, setup_of
 from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.sessions import forked_birth, guide, new_birth
-from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.clones import check_source
+from orchestrator.workspaces.held import told_omissions
 from orchestrator.workspaces.host_births import (
     BIRTH_S,
     UnfitFolder,

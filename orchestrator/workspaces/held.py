@@ -1,4 +1,4 @@
-"""A portable folder under one claim: its keeper, what of it the store has, and what is under way."""
+"""A folder under one claim: its keeper, what of it the store has, what became of it, and merges into it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.broker.records import Claim
-from orchestrator.core.packs import Pack
+from orchestrator.core.calls import MergeWork
+from orchestrator.core.folder_commands import FolderChanged, FolderMerged, FolderNotMerged
+from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import SessionFacts
+from orchestrator.core.state import State
+from orchestrator.core.workspace import fitting
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken
+from orchestrator.folders.records import (
+    ANYWHERE,
+    Bounds,
+    Conflicted,
+    FolderError,
+    FolderSnapshot,
+    Guard,
+    Merged,
+    Omissions,
+    Place,
+    Taken,
+)
 from orchestrator.private_files import own_folder, replacing
-from orchestrator.rollouts.objects import CHUNK
+from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.rollouts.objects import CHUNK, ArchiveUnavailable
 from orchestrator.workspaces.copies import Copy, remove_tree
-from orchestrator.workspaces.packs import PackName, Packs
+from orchestrator.workspaces.keys import KeyUnavailable
+from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 
+CONFLICTS = "both of you have changed the same places. Ask the agent to change them, or change your side"
 INCOMING = "incoming"
 UNSAVED = "unsaved.pack"
 
@@ -96,3 +114,92 @@ def forget_unsaved(copy: Copy) -> None:
     copy.unsaved("")
     with suppress(FileNotFoundError):
         (copy.path / UNSAVED).unlink()
+
+
+# ── a snapshot that was taken, as the core and people are told of it ──────────────────────────
+
+
+def changed_folder(
+    state: State,
+    taken: Taken,
+    pack: Pack,
+    calls: tuple[CallId, ...],
+    at_ms: int,
+    change: FolderChange | None,
+) -> FolderChanged:
+    counts = taken.counts
+    return FolderChanged(
+        snapshot=SnapshotId(taken.snapshot),
+        parent=None if taken.parent is None else SnapshotId(taken.parent),
+        pack=pack,
+        files=FileCounts(counts.added, counts.modified, counts.deleted),
+        names=fitting(taken.names),
+        call_ids=calls,
+        at_ms=at_ms,
+        live=bool(state.processes.living),
+        change=change,
+        omitted=told_omissions(state.workspace.omitted, taken.omitted),
+    )
+
+
+def told_omissions(known: tuple[str, ...], found: Omissions) -> tuple[str, ...]:
+    """The files that are left out: those that were told of, and new ones with their reasons."""
+    if not found.all:
+        return ()
+    new = (f"{each.path} ({each.why})" for each in found.named)
+    return fitting(tuple(dict.fromkeys((*new, *known))))
+
+
+async def change_since_birth(held: Held, state: State, taken: Taken) -> FolderChange | None:
+    """The difference to what the session began with; None where it cannot be told in time."""
+    base = state.workspace.base
+    try:
+        before = None if base is None else FolderSnapshot(base)
+        found = await held.keeper.diff(before, taken.snapshot, stat=True)
+    except FolderError:
+        return state.workspace.change
+    files = found.counts.added + found.counts.modified + found.counts.deleted
+    names = fitting([each.path for each in found.files])
+    return FolderChange(files, found.insertions, found.deletions, names)
+
+
+# ── merges ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def merge(
+    held: Held, packs: Packs, work: MergeWork, guard: Guard = ANYWHERE
+) -> FolderMerged | FolderNotMerged:
+    """Plans the merge and writes it: all of it, or nothing of it where anything conflicts.
+
+    Raises `FolderError` where the keeper refused it, or was lost: then nobody knows how far it came.
+    """
+    try:
+        found = await _merged(held, packs, work, guard)
+    except BrokenPack as error:
+        return FolderNotMerged(str(error))
+    except KeyUnavailable as error:
+        return FolderNotMerged(f"{error}; merge again when this worker has it")
+    except ArchiveUnavailable as error:
+        return FolderNotMerged(f"the store did not give it: {error}; merge again when the store is back")
+    except OSError as error:
+        return FolderNotMerged(f"this machine refused it: {error}")
+    if isinstance(found, Conflicted):
+        lines = [f"{conflict.path}: {conflict.why}" for conflict in found.conflicts]
+        more = found.all - len(lines)
+        return FolderNotMerged(CONFLICTS, (*lines, *((f"and {more} more",) if more > 0 else ())))
+    counts = found.counts
+    return FolderMerged(FileCounts(counts.added, counts.modified, counts.deleted), fitting(found.names))
+
+
+async def _merged(held: Held, packs: Packs, work: MergeWork, guard: Guard) -> Merged | Conflicted:
+    if work.base is None:
+        raise FolderError("missing", "the agent began with no folder that is known")
+    files = await fetch_all(packs, held.copy, list(work.packs), held.facts)
+    base, theirs = FolderSnapshot(work.base), FolderSnapshot(work.snapshot)
+    try:
+        plan = await held.keeper.plan_merge(base, theirs, files, guard)
+        if isinstance(plan, Conflicted):
+            return plan
+        return await held.keeper.write_merge(base, theirs, files, plan.digest, guard)
+    finally:
+        await asyncio.to_thread(forget_incoming, held.copy)

@@ -36,9 +36,8 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.policy import InvalidPolicy, resolve
-from orchestrator.workspaces.changes import told_omissions
 from orchestrator.workspaces.copies import Copy, boot_id
-from orchestrator.workspaces.held import Held
+from orchestrator.workspaces.held import Held, merge, told_omissions
 from orchestrator.workspaces.host_births import (
     HostFolder,
     UnfitFolder,
@@ -47,7 +46,6 @@ from orchestrator.workspaces.host_births import (
     host_folder,
 )
 from orchestrator.workspaces.machine import Deadlines, MachineConfig
-from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 
 SHARE = "Leave `workspace` out, and the agent works in your folder"

@@ -39,22 +39,24 @@ from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.tables.workspaces import FOLDER_SETUP
-from orchestrator.workspaces.changes import change_since_birth, changed_folder, told_omissions
 from orchestrator.workspaces.clones import CloneFailed, check_source, clone
 from orchestrator.workspaces.copies import Copy, boot_id, remove_tree
 from orchestrator.workspaces.held import (
     UNSAVED,
     Held,
+    change_since_birth,
+    changed_folder,
     fetch_all,
     forget_incoming,
     forget_unsaved,
     keep_unsaved,
+    merge,
     place_of,
+    told_omissions,
 )
 from orchestrator.workspaces.host import HostFolders
 from orchestrator.workspaces.keys import KeyUnavailable
 from orchestrator.workspaces.machine import RETRY_S, Deadlines, MachineConfig
-from orchestrator.workspaces.merging import merge
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
 from orchestrator.workspaces.reading import instructions_of
 
