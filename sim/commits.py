@@ -27,6 +27,11 @@ def arguments(args: Sequence[Any]) -> Sequence[Any]:
     return args[3 + int(args[2]) :]
 
 
+def reply_fields(script: str, reply: Sequence[Any]) -> Any:
+    """The fields of a script's reply by the names of its head."""
+    return load(script).gives.read(reply)[1]
+
+
 def commit_id(args: Sequence[Any]) -> str:
     return str(arguments(args)[ID])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from orchestrator.broker.jobs import KEPT_MS, LEASE_MS, Ends
 from orchestrator.runtime.jobs import TRUST_S
+from sim.commits import reply_fields
 from sim.ledger import Ledger, Run
 from sim.observer import Observer
 
@@ -97,8 +98,8 @@ class Jobs:
         code = reply[0]
         if code == b"GONE" and known.over_s is None and self._is_kept(known):
             self._watch.broken("jobs_kept", f"{job} is nowhere, and nobody gave it up")
-        if code == b"DONE" and reply[2] != known.result:
-            self._watch.broken("jobs", f"{job} was answered with {known.result!r}, and {reply[2]!r} came")
+        if code == b"DONE" and (came := reply_fields("settle_job", reply)["result"]) != known.result:
+            self._watch.broken("jobs", f"{job} was answered with {known.result!r}, and {came!r} came")
         if code == b"LOST" and known.over_s is None:
             self._lost(job, known)
         if known.over_s is None and _is_over(code, ends):

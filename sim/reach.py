@@ -8,10 +8,11 @@ Names have a kind and a word: `op interrupt`, `reply commit FENCED seq`, `fact s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.broker.scripts import load
 from sim.invariants import CASES, RULES
 
 ENOUGH_SEEDS = 5_000
@@ -19,8 +20,8 @@ ENOUGH_SEEDS = 5_000
 way to it."""
 LEAST = 3
 """Times in 1,000 seeds that each case is to occur."""
-_WITH_REASONS = {(b"FENCED", 2), (b"REFUSED", 1)}
-"""Answers with a word that says why, and where it stands."""
+_REASONS = {"FENCED": "why", "REFUSED": "reason"}
+"""Replies that may have a word that says why, and the field's name."""
 KINDS = ("op", "reply", "fact", "fault")
 
 
@@ -46,23 +47,13 @@ class Reach:
             self.counts[f"reply {name} OK"] += 1
             return
         words = [name, code.decode()]
-        words += [
-            reply[at].decode()
-            for with_reason, at in _WITH_REASONS
-            if code == with_reason and _says(reply, at)
-        ]
+        if words[1] in _REASONS:
+            reason = load(name).gives.read(reply)[1].get(_REASONS[words[1]], "")
+            words += [reason] if reason.replace("_", "").replace(" ", "").isalpha() else []
         self.counts["reply " + " ".join(words)] += 1
 
     def of(self, sources: Iterable[str]) -> int:
         return sum(self.counts[source] for source in sources)
-
-
-def _says(reply: Sequence[Any], at: int) -> bool:
-    return (
-        len(reply) > at
-        and type(reply[at]) is bytes
-        and reply[at].replace(b"_", b"").replace(b" ", b"").isalpha()
-    )
 
 
 def rare(counts: Mapping[str, int], seeds: int) -> dict[str, int]:

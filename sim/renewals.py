@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from orchestrator.broker.keys import Keys
-from sim.commits import CLAIM, arguments
+from sim.commits import CLAIM, arguments, reply_fields
 from sim.double import Double
 from sim.loop import SimLoop, current_lane
 from sim.network import Sent, session_of
@@ -39,7 +39,7 @@ class Renewals:
         if reply and reply[0] == b"OK":
             lane, claim = current_lane(), str(arguments(sent.args)[CLAIM])
             later: Callable[..., Any] = self._loop.on
-            later(lane, later, lane, self._notes, claim, int(reply[1]), after=NOTED_S)
+            later(lane, later, lane, self._notes, claim, reply_fields("commit", reply)["seq"], after=NOTED_S)
 
     def _notes(self, claim: str, seq: int) -> None:
         self._reached[claim] = max(seq, self._reached.get(claim, 0))

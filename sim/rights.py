@@ -9,6 +9,7 @@ from orchestrator.core.calls import PatchWork
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.tools.site import CallSite
+from sim.commits import reply_fields
 from sim.double import EPOCH_S
 from sim.folders import SETUP
 from sim.ledger import Ledger, Run
@@ -86,11 +87,12 @@ class Rights:
 
     def revoked(self, args: Sequence[Any], reply: Sequence[Any]) -> None:
         """A revoked claim is gone: the session has an owner to wait for, and nobody who may write."""
-        for session, state in zip(sessions_of(args), reply[2][::3], strict=True):
+        found = reply_fields("revoke", reply)["found"]
+        for session, (state, _, _) in zip(sessions_of(args), found, strict=True):
             held = self._watch.sessions.get(session)
-            if state == b"revoked" and held is not None and (held.lease_ms or 0.0) > self._now_ms:
+            if state == "revoked" and held is not None and (held.lease_ms or 0.0) > self._now_ms:
                 self._watch.reach.saw("revoked")
-            if state == b"revoked" and self._watch.claim_of(session):
+            if state == "revoked" and self._watch.claim_of(session):
                 self._watch.broken("revoked", f"{session} was revoked, and a claim of it stands")
 
     def running(self, session: str, claim: str = "") -> list[Run]:

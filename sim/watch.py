@@ -27,7 +27,7 @@ from sim.answers import Answers
 from sim.archive_moves import MOVES, ArchiveMoves
 from sim.branches import Branches
 from sim.cancels import Cancels
-from sim.commits import Commits
+from sim.commits import Commits, reply_fields
 from sim.conversation import Conversations
 from sim.deadlines import Deadlines
 from sim.doors import Doors
@@ -174,10 +174,10 @@ class Watch(Rest, Branches, TreeLogs):
         if name == "admit" and code == b"OK":
             self.admissions.admitted(args)
         if name == "admit" and code == b"WAIT":
-            self.admissions.asked(args, int(reply[1]))
+            self.admissions.asked(args, reply_fields("admit", reply)["wait"])
         if name == "settle" and code == b"OK":
             self.admissions.settled(args)
-        if name == "heartbeat" and code == b"OK" and reply[2] and self.peace_s:
+        if name == "heartbeat" and code == b"OK" and self.peace_s and reply_fields(name, reply)["drains"]:
             worker = args[3 + int(args[2])]
             self.told_home[worker.decode() if isinstance(worker, bytes) else str(worker)] = self._loop.time()
         if code == b"CORRUPT":
@@ -196,7 +196,7 @@ class Watch(Rest, Branches, TreeLogs):
         if name == "commit":
             self.commits += 1
             self.written_s = self._loop.time()
-            if not reply[5] and "park" in _first_words(args):
+            if not reply_fields("commit", reply)["released"] and "park" in _first_words(args):
                 self.reach.saw("one_place")
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())

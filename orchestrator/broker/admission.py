@@ -7,10 +7,14 @@ most the estimate, which refills: asking or settling again never lets more throu
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.frozen import record
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import AdmitWait
 
 PATIENCE_MS = 60_000
 """The longest wait before a ticket asks again: requests settled meanwhile make room."""
@@ -57,14 +61,15 @@ class Admission(Reader):
             patience_ms=PATIENCE_MS,
             grace_ms=GRACE_MS,
         )
-        reply = await self._connection.run(admit)
-        match code_of(reply, ticket):
+        reply = await self._run(admit, ticket)
+        match reply.code:
             case "OK":
-                return Admitted(self._clock.note(reply[1]))
+                return Admitted(self._clock.note(reply.now))
             case "WAIT":
-                return Wait(reply[1], self._clock.note(reply[2]))
-            case code:
-                raise unexpected("admit", code)
+                wait: AdmitWait = reply.fields
+                return Wait(wait["wait"], self._clock.note(wait["now"]))
+            case _:
+                raise reply.unexpected()
 
     async def settle(self, provider: str, estimated: int, used: int, limits: ProviderLimits) -> None:
         """Puts the account right once the usage of an admitted request is known."""
@@ -72,12 +77,13 @@ class Admission(Reader):
             return
         counts, _ = self.keys.provider(provider)
         limit = limits.tokens_per_minute
-        reply = await self._connection.run(
-            call("settle", [counts], estimated=estimated, used=used, limit=limit)
+        reply = await self._run(
+            call("settle", [counts], estimated=estimated, used=used, limit=limit),
+            provider,
         )
-        if code_of(reply, provider) != "OK":
-            raise unexpected("settle", reply[0].decode())
-        self._clock.note(reply[1])
+        if reply.code != "OK":
+            raise reply.unexpected()
+        self._clock.note(reply.now)
 
 
 def _per_minute(limits: ProviderLimits) -> tuple[int, int]:

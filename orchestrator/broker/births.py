@@ -7,10 +7,14 @@ takes the announcement away; what stays announced for a day was never born.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.ids import SessionId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import GiveUpOk
 
 MOST_LISTED = 100
 """Sessions of a shard that are looked at in one round."""
@@ -21,14 +25,15 @@ class Births(Reader):
 
     async def announce(self, session: SessionId) -> None:
         """Notes that packs are about to be stored for a session that is not created yet."""
-        reply = await self._connection.run(
-            call("announce", [self.keys.unborn(self.keys.shard_of(session))], session=session)
+        reply = await self._run(
+            call("announce", [self.keys.unborn(self.keys.shard_of(session))], session=session),
+            session,
         )
-        match code_of(reply, session):
+        match reply.code:
             case "OK":
-                self._clock.note(reply[1])
-            case code:
-                raise unexpected("announce", code)
+                self._clock.note(reply.now)
+            case _:
+                raise reply.unexpected()
 
     async def unborn(self, before_ms: int) -> tuple[SessionId, ...]:
         """Sessions given up and not forgotten, then those announced before a time, the oldest first."""
@@ -46,13 +51,17 @@ class Births(Reader):
         Answers since when (Unix, in milliseconds), or None if the session is there.
         """
         keys = [self.keys.unborn(self.keys.shard_of(session)), self.keys.session(session)]
-        reply = await self._connection.run(call("give_up", keys, session=session))
-        match code_of(reply, session):
-            case "OK" | "BORN" as code:
-                self._clock.note(reply[1])
-                return int(reply[2]) if code == "OK" else None
-            case code:
-                raise unexpected("give_up", code)
+        reply = await self._run(call("give_up", keys, session=session), session)
+        match reply.code:
+            case "OK":
+                given_up: GiveUpOk = reply.fields
+                self._clock.note(given_up["now"])
+                return given_up["known"]
+            case "BORN":
+                self._clock.note(reply.now)
+                return None
+            case _:
+                raise reply.unexpected()
 
     async def forget_unborn(self, session: SessionId) -> None:
         """Forgets a session that was given up: nothing is stored for it any more."""

@@ -13,7 +13,7 @@ import zstandard
 from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import CommitTooLarge, Corrupt
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.replies import code_of, unexpected
+from orchestrator.broker.replies import read_reply
 from orchestrator.core.ids import TreeId
 
 MAX_BLOB_BYTES = 64 << 20
@@ -50,9 +50,9 @@ class Blobs:
         keys = [self._keys.blob(tree, digest), self._keys.blobs(tree), self._keys.agents(tree)]
         unborn_ms = UNBORN_S * 1000 if unborn else 0
         put = call("put_blob", keys, hash=digest, bytes=packed, unborn_ms=unborn_ms)
-        reply = await self._connection.run(put)
-        if code_of(reply, tree) not in ("OK", "GONE"):
-            raise unexpected("put_blob", reply[0].decode())
+        reply = read_reply(put, await self._connection.run(put), tree)
+        if reply.code not in ("OK", "GONE"):
+            raise reply.unexpected()
         return digest
 
     async def get(self, tree: TreeId, digest: str) -> bytes | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.broker import requests
 from orchestrator.broker.admission import Admission
@@ -20,7 +20,6 @@ from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import (
     BirthGivenUp,
-    BrokerError,
     Corrupt,
     Misconfigured,
     OutOfMemory,
@@ -59,13 +58,13 @@ from orchestrator.broker.records import (
     Unstored,
 )
 from orchestrator.broker.replies import (
+    Reply,
     claimed,
-    code_of,
     committed,
     fenced,
     queue_id,
+    read_reply,
     refused,
-    unexpected,
     unstored,
 )
 from orchestrator.broker.request_feed import RequestFeed
@@ -77,11 +76,23 @@ from orchestrator.broker.trees import Trees
 from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import (
+        ClaimLeft,
+        ClaimOk,
+        CommitMoved,
+        CommitOk,
+        EmitOk,
+        HeartbeatOk,
+        KeepSecretSecrets,
+        Peek,
+        ReleaseOk,
+        RenewOk,
+        SubmitFull,
+        SubmitOk,
+    )
     from orchestrator.core.commit_parts import NewEvent
 
 _CANDIDATES = 8
-_NAME_NEXT = (b"NONE", b"LEFT")
-"""Answers to a claim whose last word is the session that could be claimed next."""
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
@@ -116,10 +127,10 @@ class Broker(
     async def create(self, tree: NewTree) -> bool | Unstored:
         """Creates a root session; False if it was there. Raises `BirthGivenUp` if it took too long."""
         root = tree.root
-        reply = await self._connection.run(requests.create_call(self.keys, self.config, tree))
-        match code_of(reply, root.session):
+        reply = await self._run(requests.create_call(self.keys, self.config, tree), root.session)
+        match reply.code:
             case "OK" | "DUP" as code:
-                self._clock.note(reply[1])
+                self._clock.note(reply.now)
                 self._keep(Place(root.session, root.tree, root.pool))
                 return code == "OK"
             case "UNSTORED":
@@ -128,32 +139,34 @@ class Broker(
                 raise SubmissionConflict(root.session)
             case "GIVEN_UP":
                 raise BirthGivenUp(root.session)
-            case code:
-                raise unexpected("create", code)
+            case _:
+                raise reply.unexpected()
 
     async def submit(self, submit: Submit) -> Submitted:
         """Puts one submission into the queue, once, and notifies the worker that holds the session."""
         reply = await self._placed(
             submit.session, lambda p: requests.submit_call(self.keys, self.config, submit, p)
         )
-        match code_of(reply, submit.session):
+        match reply.code:
             case "OK" | "DUP" as code:
-                _, n, holder, quarantined, now = reply
+                taken: SubmitOk = reply.fields
                 done = Submitted(
-                    queue_id(n),
+                    queue_id(taken["n"]),
                     code == "DUP",
-                    holder.decode() or None,
-                    quarantined == b"1",
-                    self._clock.note(now),
+                    taken["owner"] or None,
+                    taken["quarantined"],
+                    self._clock.note(taken["now"]),
                 )
             case "CONFLICT":
                 raise SubmissionConflict(submit.submission)
             case "FULL":
-                raise QueueFull(submit.session, reply[1], reply[2])
+                full: SubmitFull = reply.fields
+                raise QueueFull(submit.session, full["entries"], full["bytes"])
             case "SECRETS":
-                raise SecretsFull(submit.session, reply[1])
-            case code:
-                raise unexpected("submit", code)
+                kept: KeepSecretSecrets = reply.fields
+                raise SecretsFull(submit.session, kept["most"])
+            case _:
+                raise reply.unexpected()
         if done.holder and not done.duplicate:
             await self.notify([(submit.session, done.holder)])
         return done
@@ -200,7 +213,7 @@ class Broker(
                 found = self._claimed(reply, guess, who)
             except (UnknownSession, SessionArchived, Corrupt):
                 break
-            named = reply[-1].decode() if reply[0] in _NAME_NEXT and len(reply) > 1 else guess
+            named = _next_named(reply, guess)
             if found is not None or not named:
                 return found, True
             if named == guess:
@@ -213,12 +226,11 @@ class Broker(
         damaged: list[Corrupt] = []
         keys, offset = [self.keys.due(shard, who.pool), self.keys.leases(shard, who.pool)], 0
         while True:
-            now, expired, due = await self._connection.run(
-                call("peek", keys, offset=offset, count=_CANDIDATES)
-            )
-            self._note_time(shard, now)
-            for member in (*expired, *due):
-                session = SessionId(member.decode())
+            reply = await self._run(call("peek", keys, offset=offset, count=_CANDIDATES))
+            seen: Peek = reply.fields
+            expired, due = seen["expired"], seen["due"]
+            self._note_time(shard, seen["now"])
+            for session in map(SessionId, (*expired, *due)):
                 if session in self._passed(session, who):
                     continue
                 found = await self._try_claim(session, who, damaged)
@@ -253,7 +265,7 @@ class Broker(
         if not parked:
             return await self._claim(session, who)
         # No machine is asked about: who looks at a parked session needs no copy of its folder.
-        reply = await self._connection.run(self._claim_call(session, who, "parked"))
+        reply = await self._run(self._claim_call(session, who, "parked"), session)
         return self._claimed(reply, session, who)
 
     async def _claim(self, session: SessionId, who: Claimant, whom: str = "") -> Claimed | None:
@@ -262,20 +274,21 @@ class Broker(
     def _passed(self, session: SessionId, who: Claimant) -> tuple[SessionId, ...]:
         return self._left.sessions(who.pool, self.keys.shard_of(session))
 
-    async def _ask(self, session: SessionId, who: Claimant, whom: str) -> list[Any]:
+    async def _ask(self, session: SessionId, who: Claimant, whom: str) -> Reply:
         """The answer to a claim; what is left to a machine is claimed again if that is gone, or full."""
-        reply = await self._connection.run(self._claim_call(session, who, whom))
-        if reply[0] != b"LEFT":
+        reply = await self._run(self._claim_call(session, who, whom), session)
+        if reply.code != "LEFT":
             return reply
-        _, machine, unsaved, wait_ms, _ = reply
-        if (on := machine.decode()) and not who.roomless:
+        left: ClaimLeft = reply.fields
+        unsaved = left["unsaved"]
+        if (on := left["copy_on"]) and not who.roomless:
             there = await self._machines.state(who.pool, on)
             if there.gone or (there.full and not unsaved):
                 spare = (on if there.gone else "", on if there.full else "")
-                again = await self._connection.run(self._claim_call(session, who, whom, spare))
-                if again[0] != b"LEFT":
+                again = await self._run(self._claim_call(session, who, whom, spare), session)
+                if again.code != "LEFT":
                     return again
-        seconds = LOOK_AGAIN_S if unsaved or who.roomless else wait_ms / 1000
+        seconds = LOOK_AGAIN_S if unsaved or who.roomless else left["wait_ms"] / 1000
         self._left.leave(who.pool, self.keys.shard_of(session), session, seconds)
         return reply
 
@@ -311,17 +324,19 @@ class Broker(
             passing=self._passed(session, who)[:MOST_PASSED],
         )
 
-    def _claimed(self, reply: list[Any], session: SessionId, who: Claimant) -> Claimed | None:
-        match code_of(reply, session):
+    def _claimed(self, reply: Reply, session: SessionId, who: Claimant) -> Claimed | None:
+        match reply.code:
             case "OK":
-                self._note_time(self.keys.shard_of(session), reply[10])
-                tree = TreeId(reply[2].decode())
+                found: ClaimOk = reply.fields
+                self._note_time(self.keys.shard_of(session), found["now"])
+                tree = TreeId(found["tree"])
                 self._keep(Place(session, tree, who.pool))
-                return claimed(reply, Claim(session, tree, who.worker, who.claim_id, reply[1], who.pool))
+                claim = Claim(session, tree, who.worker, who.claim_id, found["epoch"], who.pool)
+                return claimed(found, claim)
             case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
                 return None
-            case code:
-                raise unexpected("claim", code)
+            case _:
+                raise reply.unexpected()
 
     async def renew(
         self, claims: Sequence[Claim], reached: Sequence[int] | None = None
@@ -344,16 +359,20 @@ class Broker(
             for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
         ]
         replies = await self._connection.run_all(calls) if calls else []
-        return [self._renewed(c, reply) for c, reply in zip(claims, replies, strict=True)]
+        return [
+            self._renewed(read_reply(call, reply, c.session))
+            for c, call, reply in zip(claims, calls, replies, strict=True)
+        ]
 
-    def _renewed(self, claim: Claim, reply: Sequence[Any]) -> Renewed | Fenced:
-        match code_of(reply, claim.session):
+    def _renewed(self, reply: Reply) -> Renewed | Fenced:
+        match reply.code:
             case "OK":
-                return Renewed(queue_id(reply[1]), self._clock.note(reply[2]))
+                held: RenewOk = reply.fields
+                return Renewed(queue_id(held["sq"]), self._clock.note(held["now"]))
             case "FENCED":
                 return fenced(reply)
-            case code:
-                raise unexpected("renew", code)
+            case _:
+                raise reply.unexpected()
 
     async def release(self, claim: Claim, *, park_at: LogPlace | None = None) -> Released | Fenced:
         """Gives a claim back without a commit: due at once, or parked if nothing is queued.
@@ -370,14 +389,15 @@ class Broker(
             seq="" if park_at is None else park_at.seq,
             head="" if park_at is None else park_at.head,
         )
-        reply = await self._connection.run(release)
-        match code_of(reply, claim.session):
+        reply = await self._run(release, claim.session)
+        match reply.code:
             case "OK":
-                return Released(reply[1] == 1, self._clock.note(reply[2]))
+                done: ReleaseOk = reply.fields
+                return Released(done["parks"], self._clock.note(done["now"]))
             case "FENCED":
                 return fenced(reply)
-            case code:
-                raise unexpected("release", code)
+            case _:
+                raise reply.unexpected()
 
     def _pool_keys(self, claim: Claim) -> tuple[str, str, str, str]:
         return self.keys.pool(self.keys.shard_of(claim.session), claim.pool)
@@ -399,28 +419,28 @@ class Broker(
                 return Refused("unknown_target", error.session)
             places.update(await self._places_of(told))
             shape = shape_of(request, places)
-            reply = await self._connection.run(commit_call(self.keys, self.config, request, shape))
-            code = code_of(reply, request.claim.session)
-            if code != "MOVED" or attempt:
+            call = commit_call(self.keys, self.config, request, shape)
+            reply = await self._run(call, request.claim.session)
+            if reply.code != "MOVED" or attempt:
                 break
-            self._places.pop(SessionId(reply[3].decode()), None)
-        return await self._committed(request, code, reply)
+            moved: CommitMoved = reply.fields
+            self._places.pop(SessionId(moved["session"]), None)
+        return await self._committed(request, reply)
 
     async def _committed(
-        self, request: CommitRequest, code: str, reply: list[Any]
+        self, request: CommitRequest, reply: Reply
     ) -> Committed | Fenced | Refused | Unstored:
-        match code:
+        match reply.code:
             case "OK":
-                self._clock.note(reply[7])
+                done: CommitOk = reply.fields
+                self._clock.note(done["now"])
                 for child in request.tree.children:
                     self._keep(Place(child.session, child.tree, child.pool))
-                notified = [part.decode() for part in reply[8]]
-                held = [(SessionId(s), w) for s, w in zip(notified[::2], notified[1::2], strict=True)]
-                if held:
+                if held := [(SessionId(session), worker) for session, worker in done["pokes"]]:
                     await self.notify(held)
-                if reply[9]:
+                if done["woken"]:
                     await self.fire_soon(self.keys.shard_of(request.claim.session))
-                return committed(reply, request.commit_id)
+                return committed(done, request.commit_id)
             case "FENCED":
                 return fenced(reply)
             case "REFUSED":
@@ -428,7 +448,7 @@ class Broker(
             case "UNSTORED":
                 return unstored(reply)
             case _:
-                raise unexpected("commit", code)
+                raise reply.unexpected()
 
     async def _places_of(self, sessions: Sequence[SessionId]) -> dict[SessionId, Place]:
         """The places of the sessions that still exist."""
@@ -442,14 +462,15 @@ class Broker(
         """Appends events that belong to no commit of their own: deltas."""
         keys = [self.keys.session(claim.session), self.keys.eq(claim.session)]
         emit = call("emit", keys, **holder(claim), **requests.eq_limits(self.config), events=events)
-        reply = await self._connection.run(emit)
-        match code_of(reply, claim.session):
+        reply = await self._run(emit, claim.session)
+        match reply.code:
             case "OK":
-                return Emitted(reply[1], queue_id(reply[2]), self._clock.note(reply[3]))
+                done: EmitOk = reply.fields
+                return Emitted(done["n"], queue_id(done["sq"]), self._clock.note(done["now"]))
             case "FENCED":
                 return fenced(reply)
-            case code:
-                raise unexpected("emit", code)
+            case _:
+                raise reply.unexpected()
 
     # ── workers ───────────────────────────────────────────────────────────────────────────────
 
@@ -476,16 +497,17 @@ class Broker(
         """Says that the worker lives, and how it is, or that it has left; answers whether it is to drain."""
         keys = list(self.keys.workers())
         beat = call("heartbeat", keys, worker=worker, state=state, left=left, forget_ms=_WORKER_FORGOTTEN_MS)
-        reply = await self._connection.run(beat)
-        if code_of(reply, worker) != "OK":
-            raise BrokerError(f"heartbeat of {worker} was answered {reply[0].decode()}")
-        self._clock.note(reply[1])
-        return bool(reply[2])
+        reply = await self._run(beat, worker)
+        if reply.code != "OK":
+            raise reply.unexpected()
+        heard: HeartbeatOk = reply.fields
+        self._clock.note(heard["now"])
+        return heard["drains"]
 
     async def drain(self, worker: str) -> bool:
         """Asks a worker to drain, which it does at its next heartbeat; False if nobody knows it."""
-        reply = await self._connection.run(call("drain", list(self.keys.workers()), worker=worker))
-        return code_of(reply, worker) == "OK"
+        reply = await self._run(call("drain", list(self.keys.workers()), worker=worker), worker)
+        return reply.code == "OK"
 
     async def wait_for_notices(
         self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float
@@ -499,3 +521,11 @@ class Broker(
     async def aclose(self) -> None:
         await self._listener.aclose()
         await super().aclose()
+
+
+def _next_named(reply: Reply, guess: SessionId) -> str:
+    """The session that a reply says could be claimed next; the guess if it says nothing of that."""
+    if reply.code not in ("NONE", "LEFT"):
+        return guess
+    named: str | None = reply.fields["next"]
+    return guess if named is None else named

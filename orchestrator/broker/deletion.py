@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.broker.requests import birth_keys, queue_number
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import DeleteHeld, DeleteUnlisted
 
 
 @record
@@ -87,21 +90,23 @@ class Deletion(Reader):
             if order.whole:
                 digests = await self._connection.command("SMEMBERS", self.keys.blobs(order.tree))
                 order = replace(order, blobs=tuple(digest.decode() for digest in digests))
-            reply = await self._connection.run(_call(self.keys, order))
-            match code_of(reply, order.tree):
+            reply = await self._run(_call(self.keys, order), order.tree)
+            match reply.code:
                 case "OK":
-                    self._clock.note(reply[1])
+                    self._clock.note(reply.now)
                     break
                 case "HELD":
-                    raise SessionHeld(reply[1].decode(), reply[2].decode())
+                    held: DeleteHeld = reply.fields
+                    raise SessionHeld(held["session"], held["owner"])
                 case "UNLISTED":
-                    gone = await self._gone([SessionId(session.decode()) for session in reply[1]])
+                    found: DeleteUnlisted = reply.fields
+                    gone = await self._gone([SessionId(session) for session in found["unlisted"]])
                     order = replace(order, listed=(*order.listed, *gone))
                 case "BLOBS":
                     # One was stored, or all went, since they were listed: list them again.
                     continue
-                case code:
-                    raise unexpected("delete", code)
+                case _:
+                    raise reply.unexpected()
         for listed in order.listed:
             self._places.pop(listed.session, None)
             self._namespaces.pop(listed.session, None)

@@ -17,7 +17,6 @@ from orchestrator.broker.connection import call
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import SessionHead, Source
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
@@ -129,15 +128,15 @@ class FleetIndex(Reader):
             self.keys.to_delete(shard),
         ]
         wanted = "" if shelve is None else str(int(shelve))
-        reply = await self._connection.run(call("enlist", keys, session=session, shelve=wanted))
-        match code_of(reply, session):
+        reply = await self._run(call("enlist", keys, session=session, shelve=wanted), session)
+        match reply.code:
             case "OK":
-                self._clock.note(reply[1])
+                self._clock.note(reply.now)
                 return True
             case "AGENT":
                 return False
-            case code:
-                raise unexpected("enlist", code)
+            case _:
+                raise reply.unexpected()
 
     async def enlist_missing(self, heads: Iterable[SessionHead]) -> int:
         """Brings those of some sessions into the index that an earlier version made; how many there were."""

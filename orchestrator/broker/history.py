@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
@@ -54,13 +53,13 @@ class History(Reader):
             most=MOST_ENTRIES,
             most_bytes=MOST_BYTES,
         )
-        reply = await self._connection.run(add)
-        match code_of(reply, session):
+        reply = await self._run(add, session)
+        match reply.code:
             case "OK" | "DUP" as code:
-                self._clock.note(reply[2])
+                self._clock.note(reply.now)
                 return code == "OK"
-            case code:
-                raise unexpected("add_to_history", code)
+            case _:
+                raise reply.unexpected()
 
     async def history_head(self, who: str, random_bytes: bytes) -> HistoryHead:
         """The log of `who`; its id is drawn from `random_bytes` if it has none yet."""

@@ -7,12 +7,15 @@ lost takes its job with it, and the asker learns that. Knows nothing of what a j
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.frozen import record
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import OfferJobFull, SettleJobDone, TakeJobOk
 
 MOST_WAITING = 100
 """Jobs that may wait in one pool."""
@@ -72,14 +75,15 @@ class Jobs(Reader):
             wait_ms=wait_ms,
             most=MOST_WAITING,
         )
-        reply = await self._connection.run(offer)
-        match code_of(reply, job):
+        reply = await self._run(offer, job)
+        match reply.code:
             case "OK":
-                self._clock.note(reply[1])
+                self._clock.note(reply.now)
             case "FULL":
-                raise JobsFull(pool, reply[1])
-            case code:
-                raise unexpected("offer_job", code)
+                full: OfferJobFull = reply.fields
+                raise JobsFull(pool, full["waiting"])
+            case _:
+                raise reply.unexpected()
 
     async def waiting_jobs(self, pool: str, most: int) -> list[str]:
         """The jobs that wait in a pool, those first that may be taken for the shortest time."""
@@ -91,31 +95,34 @@ class Jobs(Reader):
         jobs, _ = self.keys.jobs(pool)
         times = {"lease_ms": LEASE_MS, "kept_ms": KEPT_MS}
         take = call("take_job", [self.keys.job(job), jobs], job=job, worker=worker, **times)
-        reply = await self._connection.run(take)
-        match code_of(reply, job):
+        reply = await self._run(take, job)
+        match reply.code:
             case "OK":
-                payload: bytes = reply[1]
-                return payload
+                taken: TakeJobOk = reply.fields
+                return taken["payload"]
             case "NONE":
                 return None
-            case code:
-                raise unexpected("take_job", code)
+            case _:
+                raise reply.unexpected()
 
     async def keep_job(self, job: str, worker: str) -> bool:
         """Says that the worker is at the job; False if nobody wants it any more."""
         times = {"lease_ms": LEASE_MS, "kept_ms": KEPT_MS}
-        reply = await self._connection.run(call("keep_job", [self.keys.job(job)], worker=worker, **times))
-        return code_of(reply, job) == "OK"
+        keep = call("keep_job", [self.keys.job(job)], worker=worker, **times)
+        return (await self._run(keep, job)).code == "OK"
 
     async def answer_job(self, job: str, worker: str, result: bytes) -> bool:
         """Leaves the result for the asker; False if nobody wants it any more. Safe to repeat."""
         answer = call("answer_job", [self.keys.job(job)], worker=worker, result=result, kept_ms=KEPT_MS)
-        return code_of(await self._connection.run(answer), job) == "OK"
+        return (await self._run(answer, job)).code == "OK"
 
     async def look_at_job(self, pool: str, job: str, ends: Ends = Ends.NONE) -> JobLook:
         """How a job stands, or stood when this look ended it."""
         jobs, _ = self.keys.jobs(pool)
         look = call("settle_job", [self.keys.job(job), jobs], job=job, ends=ends, kept_ms=KEPT_MS)
-        reply = await self._connection.run(look)
-        code = code_of(reply, job)
-        return JobLook(JobState(code), reply[2] if code == JobState.DONE else b"")
+        reply = await self._run(look, job)
+        state = JobState(reply.code)
+        if state is not JobState.DONE:
+            return JobLook(state)
+        done: SettleJobDone = reply.fields
+        return JobLook(state, done["result"])

@@ -7,13 +7,15 @@ News are what the owner's webhook is told of: who tells them, and that they were
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.reader import Reader
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.core.ids import SessionId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import NoteFull, NoteWas
 
 MOST_NOTES: Final = 256
 """Notes of one session."""
@@ -45,18 +47,19 @@ class Notes(Reader):
         """
         keys = [self.keys.session(session)]
         made = call("note", keys, name=name, value=value, was=was, most=MOST_NOTES)
-        reply = await self._connection.run(made)
-        match code_of(reply, session):
+        reply = await self._run(made, session)
+        match reply.code:
             case "OK":
-                self._clock.note(reply[1])
+                self._clock.note(reply.now)
                 return value
             case "WAS":
-                other: bytes = reply[1]
-                return other
+                other: NoteWas = reply.fields
+                return other["stands"]
             case "FULL":
-                raise TooManyNotes(f"session {session} has {reply[1]} notes, the most that are kept")
-            case code:
-                raise unexpected("note", code)
+                full: NoteFull = reply.fields
+                raise TooManyNotes(f"session {session} has {full['notes']} notes, the most that are kept")
+            case _:
+                raise reply.unexpected()
 
     async def take_news(self, id: str, owner: str, lease_ms: int) -> Literal["ours", "theirs", "told"]:
         """Takes it upon a process to tell news, until its lease is over."""

@@ -6,14 +6,18 @@ when that worker dies, so neither says that anything is going on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import SessionHead
+from orchestrator.broker.replies import read_reply
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import Serving as ServingFields
 
 _SESSIONS_A_CALL = 250
 """Sessions of one script call. A script holds Redis for as long as it runs: about half a millisecond for this
@@ -47,8 +51,10 @@ async def serving(
     groups = list(_groups(keys, heads))
     replies = await connection.run_all([call for call, _ in groups]) if groups else []
     found: dict[SessionId, Serving] = {}
-    for (_, sessions), (now_ms, flat) in zip(groups, replies, strict=True):
-        found.update(_read(sessions, now_ms, flat))
+    for (asked, sessions), reply in zip(groups, replies, strict=True):
+        read: ServingFields = read_reply(asked, reply).fields
+        for session, (lease_ms, due) in zip(sessions, read["found"], strict=True):
+            found[session] = Serving(read["now"], lease_ms, due)
     return found
 
 
@@ -61,11 +67,3 @@ def _groups(keys: Keys, heads: Sequence[SessionHead]) -> Iterator[tuple[ScriptCa
         for start in range(0, len(sessions), _SESSIONS_A_CALL):
             some = sessions[start : start + _SESSIONS_A_CALL]
             yield call("serving", names, sessions=some), some
-
-
-def _read(sessions: Sequence[SessionId], now_ms: int, flat: Sequence[Any]) -> Mapping[SessionId, Serving]:
-    pairs = zip(sessions, flat[::2], flat[1::2], strict=True)
-    return {
-        session: Serving(now_ms, int(float(lease)) if lease else None, due == 1)
-        for session, lease, due in pairs
-    }

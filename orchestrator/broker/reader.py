@@ -6,10 +6,10 @@ Reads are plain commands and may be repeated at will. Knows no claims and no pay
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator.broker.arguments import Argument
-from orchestrator.broker.connection import Connection, call
+from orchestrator.broker.connection import Connection, ScriptCall, call
 from orchestrator.broker.errors import Corrupt, DamagedEntry, UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.keys import Keys
@@ -29,8 +29,9 @@ from orchestrator.broker.records import (
 from orchestrator.broker.registry import registry_of
 from orchestrator.broker.replies import (
     HEAD_FIELDS,
+    Reply,
     number_of,
-    pairs,
+    read_reply,
     session_head,
     sq_entry,
     stored_entry,
@@ -40,6 +41,9 @@ from orchestrator.broker.replies import (
 from orchestrator.broker.tree_records import Registry, TreeEntry
 from orchestrator.broker.witness import Witness
 from orchestrator.core.ids import SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import Registry as RegistryFields
 
 _PLACES_KEPT = 100_000
 _HEADS = 500
@@ -83,6 +87,10 @@ class Reader:
         self._namespaces: dict[SessionId, str] = {}
         self._witnesses = [Witness(monotonic, config.watch_s) for _ in range(config.shards)]
         """A witness for each shard: the shards of a cluster may be on different servers."""
+
+    async def _run(self, call: ScriptCall, subject: SessionId | str = "") -> Reply:
+        """Runs a script; raises for what is wrong with its subject, and with its keys."""
+        return read_reply(call, await self._connection.run(call), subject)
 
     def now_ms(self) -> int:
         """Redis's time as far as it is known here."""
@@ -255,11 +263,12 @@ class Reader:
 
     async def projection(self, tree: TreeId) -> tuple[Registry, dict[str, bytes]]:
         """The same with the flat fields that it was read from."""
-        now, flat = await self._connection.run(call("registry", [self.keys.agents(tree)]))
-        found = {name.decode(): value for name, value in pairs(flat).items()}
+        reply = await self._run(call("registry", [self.keys.agents(tree)]))
+        read: RegistryFields = reply.fields
+        found = {name.decode(): value for name, value in read["fields"].items()}
         if "root" not in found:
             raise UnknownSession(tree)
-        return registry_of(tree, found, self._clock.note(now)), found
+        return registry_of(tree, found, self._clock.note(read["now"])), found
 
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
         """Events after `after_n`, waiting for the first of them if there is none yet."""

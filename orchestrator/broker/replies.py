@@ -1,10 +1,11 @@
-"""Turns raw replies into records. The only place that knows the one-letter fields of streams."""
+"""Turns replies into records. The only place that knows the one-letter fields of streams."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.broker.connection import ScriptCall
 from orchestrator.broker.errors import BrokerError, Corrupt, SessionArchived, UnknownSession
 from orchestrator.broker.records import (
     Claim,
@@ -20,8 +21,18 @@ from orchestrator.broker.records import (
     StoredEvent,
     Unstored,
 )
+from orchestrator.broker.reply_shapes import Gives
 from orchestrator.broker.tree_records import Account, InboxDepth, TreeEntry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import (
+        AccountRow,
+        ClaimOk,
+        CommitOk,
+        CorruptFields,
+        UnstoredFields,
+    )
 
 HEAD_FIELDS = (
     "tree",
@@ -68,95 +79,103 @@ _FLAGS = frozenset({"quarantined", "archived", "ephemeral", "shelved", "unsaved"
 _OTHERS = _FLAGS | {"head", "meta", "manifest", "note:git", "abandoned"}
 
 
-def code_of(reply: Sequence[Any], session: SessionId | str) -> str:
-    """The reply's code; raises what no caller can go on from."""
-    code: str = reply[0].decode()
+class Reply:
+    """A script's reply, read by its head."""
+
+    __slots__ = ("_gives", "code", "fields")
+
+    def __init__(self, gives: Gives, code: str, fields: Any) -> None:
+        self._gives = gives
+        self.code = code
+        self.fields = fields
+        """By their names; `reply_fields` has their types."""
+
+    @property
+    def now(self) -> int:
+        """Redis's time, of a reply that has it."""
+        found: int = self.fields["now"]
+        return found
+
+    def unexpected(self) -> BrokerError:
+        """The error of a caller that knows nothing to do with this code."""
+        return self._gives.unexpected(self.code)
+
+
+def read_reply(call: ScriptCall, reply: Sequence[Any], subject: SessionId | str = "") -> Reply:
+    """The reply; raises what no caller can go on from, and `BadReply` for one that its head does not give."""
+    gives = call.script.gives
+    code, fields = gives.read(reply)
     if code == "CORRUPT":
-        raise Corrupt(reply[1].decode(), reply[2].decode())
+        corrupt: CorruptFields = fields
+        raise Corrupt(corrupt["key"], corrupt["why"])
     if code == "UNKNOWN":
-        raise UnknownSession(session)
+        raise UnknownSession(subject)
     if code == "ARCHIVED":
-        raise SessionArchived(session)
-    return code
-
-
-def unexpected(script: str, code: str) -> BrokerError:
-    """A code that the script's header does not name: script and library are of two versions."""
-    return BrokerError(f"script {script} answered {code}, which this version does not know")
+        raise SessionArchived(subject)
+    return Reply(gives, code, fields)
 
 
 def queue_id(n: int) -> str:
     return f"{n}-0"
 
 
-def fenced(reply: Sequence[Any]) -> Fenced:
-    reason = reply[2].decode() if len(reply) > 2 else "claim"
-    return Fenced(int(reply[1]), reason)
+def fenced(reply: Reply) -> Fenced:
+    return Fenced(reply.fields["epoch"], reply.fields.get("why", "claim"))
 
 
-def refused(reply: Sequence[Any]) -> Refused:
-    detail = reply[2].decode() if len(reply) > 2 else ""
-    return Refused(reply[1].decode(), detail, accounts(reply[3]) if len(reply) > 3 else ())
+def refused(reply: Reply) -> Refused:
+    fields = reply.fields
+    return Refused(fields["reason"], fields.get("detail", ""), accounts(fields.get("accounts", ())))
 
 
-def unstored(reply: Sequence[Any]) -> Unstored:
-    return Unstored(tuple(digest.decode() for digest in reply[1]))
+def unstored(reply: Reply) -> Unstored:
+    fields: UnstoredFields = reply.fields
+    return Unstored(tuple(fields["lost"]))
 
 
-def claimed(reply: Sequence[Any], claim: Claim) -> Claimed:
-    _, _, _, agent_id, seq, head, cursor, tip, snapshot_seq, tries, now, eq_n, page, after, *last = reply
-    commit, abandoned = last
+def claimed(found: ClaimOk, claim: Claim) -> Claimed:
     return Claimed(
         claim=claim,
-        seq=seq,
-        head=head,
-        cursor=queue_id(cursor),
-        sq_tip=queue_id(tip),
-        snapshot_seq=snapshot_seq,
-        agent_id=AgentId(agent_id),
-        now_ms=now,
-        claims_without_progress=tries,
-        eq_n=eq_n,
-        first=tuple(sq_entry(entry_id, pairs(flat)) for entry_id, flat in page),
-        after=SessionId(after.decode()) if after else None,
-        last_commit=commit.decode(),
-        abandoned=abandoned.decode(),
+        seq=found["seq"],
+        head=found["head"],
+        cursor=queue_id(found["cursor"]),
+        sq_tip=queue_id(found["sq"]),
+        snapshot_seq=found["snapshot_seq"],
+        agent_id=AgentId(found["agent_id"]),
+        now_ms=found["now"],
+        claims_without_progress=found["tries"],
+        eq_n=found["eq"],
+        first=tuple(sq_entry(entry_id, fields) for entry_id, fields in found["queued"]),
+        after=SessionId(found["next"]) if found["next"] else None,
+        last_commit=found["commit"],
+        abandoned=found["abandoned"],
     )
 
 
-def committed(reply: Sequence[Any], commit_id: str) -> Committed:
-    _, seq, head, tip, eq_n, released, tree_seq, now, _, _, stamp, budget = reply
+def committed(done: CommitOk, commit_id: str) -> Committed:
     return Committed(
-        seq=seq,
-        head=head,
-        sq_tip=queue_id(tip),
-        eq_n=eq_n,
-        released=released == 1,
-        tree_seq=tree_seq,
-        now_ms=now,
+        seq=done["seq"],
+        head=done["head"],
+        sq_tip=queue_id(done["tip"]),
+        eq_n=done["eq"],
+        released=done["released"],
+        tree_seq=done["tree_seq"],
+        now_ms=done["now"],
         last_commit=commit_id,
-        depths=depths(stamp),
-        budget=accounts(budget),
+        depths=depths(done["depths"]),
+        budget=accounts(done["accounts"]),
     )
 
 
-def depths(stamp: bytes) -> tuple[InboxDepth, ...]:
+def depths(stamp: str) -> tuple[InboxDepth, ...]:
     """`<session>:<messages>:<interrupts>`, one after the other."""
-    found = (part.rsplit(":", 2) for part in stamp.decode().split())
+    found = (part.rsplit(":", 2) for part in stamp.split())
     return tuple(InboxDepth(SessionId(s), int(r), int(i)) for s, r, i in found)
 
 
-def accounts(listed: Sequence[Sequence[Any]]) -> tuple[Account, ...]:
+def accounts(listed: Iterable[AccountRow]) -> tuple[Account, ...]:
     """The budgets as the scripts tell them."""
-    return tuple(
-        Account(kind.decode(), spent, held, None if limit == b"" else int(limit), guessed)
-        for kind, spent, held, limit, guessed in listed
-    )
-
-
-def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """A stream entry's fields as Lua returns them."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+    return tuple(Account(*row) for row in listed)
 
 
 def sq_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> SqEntry:
@@ -195,7 +214,7 @@ def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TreeEntry:
         session=SessionId(fields[b"s"].decode()),
         seq=int(fields[b"q"]),
         head=fields[b"h"],
-        depths=depths(fields[b"d"]),
+        depths=depths(fields[b"d"].decode()),
         at_ms=int(fields[b"t"]),
         about=fields[b"a"],
     )

@@ -8,10 +8,15 @@ cannot be asked.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.keys import Keys
+from orchestrator.broker.replies import read_reply
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import Rights
 
 COMMANDS = (
     "DEL @",
@@ -56,8 +61,9 @@ COMMANDS = (
 
 async def missing_rights(connection: Connection, keys: Keys) -> tuple[str, ...]:
     """The commands that this connection's user may not run on keys of the deployment, as ACLs name them."""
-    reply = await connection.run(call("rights", (), key=keys.confirmed(0), commands=COMMANDS))
-    return tuple(command_names([COMMANDS[number - 1] for number in reply]))
+    ask = call("rights", (), key=keys.confirmed(0), commands=COMMANDS)
+    found: Rights = read_reply(ask, await connection.run(ask)).fields
+    return tuple(command_names([COMMANDS[number - 1] for number in found["denied"]]))
 
 
 async def require_rights(connection: Connection, keys: Keys) -> None:

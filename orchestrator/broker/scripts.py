@@ -1,8 +1,9 @@
 """Loads the Lua scripts from package data and composes each with the parts that it names.
 
 The head of a script says what it is made of: `-- uses: base wake` names parts that stand in front
-(`_base.lua`, `_wake.lua`), `-- takes: …` its arguments (`arguments.py`), `-- then: …` parts that stand behind
-these, and may read them. Redis caches what it gets by SHA-1, so a script costs its 40 digits a call.
+(`_base.lua`, `_wake.lua`), `-- takes: …` its arguments (`arguments.py`), `-- gives: …` its replies
+(`reply_shapes.py`), `-- then: …` parts that stand behind the arguments, and may read them. Redis caches what
+it gets by SHA-1, so a script costs its 40 digits a call.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 
 from orchestrator.broker.arguments import Takes, takes_of
+from orchestrator.broker.reply_shapes import Gives, gives_of
 from orchestrator.core.frozen import record
 
 _USES, _THEN = "-- uses: ", "-- then: "
@@ -27,29 +29,37 @@ class Script:
     source: bytes
     sha: str
     takes: Takes = field(repr=False, compare=False)
+    gives: Gives = field(repr=False, compare=False)
 
 
 @cache
 def load(name: str) -> Script:
     """The script `lua/<name>.lua` with its parts in front."""
     source = "\n".join(text for _, text in composed(name, _read)).encode()
-    takes = _takes(name, _read)
-    return Script(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest(), takes)
+    head = _head(name, _read)
+    sha = hashlib.sha1(source, usedforsecurity=False).hexdigest()
+    return Script(name, source, sha, takes_of(head), gives_of(name, head))
 
 
 def composed(name: str, read: Callable[[str], str]) -> list[tuple[str, str]]:
     """The pieces of a script in their order: the file's name (empty for what is generated) and its text."""
-    takes = _takes(name, read)
+    takes = takes_of(_head(name, read))
     pieces = [(part, read(part)) for part in _parts(read(name), _USES)]
     pieces.append(("", takes.lua()))
     return [*pieces, *((part, read(part)) for part in _parts(read(name), _THEN)), (name, read(name))]
 
 
-def _takes(name: str, read: Callable[[str], str]) -> Takes:
+def gives_of_script(name: str, read: Callable[[str], str]) -> Gives:
+    """The replies that a script declares, with those of its parts."""
+    return gives_of(name, _head(name, read))
+
+
+def _head(name: str, read: Callable[[str], str]) -> str:
+    """The text in which a script and its parts declare what it takes and gives."""
     body = read(name)
     if not body.startswith(_USES):
         raise ValueError(f"lua/{name}.lua does not begin with {_USES!r}")
-    return takes_of("\n".join([*(read(part) for part in _parts(body, _USES)), body]))
+    return "\n".join([*(read(part) for part in _parts(body, _USES)), body])
 
 
 def _parts(body: str, head: str) -> list[str]:

@@ -5,13 +5,17 @@ Knows not which of them are secret. `submit` writes them with the submission tha
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import SecretsFull
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Place
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.broker.requests import SECRETS, queue_number
 from orchestrator.core.ids import TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import KeepSecretSecrets
 
 
 class Secrets(Reader):
@@ -26,11 +30,12 @@ class Secrets(Reader):
         """Sets texts apart that came in clear, unless their entry is consumed already; safe to repeat."""
         keys = [self.keys.session(place.session), self.keys.secrets(place.tree)]
         keep = call("keep_secret", keys, n=queue_number(sq_id), name=name, value=texts, **SECRETS)
-        reply = await self._connection.run(keep)
-        match code_of(reply, place.session):
+        reply = await self._run(keep, place.session)
+        match reply.code:
             case "OK":
-                self._clock.note(reply[1])
+                self._clock.note(reply.now)
             case "SECRETS":
-                raise SecretsFull(place.session, reply[1])
-            case code:
-                raise unexpected("keep_secret", code)
+                full: KeepSecretSecrets = reply.fields
+                raise SecretsFull(place.session, full["most"])
+            case _:
+                raise reply.unexpected()

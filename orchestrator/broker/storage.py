@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Claim, Fenced, Refused, SessionHead, Stored, Unstored
-from orchestrator.broker.replies import code_of, fenced, refused, unexpected, unstored
+from orchestrator.broker.replies import fenced, refused, unstored
 from orchestrator.broker.requests import holder
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
@@ -80,15 +80,15 @@ class StorageCalls(Reader):
     async def look_again(self, seen: RestingTree, at_ms: int | None) -> bool:
         """Lets upkeep look at the tree at another time, or never unless it is used; False if it was used."""
         keep = call("look_again", [seen.key], tree=seen.tree, seen=seen.since_ms, again=at_ms or 0)
-        reply = await self._connection.run(keep)
-        match code_of(reply, seen.tree):
+        reply = await self._run(keep, seen.tree)
+        match reply.code:
             case "OK":
-                self._clock.note(reply[1])
+                self._clock.note(reply.now)
                 return True
             case "CHANGED":
                 return False
-            case code:
-                raise unexpected("look_again", code)
+            case _:
+                raise reply.unexpected()
 
     async def texts_of(self, tree: TreeId) -> tuple[str, ...]:
         """The hashes of all large texts that were ever stored for the tree, those that left Redis too."""
@@ -99,15 +99,15 @@ class StorageCalls(Reader):
         """Takes texts out of Redis that the archive has; False, and none goes, if the tree was used since."""
         keys = [seen.key, *(self.keys.blob(seen.tree, digest) for digest in digests)]
         drop = call("drop_texts", keys, tree=seen.tree, seen=seen.since_ms, texts=len(digests))
-        reply = await self._connection.run(drop)
-        match code_of(reply, seen.tree):
+        reply = await self._run(drop, seen.tree)
+        match reply.code:
             case "OK":
-                self._clock.note(reply[1])
+                self._clock.note(reply.now)
                 return True
             case "CHANGED":
                 return False
-            case code:
-                raise unexpected("drop_texts", code)
+            case _:
+                raise reply.unexpected()
 
     async def has_timers(self, session: SessionId) -> bool:
         """Whether a deadline of the session is to come."""
@@ -121,16 +121,16 @@ class StorageCalls(Reader):
         return (*heads, *await self.heads([SessionId(tree)]))
 
     async def _store(self, claim: Claim, call: ScriptCall) -> Stored | Fenced | Refused:
-        reply = await self._connection.run(call)
-        match code_of(reply, claim.session):
+        reply = await self._run(call, claim.session)
+        match reply.code:
             case "OK":
-                return Stored(self._clock.note(reply[1]))
+                return Stored(self._clock.note(reply.now))
             case "FENCED":
                 return fenced(reply)
             case "REFUSED":
                 return refused(reply)
-            case code:
-                raise unexpected(call.script.name, code)
+            case _:
+                raise reply.unexpected()
 
     async def restore(
         self, session: SessionId, seq: int, state: bytes, texts: Sequence[str] = ()
@@ -144,13 +144,13 @@ class StorageCalls(Reader):
         keys = [self.keys.session(session), self.keys.snapshot(session), resting]
         keys += [self.keys.blob(tree, digest) for digest in texts]
         restore = call("restore", keys, tree=tree, seq=seq, state=state, texts=len(texts))
-        reply = await self._connection.run(restore)
-        match code_of(reply, session):
+        reply = await self._run(restore, session)
+        match reply.code:
             case "OK":
-                return Stored(self._clock.note(reply[1]))
+                return Stored(self._clock.note(reply.now))
             case "REFUSED":
                 return refused(reply)
             case "UNSTORED":
                 return unstored(reply)
-            case code:
-                raise unexpected("restore", code)
+            case _:
+                raise reply.unexpected()

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import Unavailable, UnknownSession
 from orchestrator.broker.reader import Reader
 from orchestrator.broker.records import Fired, Place
-from orchestrator.broker.replies import code_of, queue_id, unexpected
+from orchestrator.broker.replies import Reply, queue_id
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.timers import STANDING_TIMERS
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import FireOk, SubmitMoved, TimersDue
 
 _CONTROL_KEPT_S = 600
 _FIRED_SOON = 32
@@ -35,21 +38,23 @@ class Timers(Reader):
         with suppress(Unavailable):
             await self._connection.commands(rows)
 
-    async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> list[Any]:
+    async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> Reply:
         """Runs a call whose keys depend on the session's place, once more if it had moved."""
-        reply = await self._connection.run(build(await self.place(session)))
-        if reply[0] != b"MOVED":
+        reply = await self._run(build(await self.place(session)), session)
+        if reply.code != "MOVED":
             return reply
-        self._keep(Place(session, TreeId(reply[1].decode()), reply[2].decode()))
-        return await self._connection.run(build(await self.place(session)))
+        moved: SubmitMoved = reply.fields
+        self._keep(Place(session, TreeId(moved["tree"]), moved["pool"]))
+        return await self._run(build(await self.place(session)), session)
 
     async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
         """Turns the shard's due timers into queue entries."""
-        now, members = await self._connection.run(call("timers_due", [self.keys.timers(shard)], count=count))
-        self._clock.note(now)
+        reply = await self._run(call("timers_due", [self.keys.timers(shard)], count=count))
+        due: TimersDue = reply.fields
+        self._clock.note(due["now"])
         found = []
-        for member in members:
-            session, _, timer = member.decode().partition(":")
+        for member in due["members"]:
+            session, _, timer = member.partition(":")
             fired = await self._fire(SessionId(session), timer)
             if fired is not None:
                 found.append(fired)
@@ -84,17 +89,17 @@ class Timers(Reader):
             # Its session was deleted between the two reads; the timer has no session to wake.
             await self._connection.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
             return None
-        match code_of(reply, session):
+        match reply.code:
             case "OK":
-                _, n, generation, holder, now = reply
-                self._clock.note(now)
-                if holder:
-                    await self.notify([(session, holder.decode())])
-                return Fired(session, timer, generation, queue_id(n))
+                fired: FireOk = reply.fields
+                self._clock.note(fired["now"])
+                if fired["owner"]:
+                    await self.notify([(session, fired["owner"])])
+                return Fired(session, timer, fired["generation"], queue_id(fired["n"]))
             case "NONE":
                 return None
-            case code:
-                raise unexpected("fire", code)
+            case _:
+                raise reply.unexpected()
 
     async def fire_soon(self, shard: int) -> None:
         """Fires what a script has just made due. Free to fail: a worker polls within a second.

@@ -6,18 +6,20 @@ scripts check it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.commit_requests import tree_event_rows
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import Place
-from orchestrator.broker.replies import code_of, unexpected
 from orchestrator.broker.requests import eq_limits
 from orchestrator.broker.timers import Timers
 from orchestrator.broker.tree_records import BUDGET_KINDS, ClaimState, LimitChange, LimitsRaised
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import RaiseLimitsOk, ReserveOk, RevokeMoved, RevokeOk
 
 WARN_PERCENT = 80
 MOST_WHO = 200
@@ -42,23 +44,25 @@ class Trees(Timers):
 
     async def reserve(self, tree: TreeId, count: int) -> range:
         """Reserves agent ids of the tree, which are given out once."""
-        reply = await self._connection.run(call("reserve", [self.keys.agents(tree)], count=count))
-        if code_of(reply, tree) != "OK":
-            raise unexpected("reserve", reply[0].decode())
-        self._clock.note(reply[2])
-        return range(AgentId(reply[1]), reply[1] + count)
+        reply = await self._run(call("reserve", [self.keys.agents(tree)], count=count), tree)
+        if reply.code != "OK":
+            raise reply.unexpected()
+        reserved: ReserveOk = reply.fields
+        self._clock.note(reserved["now"])
+        return range(AgentId(reserved["first"]), reserved["first"] + count)
 
     async def raise_limits(self, tree: TreeId, change: LimitChange) -> LimitsRaised:
         """Adds to limits, once per change, and wakes the sessions that wait for room in a budget."""
-        reply = await self._connection.run(self._raise_call(tree, change))
-        match code_of(reply, tree):
+        reply = await self._run(self._raise_call(tree, change), tree)
+        match reply.code:
             case "OK" | "DUP" as code:
-                _, now, limits, woken = reply
-            case code:
-                raise unexpected("raise_limits", code)
+                raised: RaiseLimitsOk = reply.fields
+            case _:
+                raise reply.unexpected()
+        woken = raised["woken"]
         if woken:
             await self.fire_soon(self.keys.shard_of(tree))
-        return LimitsRaised(_numbers(limits), code == "OK", woken, self._clock.note(now))
+        return LimitsRaised(dict(raised["found"]), code == "OK", woken, self._clock.note(raised["now"]))
 
     def _raise_call(self, tree: TreeId, change: LimitChange) -> ScriptCall:
         keys, root = self.keys, SessionId(tree)
@@ -114,17 +118,20 @@ class Trees(Timers):
         known, gone = await self._split(tree, sessions)
         states = {session: ClaimState(session, "gone", 0, None) for session in gone}
         while known:
-            reply = await self._connection.run(self._revoke_call(known, tree, silent, abandons))
-            match code_of(reply, tree):
+            reply = await self._run(self._revoke_call(known, tree, silent, abandons), tree)
+            match reply.code:
                 case "OK":
-                    self._note_time(self.keys.shard_of(tree), reply[1])
-                    states.update(_claim_states(known, reply[2]))
+                    revoked: RevokeOk = reply.fields
+                    self._note_time(self.keys.shard_of(tree), revoked["now"])
+                    for place, (state, epoch, worker) in zip(known, revoked["found"], strict=True):
+                        states[place.session] = ClaimState(place.session, state, epoch, worker or None)
                     break
                 case "MOVED":
-                    self._places.pop(SessionId(reply[3].decode()), None)
+                    moved: RevokeMoved = reply.fields
+                    self._places.pop(SessionId(moved["session"]), None)
                     known, _ = await self._split(tree, [place.session for place in known])
-                case code:
-                    raise unexpected("revoke", code)
+                case _:
+                    raise reply.unexpected()
         return [states.get(session, ClaimState(session, "gone", 0, None)) for session in sessions]
 
     async def _split(
@@ -162,15 +169,3 @@ class Trees(Timers):
             sessions=listed,
             abandons=abandons,
         )
-
-
-def _claim_states(places: Sequence[Place], flat: Sequence[Any]) -> Mapping[SessionId, ClaimState]:
-    found = zip(places, flat[::3], flat[1::3], flat[2::3], strict=True)
-    return {
-        place.session: ClaimState(place.session, state.decode(), epoch, worker.decode() or None)
-        for place, state, epoch, worker in found
-    }
-
-
-def _numbers(flat: Sequence[Any]) -> Mapping[str, int]:
-    return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
 from sim.reference.budgets import Budget, used_by, wakes
-from sim.reference.given import Given, number, written
+from sim.reference.given import Given, number, replied, written
 from sim.reference.lists import is_told_of_request, is_used, may_rest
 from sim.reference.queues import (
     Entry,
@@ -150,8 +150,9 @@ def commit(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
         return [b"FENCED", 0, b"unknown session"]
     if own.get(b"commit") == step.commit_id:
         eq, tip, released, tree_seq = map(int, own[b"result"].split())
-        at = [number(own, b"seq"), own[b"head"]]
-        return [b"OK", *at, tip, eq, released, tree_seq, sight.now, [], 0, b"", []]
+        places = {"seq": number(own, b"seq"), "tip": tip, "eq": eq, "tree_seq": tree_seq, "now": sight.now}
+        nothing = {"pokes": [], "woken": 0, "depths": b"", "accounts": []}
+        return replied("commit", "OK", head=own[b"head"], released=released, **places, **nothing)
     if why := _fence(step, own):
         return [b"FENCED", number(own, b"epoch"), why]
     for (mark,) in step.unless_marked:
@@ -293,8 +294,21 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
     if (advances or released) and own[b"agent_id"] == b"0":
         is_used(sight, keys[14], step.session, own)
     accounts = judged.budget.accounts() if judged.budget is not None else []
-    told = [number(own, b"eq"), int(released), final, sight.now, pokes, woken, stamp]
-    return [b"OK", seq, own[b"head"], tip, *told, accounts]
+    return replied(
+        "commit",
+        "OK",
+        seq=seq,
+        head=own[b"head"],
+        tip=tip,
+        eq=number(own, b"eq"),
+        released=int(released),
+        tree_seq=final,
+        now=sight.now,
+        pokes=pokes,
+        woken=woken,
+        depths=stamp,
+        accounts=accounts,
+    )
 
 
 def _as_read(sight: Sight, step: Step, cursor: int) -> bool:

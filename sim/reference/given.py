@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.broker.scripts import load
 
 
 def number(fields: Mapping[bytes, bytes], name: bytes) -> int:
     """The number in a field; 0 where there is none."""
     return int(fields.get(name) or 0)
+
+
+def replied(script: str, code: str, **values: Any) -> list[Any]:
+    """The reply of a script with these fields, in the order of its head."""
+    return load(script).gives.packed(code, **values)
 
 
 def written(value: float) -> bytes:

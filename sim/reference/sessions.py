@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
-from sim.reference.given import Given, number, written
+from sim.reference.given import Given, number, replied, written
 from sim.reference.lists import is_used, may_rest
 from sim.reference.queues import (
     Entry,
@@ -273,9 +273,25 @@ def claimed(sight: Sight, session: Fields, sq: bytes, page: int, comes_next: byt
     queue = [[i, [w for pair in e.items() for w in pair]] for i, e in sight.entries(sq, cursor)[:page]]
     found = [number(session, n) for n in (b"epoch", b"agent_id", b"seq", b"sq", b"snapshot_seq", b"eq")]
     epoch, agent_id, seq, tip, snapshot_seq, eq_n = found
-    told = [b"OK", epoch, session[b"tree"], agent_id, seq, session[b"head"], cursor, tip, snapshot_seq]
-    told += [number(session, b"tries"), sight.now, eq_n, queue, comes_next, session.get(b"commit", b"")]
-    return [*told, session.get(b"abandoned", b"")]
+    return replied(
+        "claim",
+        "OK",
+        epoch=epoch,
+        tree=session[b"tree"],
+        agent_id=agent_id,
+        seq=seq,
+        head=session[b"head"],
+        cursor=cursor,
+        sq=tip,
+        snapshot_seq=snapshot_seq,
+        tries=number(session, b"tries"),
+        now=sight.now,
+        eq=eq_n,
+        queued=queue,
+        next=comes_next,
+        commit=session.get(b"commit", b""),
+        abandoned=session.get(b"abandoned", b""),
+    )
 
 
 def renew(sight: Sight, keys: Keys, given: Given) -> Reply:

@@ -1,3 +1,4 @@
+-- gives: CORRUPT key why
 -- Shared by every script: time, numbers, and the checks that come before the first write.
 -- Redis does not roll a script back, so a script returns a code from here instead of
 -- letting a write discover that a key is not what the catalogue (keys.py) says.

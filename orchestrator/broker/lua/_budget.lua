@@ -1,3 +1,4 @@
+-- row account: kind spent~ held# limit% guessed#
 -- Shared by scripts that touch a tree's budgets: what was used, what is held, what is allowed.
 -- Amounts are {tokens, cost, requests}; fields of agents:<tree> are listed in tree_records.py.
 -- Whoever waits for room is written down with a timer, and waking is to make that timer due: one

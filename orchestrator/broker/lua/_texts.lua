@@ -1,3 +1,4 @@
+-- gives: UNSTORED lost(hash)
 -- Shared by create, commit and restore: the large texts that a step names, stored before it by `put_blob`.
 -- Redis may have lost them since (it went back, or they waited for longer than they are kept for a birth), and
 -- the step may not stand without them.

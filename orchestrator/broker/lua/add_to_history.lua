@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: key session entry fresh_id most# most_bytes#
--- add_to_history(…) -> OK n now | DUP n now | CORRUPT key why
+-- gives: OK DUP n# now#
 --
 -- Appends one prompt to a person's history, once under its key. The oldest go while there are too many, or
 -- too many bytes, and their keys with them. An entry keeps its number when older ones go.

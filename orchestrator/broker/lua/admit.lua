@@ -1,6 +1,6 @@
 -- uses: base bucket
 -- takes: ticket tokens# requests_limit# tokens_limit# patience_ms# grace_ms#
--- admit(…) -> OK now | WAIT ms now | CORRUPT key why
+-- gives: OK now# | WAIT wait# now#
 --
 -- May this ticket's request be sent to the provider? By arrival: it goes when what is left covers it after
 -- everybody who came before and still waits, so nobody is delayed by somebody later, large or small.

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: session
--- announce(…) -> OK now | CORRUPT key why
+-- gives: OK now#
 --
 -- A client will store what a root session begins with, and create the session then. The first time counts.
 --

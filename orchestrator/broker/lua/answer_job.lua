@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: worker result kept_ms#
--- answer_job(…) -> OK now | GONE now | CORRUPT key why
+-- gives: OK GONE now#
 --
 -- Leaves a job's result for its asker, for kept_ms. GONE: nobody waits for it any more.
 --

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: session worker claim epoch of_closed#
--- archive(…) -> OK now | FENCED epoch | REFUSED why | CORRUPT key why
+-- gives: OK now# | FENCED epoch# | REFUSED reason
 --
 -- Leaves of an ended, wholly sealed session only its hash: log, queues and snapshot go, the claim
 -- ends. Refused while anything is queued, or while the log holds what no segment has, and if `of_closed` is 1

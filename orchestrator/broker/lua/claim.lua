@@ -1,10 +1,9 @@
 -- uses: base
 -- takes: session pool worker claim core# lease_ms# certain_ms# whom page# max_tries# event eq_keep~ eq_ttl_ms~
 -- takes: machine gone full leave_ms# roomless? passing(session)
--- claim(…)
---   -> OK epoch tree agent_id seq head cursor tip snapshot_seq tries now eq {sq page} next|'' commit|'' abandoned|''
---      | NONE [next|''] | LEFT machine unsaved wait_ms next|'' | OLD min_core | QUARANTINED | UNKNOWN
---      | MOVED tree pool | ARCHIVED | CORRUPT key why
+-- gives: OK epoch# tree agent_id# seq# head! cursor# sq# snapshot_seq# tries# now# eq#,
+-- gives:   queued{id! fields*} next commit abandoned
+-- gives: NONE [next] | LEFT copy_on unsaved? wait_ms# next | OLD min_core# | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED
 --
 -- Gives the session to the worker if it is due, if its lease had run out by certain_ms, up to which the worker's
 -- own clock bears this server's out (which may have been set while the lease ran), or (whom = parked: upkeep)

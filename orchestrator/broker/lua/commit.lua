@@ -6,11 +6,9 @@
 -- takes: others[pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
 -- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
 -- takes:   settlements(request estimated? used$) reservations(request amount$) waits(timer amount$) secrets_drop(name)]
+-- gives: OK seq# head! tip# eq# released? tree_seq# now# pokes(session worker) woken# depths accounts{<account>}
+-- gives: FENCED epoch# why | REFUSED reason detail accounts{<account>} | MOVED tree pool session
 -- then: commit_refusals commit_outcome commit_writes
---
--- commit(…) -> OK seq head tip eq released tree_seq now {session worker to poke, …} woken depths {account, …}
---            | FENCED epoch why | REFUSED reason detail {account, …} | MOVED tree pool target | UNSTORED {hash, …}
---            | CORRUPT key why
 --
 -- The one write of the system: everything that one step of a session does becomes visible at once.
 -- Accepted only from the claim that holds the session, on top of the very entry and the very commit that it

@@ -1,7 +1,7 @@
 -- uses: base wake queue birth index rest texts
 -- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
 -- takes: texts#
--- create(…) -> OK now | DUP now | CONFLICT | GIVEN_UP | UNSTORED {hash, …} | CORRUPT key why
+-- gives: OK DUP CONFLICT now# | GIVEN_UP
 --
 -- A root session comes into being with its first entries and submissions. The session id is the
 -- idempotency key: the same request again gets DUP, another request under the id CONFLICT. An announced one

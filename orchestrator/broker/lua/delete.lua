@@ -1,7 +1,6 @@
 -- uses: base index
 -- takes: tree owed_too? whole? pools(name) sessions(session pool# epoch sq) blobs#
--- delete(…)
---   -> OK now | HELD session worker|'' | UNLISTED {session, …} | BLOBS | CORRUPT key why
+-- gives: OK now# | HELD session owner | UNLISTED unlisted(session) | BLOBS
 --
 -- Every key of the sessions goes, and with `whole` the tree's own: all at one moment, or nothing does. HELD names
 -- the first session that is in the way: a worker holds it; or, unless `owed_too`, one is to take it (what it was

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: worker
--- drain(…) -> OK now | UNHEARD | CORRUPT key why
+-- gives: OK now# | UNHEARD
 --
 -- Asks a worker to drain: it hears so by the answer to its next heartbeat, and is forgotten when it has left.
 --

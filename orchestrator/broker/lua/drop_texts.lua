@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: tree seen# texts#
--- drop_texts(…) -> OK now | CHANGED | CORRUPT key why
+-- gives: OK now# | CHANGED
 --
 -- The archive has proved that it has these large texts of a tree, whose sessions were all archived when upkeep
 -- looked: they leave Redis. CHANGED if a session of the tree was brought back since, which gives the tree another

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: worker claim epoch eq_keep~ eq_ttl_ms~ events(payload seq hash8)
--- emit(…) -> OK n tip now | FENCED epoch | CORRUPT key why
+-- gives: OK n# sq# now# | FENCED epoch#
 --
 -- Appends deltas to the event queue of a session that the caller still holds. Those of an entry that is
 -- not the log's last any more are dropped: their sender gave them up, and the text that they led up to

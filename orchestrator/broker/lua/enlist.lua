@@ -1,6 +1,6 @@
 -- uses: base index
 -- takes: session shelve
--- enlist(…) -> OK now | UNKNOWN | AGENT | CORRUPT key why
+-- gives: OK now# | UNKNOWN | AGENT
 --
 -- Brings a root into the fleet's index, and its tree to what upkeep looks at, if an earlier version made it;
 -- `shelve` puts it away from lists (1), or back (0); empty leaves that as it is. Its log and its work are not touched.

@@ -1,6 +1,6 @@
 -- uses: base wake queue
 -- takes: session pool_name tree id again_ms#
--- fire(…) -> OK n generation holder now | NONE | MOVED tree pool | CORRUPT key why
+-- gives: OK n# generation# owner now# | NONE | MOVED tree pool
 --
 -- Turns one due timer into a submission-queue entry that carries its id and generation, and makes
 -- the session due, in one. Two workers that saw the same timer: the second finds NONE. The queue's

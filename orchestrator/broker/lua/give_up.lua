@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: session
--- give_up(…) -> OK now since | BORN now | CORRUPT key why
+-- gives: OK now# known# | BORN now#
 --
 -- What was stored for an announced session is to be removed: from here on it cannot be created. One that is there
 -- keeps it, and is announced no more. `since` is when it was given up first: a server that fails over may lose

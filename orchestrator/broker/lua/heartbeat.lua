@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: worker state left? forget_ms#
--- heartbeat(…) -> OK now drains | CORRUPT key why
+-- gives: OK now# drains?
 --
 -- A worker is alive, and says how it is; or it has left, and is forgotten. Answers 1 if a person wants it to drain.
 -- Those not heard from for forget_ms are forgotten.

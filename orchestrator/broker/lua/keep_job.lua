@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: worker lease_ms# kept_ms#
--- keep_job(…) -> OK now | GONE now | CORRUPT key why
+-- gives: OK GONE now#
 --
 -- Says that the worker is at the job. GONE: its asker has given it up, and the worker ends what it began.
 --

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: n# name value most# ttl_ms#
--- keep_secret(…) -> OK now | SECRETS n | CORRUPT key why
+-- gives: OK now# | SECRETS most#
 --
 -- Sets apart the texts of an answer that came in clear as entry n of a queue, before the commit that decides it. Behind
 -- that commit it does nothing: a copy that comes late must not bring back what was dropped.

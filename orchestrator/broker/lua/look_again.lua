@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: tree seen# again#
--- look_again(…) -> OK now | CHANGED | CORRUPT key why
+-- gives: OK now# | CHANGED
 --
 -- Upkeep has looked at a tree whose time in the set was `seen`: it is to look again at `again`, or, if that is 0,
 -- when a script puts the tree there anew. CHANGED if one has done so meanwhile, and nothing is written.

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: name value was most#
--- note(…) -> OK now | WAS value | FULL n | UNKNOWN | CORRUPT key why
+-- gives: OK now# | WAS stands! | FULL notes# | UNKNOWN
 --
 -- Keeps a note about a session in its hash, if the note is still `was` (empty: there is none): how far a person has
 -- read it, what a client told of its repository. No log has notes, and no work depends on them. WAS tells the note
@@ -12,10 +12,10 @@ local bad = misfit(KEYS[1], 'hash')
 if bad then return bad end
 if redis.call('HEXISTS', KEYS[1], 'tree') == 0 then return {'UNKNOWN'} end
 local field = 'note:' .. name
-local now = redis.call('HGET', KEYS[1], field) or ''
-if now == value then return {'OK', now_ms()} end
-if now ~= was then return {'WAS', now} end
-if now == '' then
+local stands = redis.call('HGET', KEYS[1], field) or ''
+if stands == value then return {'OK', now_ms()} end
+if stands ~= was then return {'WAS', stands} end
+if stands == '' then
   local notes = 0
   for _, known in ipairs(redis.call('HKEYS', KEYS[1])) do
     if string.sub(known, 1, 5) == 'note:' then notes = notes + 1 end

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: job payload wait_ms# most#
--- offer_job(…) -> OK now | FULL n | CORRUPT key why
+-- gives: OK now# | FULL waiting#
 --
 -- Puts a job into a pool's queue, once. It stands there until a worker takes it, its asker settles it, or wait_ms are
 -- over; then it is gone, and nobody has begun it.

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: hash bytes unborn_ms#
--- put_blob(…) -> OK now | GONE now | CORRUPT key why
+-- gives: OK GONE now#
 --
 -- Stores content under its own hash, once, and lists it with its tree, which it lives as long as.
 --

@@ -1,7 +1,6 @@
 -- uses: base tree budget
 -- takes: change eq_keep~ eq_ttl_ms~ adds(kind amount#) forgotten(name) events(<tree_event>)
--- raise_limits(…) -> OK now limits(flat) woken
---                  | DUP now limits(flat) 0 | UNKNOWN | CORRUPT key why
+-- gives: OK DUP now# found(kind limit#) woken# | UNKNOWN
 --
 -- Moves limits of a tree and wakes whoever waits for room in its budgets. Once per change id. A budget
 -- that the tree did not have begins at what is used by now; a limit that is none and no budget's stays

@@ -1,5 +1,5 @@
 -- uses: base
--- registry() -> now {field value, …}
+-- gives: now# fields*
 --
 -- Reads the projection of a tree, and the time that its wall clock is measured by. Writes nothing.
 --

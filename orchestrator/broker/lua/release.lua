@@ -1,6 +1,6 @@
 -- uses: base wake
 -- takes: session pool_name worker claim epoch seq head
--- release(…) -> OK parked now | FENCED epoch | CORRUPT key why
+-- gives: OK parks? now# | FENCED epoch#
 --
 -- Gives a claim back without a commit. With the log's end as its holder knows it, the session is parked if
 -- the log ends there and its queue is read to the end; otherwise it is due at once. The end is compared

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: session worker claim epoch lease_ms# reached#
--- renew(…) -> OK tip now | FENCED epoch | CORRUPT key why
+-- gives: OK sq# now# | FENCED epoch#
 --
 -- Moves the expiry of a claim that still stands, even if it has run out: expiry only permits
 -- another worker to claim, and none has. `reached` is the log's end by what its holder was answered: a log

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: count#
--- reserve(…) -> OK first now | UNKNOWN | CORRUPT key why
+-- gives: OK first# now# | UNKNOWN
 --
 -- Hands out agent ids of a tree. A number lost with the worker that took it stays unused. One that Redis has
 -- forgotten may be handed out again: the first commit to use it has it.

@@ -1,6 +1,6 @@
 -- uses: base rest texts
 -- takes: tree seq# state texts#
--- restore(…) -> OK now | UNKNOWN | REFUSED why | UNSTORED {hash, …} | CORRUPT key why
+-- gives: OK now# | UNKNOWN | REFUSED reason
 --
 -- Brings an archived session back: its snapshot as of its last entry, which the caller read from
 -- the archive. The log before it stays in the segments. Twice is as good as once. UNSTORED names those of the

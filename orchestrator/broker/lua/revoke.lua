@@ -1,7 +1,6 @@
 -- uses: base wake
 -- takes: tree silent certain_ms# pools(name) sessions(session pool#) abandons
--- revoke(…) -> OK now {state epoch worker, …} | MOVED tree pool session
---                                                       | CORRUPT key why
+-- gives: OK now# found(state epoch# worker) | MOVED tree pool session
 --
 -- Takes claims from whoever holds them: the epoch grows, and nobody may write. A lease that has run out
 -- by certain_ms (see `claim`) goes with the claim, and the session is due. One that has not stays, under its owner's

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: worker claim epoch seq# manifest
--- seal(…) -> OK now | FENCED epoch | REFUSED why | CORRUPT key why
+-- gives: OK now# | FENCED epoch# | REFUSED reason
 --
 -- The entries through seq are safe in archive segments, which the manifest names: they leave Redis.
 -- Only what a snapshot covers may go, or a load would find neither.

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: sessions(session)
--- serving(…) -> {now, {lease's end|'', 1 if due, …}}
+-- gives: now# found(lease_ms% due?)
 --
 -- Whether somebody holds each session, until when, and whether one waits to be claimed: of a single
 -- pool, at a single moment. Writes nothing and decides nothing.

@@ -1,6 +1,6 @@
 -- uses: base bucket
 -- takes: estimated# used# limit#
--- settle(…) -> OK now | CORRUPT key why
+-- gives: OK now#
 --
 -- A request was admitted with an estimate, and used something else: the level is put right. It may fall
 -- below 0 of `limit`, tokens a minute; what it rises above a minute's worth is cut when it is read.

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: job ends kept_ms#
--- settle_job(…) -> QUEUED now | TAKEN now | LOST now | DONE now result | GONE now | CORRUPT key why
+-- gives: QUEUED TAKEN LOST GONE now# | DONE now# result!
 --
 -- How a job stands. `ends`: 'waiting' ends it unless a worker has it, 'any' ends it anyway; its worker hears of that
 -- when it says that it is at it. A job whose worker was not heard from in time is over for good: an answer that comes

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: worker claim epoch seq# state
--- snapshot(…) -> OK now | FENCED epoch | REFUSED why | CORRUPT key why
+-- gives: OK now# | FENCED epoch# | REFUSED reason
 --
 -- Stores the folded state of the session as of seq. It never goes back, and never ahead of the log.
 --

@@ -1,9 +1,8 @@
 -- uses: base wake queue
 -- takes: session pool_name tree client submission digest kind payload sender max_entries# max_bytes# keep# keep_ms#
 -- takes: apart[name value most# ttl_ms#]
--- submit(…)
---   -> OK n holder quarantined now | DUP n holder quarantined now | CONFLICT | FULL entries bytes | SECRETS n
---      | ARCHIVED | UNKNOWN | MOVED tree pool | CORRUPT key why
+-- gives: OK DUP n# owner quarantined? now# | CONFLICT | FULL entries# bytes~ | SECRETS most# | ARCHIVED | UNKNOWN
+-- gives: MOVED tree pool
 --
 -- Appends one submission to the queue, once per (client, submission), and makes the session due
 -- if it is parked. The holder, if there is one, is for the caller to poke. What the payload says nothing of (`apart`)

@@ -1,6 +1,6 @@
 -- uses: base
 -- takes: job worker lease_ms# kept_ms#
--- take_job(…) -> OK payload now | NONE now | CORRUPT key why
+-- gives: OK payload! now# | NONE now#
 --
 -- Gives a waiting job to a worker, who says every so often that it is at it (keep_job). It never comes back into the
 -- queue: what was begun is not begun again.

@@ -1,10 +1,11 @@
 -- uses: base
 -- takes: count#
--- timers_due(…) -> {now, {member, …}}
+-- gives: now# members(member)
 --
 -- Whose deadlines have passed by Redis's clock, oldest first. Decides nothing: fire checks again.
 --
 -- KEYS  1 timers zset
 
 local now = now_ms()
-return {now, redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', 0, count)}
+local members = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', 0, count)
+return {now, members}
