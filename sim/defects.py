@@ -339,6 +339,7 @@ DEFECTS = (
         "timers without generation",
         "a timer that was set for something else counts",
         swapped(decide_module, "timer_fired", _any_generation),
+        test="tests/core/test_core_requests.py::test_stale_retry_timer_does_not_end_a_later_wait",
     ),
     Mutant(
         "effects before the commit",
@@ -371,6 +372,8 @@ DEFECTS = (
         "an approval that is answered while its task is being stopped starts the call",
         swapped(answer, "_pending", _asked_while_stopping),
         "approvals",
+        test="tests/core/test_core_stopping.py"
+        "::test_approval_cannot_start_a_call_in_a_task_that_is_being_stopped",
     ),
     Mutant(
         "takeover sees nothing",
@@ -398,6 +401,7 @@ DEFECTS = (
         "supervisor spares patches",
         "a patch that has begun is written to its end, whoever has the session by then",
         swapped(SimSupervisor, "kill_now", _spares_patches),
+        "zombies",
     ),
     Mutant(
         "zombies start commands",

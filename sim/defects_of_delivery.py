@@ -33,6 +33,7 @@ DEFECTS = (
         "a queued turn is stopped for the next one that waits behind it",
         text(task, "_replacing", "any(waiting.turn.replaces for waiting in state.queue)", "state.queue"),
         "asks",
+        test="tests/core/test_core_queue.py::test_person_takes_input_back_that_waits_and_its_sender_is_told",
     ),
     Mutant(
         "added words pass for the model's",

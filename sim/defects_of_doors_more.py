@@ -42,12 +42,12 @@ def _from_the_end(real: Any) -> Any:
     return greeting
 
 
-def _doors(name: str, wrong: str, plant: Any) -> Mutant:
-    return Mutant(name, wrong, plant, "doors")
+def _doors(name: str, wrong: str, plant: Any, test: str = "") -> Mutant:
+    return Mutant(name, wrong, plant, "doors", test)
 
 
-def _crowds(name: str, wrong: str, plant: Any) -> Mutant:
-    return Mutant(name, wrong, plant, "crowds")
+def _crowds(name: str, wrong: str, plant: Any, test: str = "") -> Mutant:
+    return Mutant(name, wrong, plant, "crowds", test)
 
 
 DEFECTS = (
@@ -82,6 +82,8 @@ DEFECTS = (
         "asked before, and settled meanwhile",
         "a new listener of version 1 is asked about what was told, or settled, while it was added",
         text(Conversations, "listen", "if _name(request) not in told:", "if True:"),
+        test="tests/gateways/test_live_threads.py"
+        "::test_listener_of_version_1_is_asked_once_of_what_was_told_or_settled_while_it_was_added",
     ),
     _doors(
         "leaving one thread forgets all requests",
@@ -112,6 +114,8 @@ DEFECTS = (
             "head.seq, EqCursor.at(head)",
             "head.seq, EqCursor.at(await self.client.head(self.session) or head)",
         ),
+        test="tests/gateways/test_live_threads.py"
+        "::test_thread_is_followed_from_the_very_event_up_to_which_its_log_was_read",
     ),
     _doors(
         "followed from an earlier event",
@@ -127,6 +131,7 @@ DEFECTS = (
         "reads shared across branches",
         "followers share a read by the number of their last event, whatever event it is",
         text(SharedReads, "wait_behind", '("behind", session, at)', '("behind", session, at.n)'),
+        test="tests/broker/test_shared_reads.py::test_followers_at_one_number_of_two_branches_share_no_read",
     ),
     _doors(
         "head behind the log",
@@ -147,11 +152,15 @@ DEFECTS = (
             "any(event.n == at.n and event.seq > at.seq for event in kept)",
             "any(event.n == at.n and event.seq > at.seq for event in at_place)",
         ),
+        test="tests/gateways/test_client_behind_a_gap.py"
+        "::test_client_whose_last_events_number_is_given_anew_while_it_looks_is_told_of_a_gap",
     ),
     _doors(
         "log is not owed after a failure",
         "who was told that Redis went back gets no log if the connection is lost just then",
         text(Client, "bursts", "at = NOWHERE", "pass"),
+        test="tests/gateways/test_client_behind_a_gap.py"
+        "::test_client_that_was_told_that_redis_went_back_gets_the_log_also_after_a_failure",
     ),
     _doors(
         "lines come back one event late",
@@ -167,6 +176,8 @@ DEFECTS = (
         "lines come back to a number alone",
         "a client of lines that comes back is placed by its number, whatever event has it by now",
         text(places, "cursor_of", "(kept[0].n, kept[0].seq) == (n, seq)", "kept[0].n == n"),
+        test="tests/gateways/test_client_behind_a_gap.py"
+        "::test_number_that_another_event_has_by_now_means_the_clients_entry_and_not_that_event",
     ),
     _doors(
         "open requests are not shown again",
@@ -197,6 +208,8 @@ DEFECTS = (
             "            task.cancel()\n",
             "            task.cancel()\n            break\n",
         ),
+        test="tests/gateways/wires/test_listeners.py"
+        "::test_every_connection_whose_token_is_revoked_ends_with_1008_and_no_other",
     ),
     _doors(
         "lines outlive their token",

@@ -101,6 +101,8 @@ DEFECTS = (
         "what a lost worker had begun is told as stopped where the takeover meets a cancel",
         text(decide, "_ended", "elif isinstance(refused, c.TookOver):", "elif False:"),
         _PLAY,
+        test="tests/core/test_tree_ending.py"
+        "::test_cancel_that_refuses_a_takeover_leaves_what_was_begun_in_doubt_and_the_end_presumed",
     ),
     Mutant(
         "input begins while a session is being closed",

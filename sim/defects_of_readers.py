@@ -42,6 +42,8 @@ DEFECTS = (
         "a follower's entry that was sealed between two of its reads counts as one that Redis has lost",
         text(follow, "_in_log", "return at.seq <= (await _head(reader, session)).sealed_seq", "return False"),
         "archives",
+        test="tests/broker/test_follow.py"
+        "::test_follower_of_a_log_that_is_sealed_between_two_of_its_reads_is_told_of_no_going_back",
     ),
     Mutant(
         "attached one too early",

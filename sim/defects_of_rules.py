@@ -173,6 +173,7 @@ DEFECTS = (
         "prompts are kept twice",
         "a prompt whose worker was lost before it was recorded is added to the history again",
         lua("add_to_history", "if s['k:' .. key] then return {'DUP', num(s['k:' .. key]), now} end", ""),
+        test="tests/broker/test_history.py::test_prompt_that_is_added_twice_under_one_key_is_kept_once",
     ),
     Mutant(
         "pictures are left out",

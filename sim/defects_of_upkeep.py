@@ -110,12 +110,14 @@ DEFECTS = (
         "`delete` looks whether a worker holds the session, and not whether one is to take it",
         _whatever_is_queued,
         "archives",
+        test="tests/broker/test_deletion.py::test_tree_of_which_one_session_is_used_keeps_every_session",
     ),
     Mutant(
         "deleted after it was used",
         "`delete` does not ask whether a worker has had the session since somebody looked",
         lua("delete", "if moved or used or redis.call(", "if moved or redis.call("),
         "archives",
+        test="tests/broker/test_deletion.py::test_tree_of_which_one_session_is_used_keeps_every_session",
     ),
     Mutant(
         "deleted one by one",

@@ -178,3 +178,16 @@ async def test_client_of_lines_whose_number_names_an_earlier_entry_now_is_told_t
     heard = await anext(following)
     await cast(AsyncGenerator[Event], following).aclose()
     assert heard.msg["message"] == GAP_TEXTS["rewound"]
+
+
+class OfALaterEventsNumber(OfAnotherLog):
+    """A queue that has lost its last events, and given their numbers to those of later entries."""
+
+    async def read_eq(self, session: SessionId, after_n: int = 0, count: int = 9) -> tuple[StoredEvent, ...]:
+        return tuple(StoredEvent(n, b"", 6, "0" * 8, 0, 0) for n in (9, 10) if n > after_n)[:count]
+
+
+async def test_number_that_another_event_has_by_now_means_the_clients_entry_and_not_that_event() -> None:
+    now = head(session=ROOT, seq=len(LOG), head=bytes(32), eq_n=10)
+    cursor = await cursor_of(cast(Any, OfALaterEventsNumber()), now, 9 * STEP + 5)
+    assert cursor == EqCursor(9, 5, "01" * 4)

@@ -321,7 +321,7 @@ async def test_namespace_and_token_have_a_part_of_the_connections_alone() -> Non
             await is_served("acme-2")
 
 
-async def test_connection_whose_token_is_revoked_ends_with_1008_and_no_other() -> None:
+async def test_every_connection_whose_token_is_revoked_ends_with_1008_and_no_other() -> None:
     in_force = [frozenset({"t"})]
 
     async def look() -> frozenset[str]:
@@ -333,16 +333,22 @@ async def test_connection_whose_token_is_revoked_ends_with_1008_and_no_other() -
     watch = TokenWatch(look)
     config = replace(CONFIG, authentication=Authentication(named), watch=watch)
     async with gateway(config=config) as address, connect(str(address)) as other:
-        async with connect(str(address), additional_headers={"Authorization": "Bearer t"}) as client:
-            await client.send("hello")
-            assert await client.recv() == "ben:hello"
+        bearer = {"Authorization": "Bearer t"}
+        async with (
+            connect(str(address), additional_headers=bearer) as first,
+            connect(str(address), additional_headers=bearer) as second,
+        ):
+            for client in (first, second):
+                await client.send("hello")
+                assert await client.recv() == "ben:hello"
             await watch.look()
             in_force[0] = frozenset()
             await watch.look()
-            with pytest.raises(ConnectionClosed) as closed:
-                await client.recv()
-        assert closed.value.rcvd is not None
-        assert closed.value.rcvd.code == CloseCode.NOT_PERMITTED
+            for client in (first, second):
+                with pytest.raises(ConnectionClosed) as closed:
+                    await asyncio.wait_for(client.recv(), 10)
+                assert closed.value.rcvd is not None
+                assert closed.value.rcvd.code == CloseCode.NOT_PERMITTED
         await other.send("still here")
         assert "still here" in str(await other.recv())
 
