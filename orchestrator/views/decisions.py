@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import orjson
-
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO
+from orchestrator.core.entries.stored import decode_entry, stored_kind
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.policy import ReviewDecision
@@ -164,8 +162,9 @@ async def _answer(found: LogSource, tree: TreeId, agent: int, call_id: str) -> f
         return None
     answer = None
     async for stored in found.log(head.session, head.seq):
-        line = orjson.loads(stored.payload)
-        fact = f.decode(line["payload"]) if line["type"] == DENDRO else None
+        if stored_kind(stored.payload) is not f.Answered:
+            continue
+        fact = f.decode(decode_entry(stored.payload).payload)
         if isinstance(fact, f.Answered) and fact.call_id == call_id:
             answer = fact
     return answer

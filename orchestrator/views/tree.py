@@ -12,21 +12,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import Registry, Spend
+from orchestrator.core import facts as f
+from orchestrator.core.calls import AwaitWork, HelperWork
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import counted
-from orchestrator.core.entries import DENDRO, EVENT_MSG, milliseconds
-from orchestrator.core.entries.stored import stored_kind
+from orchestrator.core.entries.stored import Kind, decode_entry, is_event, line_ms, read_event, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.events import SubagentLifecycle
+from orchestrator.core.turn_calls import Phase
+from orchestrator.protocol.events import SubagentLifecycle, TokenCount
 from orchestrator.views.event_text import PLAN_ITEM, command_text, is_outside, mcp_call_text
 from orchestrator.views.questions import LISTED, subject_of
 from orchestrator.views.status import session_status, wants_worker
@@ -212,8 +212,7 @@ def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
     meta = head.summary
     doing = Doing(seq=head.seq)
     for stored in reversed(entries):
-        line = orjson.loads(stored.payload)
-        doing = _back_to(doing, line["type"], line["payload"], milliseconds(line["timestamp"]))
+        doing = _back_to(doing, stored)
     return replace(
         doing,
         since_ms=doing.since_ms or meta.get("updated_ms") or head.created_ms,
@@ -221,48 +220,47 @@ def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
     )
 
 
-def _back_to(doing: Doing, type: str, payload: Mapping[str, Any], at_ms: int) -> Doing:
+def _back_to(doing: Doing, stored: StoredEntry) -> Doing:
     """The facts from the end of the log back to this entry."""
-    if type == DENDRO and not doing.since_ms:
-        return _came_to(doing, payload, at_ms)
-    if type != EVENT_MSG:
-        return doing
-    tokens = doing.tokens
-    if payload["type"] == "token_count" and not tokens:
-        tokens = ((payload.get("info") or {}).get("total_token_usage") or {}).get("total_tokens", 0)
-    return replace(doing, last=doing.last or message_summary(payload), tokens=tokens)
+    kind = stored_kind(stored.payload)
+    if kind in _MOVES and not doing.since_ms:
+        fact = f.decode(decode_entry(stored.payload).payload)
+        return _came_to(doing, fact, line_ms(stored.payload))
+    if kind is TokenCount and not doing.tokens:
+        count = read_event(decode_entry(stored.payload).payload)
+        if isinstance(count, TokenCount) and count.info is not None:
+            return replace(doing, tokens=count.info.total_token_usage.total_tokens)
+    if is_event(kind) and not doing.last:
+        return replace(doing, last=message_summary(decode_entry(stored.payload).payload))
+    return doing
 
 
-_MOVES = frozenset({"call", "task", "task_ended", "request_begun", "closed"})
-"""Kinds of facts behind which an agent does something else.
-
-They are read by their JSON: to import the facts would take a drawing of a tree twice its time.
-"""
+_MOVES = frozenset[Kind]({f.CallMoved, f.TaskBegun, f.TaskEnded, f.RequestBegun, f.Closed, f.AgentChanged})
+"""Facts behind which an agent does something else, or may."""
 
 
-def _came_to(doing: Doing, fact: Mapping[str, Any], at_ms: int) -> Doing:
+def _came_to(doing: Doing, fact: f.Fact | f.UnknownFact, at_ms: int) -> Doing:
     match fact:
-        case {"kind": "call", "phase": ("waiting" | "awaiting_approval" | "asking") as phase}:
-            return replace(_waiting(doing, fact.get("spec") or {}, phase), since_ms=at_ms)
-        case {"kind": kind} if kind in _MOVES:
+        case f.CallMoved():
+            return replace(_waiting(doing, fact), since_ms=at_ms)
+        case f.TaskBegun() | f.TaskEnded() | f.RequestBegun() | f.Closed():
             return replace(doing, since_ms=at_ms)
-        case {"kind": "agent", "changes": {"paused": paused}}:
+        case f.AgentChanged({"paused": paused}):
             return replace(doing, waits_for="room in the tree's budget" if paused else "", since_ms=at_ms)
         case _:
             return doing
 
 
-def _waiting(doing: Doing, work: Mapping[str, Any], phase: str) -> Doing:
-    if phase == "awaiting_approval":
-        return replace(doing, waits_for="an approval")
-    if phase == "asking":
-        return replace(doing, waits_for="an answer")
-    match work.get("kind"):
-        case "helper":
-            return replace(doing, waits_for="its helper", awaited=(work["agent_id"],))
-        case "await":
-            ids, until = tuple(work["agent_ids"]), work["until_ms"]
-            return replace(doing, waits_for="agents", awaited=ids, until_ms=until)
+def _waiting(doing: Doing, call: f.CallMoved) -> Doing:
+    match call.phase, call.work:
+        case Phase.AWAITING_APPROVAL, _:
+            return replace(doing, waits_for="an approval")
+        case Phase.ASKING, _:
+            return replace(doing, waits_for="an answer")
+        case Phase.WAITING, HelperWork(agent_id=agent_id):
+            return replace(doing, waits_for="its helper", awaited=(agent_id,))
+        case Phase.WAITING, AwaitWork(agent_ids=ids, until_ms=until_ms):
+            return replace(doing, waits_for="agents", awaited=ids, until_ms=until_ms)
         case _:
             return doing
 
