@@ -148,7 +148,9 @@ def nothing_to_stop(target: Addressed) -> str:
 
 
 def _ends(event: Event, id: str) -> bool:
-    return event.type in ("turn_aborted", "task_complete")
+    from orchestrator.protocol.events import TaskComplete, TurnAborted
+
+    return event.kind in (TurnAborted, TaskComplete)
 
 
 async def _all_stopped(found: Opened, target: Addressed) -> str:

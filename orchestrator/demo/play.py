@@ -20,7 +20,9 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.demo.machines import DemoWorker
 from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
+from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.policy import ReviewDecision
@@ -173,32 +175,36 @@ class Play:
     async def _follow(self, role: Role) -> None:
         async for event in self._client.follow(role.session):
             await self._tell_takeover(role)
-            if role.number == 0 or event.type != "subagent_lifecycle":
+            if role.number == 0 or event.kind is not ev.SubagentLifecycle:
                 # What the root does not see of its tree, its agents' own queues only repeat.
                 self._view.event(role.who, event)
             await self._act(role, event)
 
     async def _act(self, role: Role, event: Event) -> None:
         """The demo's cues."""
-        match event.type:
-            case "subagent_lifecycle" if event.msg["event"] == "created" and role.number == 0:
-                self._meet(_role_of(event.msg["subagent"]))
-            case "exec_command_begin":
+        match event.told:
+            case ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=SubagentSummary() as agent) if (
+                role.number == 0
+            ):
+                self._meet(_role_of(agent))
+            case ev.ExecCommandBegin():
                 self.story.commands += 1
                 await self._kill_holder_of(role)
-            case "exec_command_end" if event.msg["exit_code"] == -1:
+            case ev.ExecCommandEnd(exit_code=-1):
                 self.story.in_doubt += 1
-            case "exec_approval_request" if role.number == 0:
+            case ev.ExecApprovalRequest() if role.number == 0:
                 self._start(self._allow(event))
-            case "ask_user_question_request" if role.number == 0:
+            case ev.AskUserQuestionRequest() if role.number == 0:
                 self._start(self._answer(event))
-            case "plan_approval_request" if role.number == 0:
+            case ev.PlanApprovalRequest() if role.number == 0:
                 self._start(self._approve(event))
-            case "turn_aborted":
+            case ev.TurnAborted():
                 role.redirected = True
-            case "task_complete" if role.number == 0 and not self._over.done():
-                self.story.finished = bool(event.msg["last_agent_message"])
+            case ev.TaskComplete(last_agent_message=answer) if role.number == 0 and not self._over.done():
+                self.story.finished = bool(answer)
                 self._over.set_result(None)
+            case _:
+                pass
 
     async def _submit(self, op: ops.Op) -> None:
         self._sent += 1
@@ -304,12 +310,6 @@ PARTS = frozenset({"asker", "waiter", "failing", "historian"})
 """Agents that are there in every repository; the others survey its folders."""
 
 
-def _role_of(summary: dict[str, Any]) -> Role:
-    label = summary.get("label") or summary["origin"]
-    return Role(
-        summary["agent_id"],
-        SessionId(summary["session_id"]),
-        label,
-        summary["agent_path"],
-        summary["origin"],
-    )
+def _role_of(agent: SubagentSummary) -> Role:
+    label = agent.label or agent.origin
+    return Role(agent.agent_id, SessionId(agent.session_id), label, agent.agent_path or "", agent.origin)

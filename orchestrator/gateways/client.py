@@ -64,6 +64,11 @@ GAP_TEXTS = {
 }
 
 
+def is_rewound(event: Event) -> bool:
+    """Whether an event says that the log begins again: what was told of it never happened."""
+    return event.kind is WarningEvent and event.msg.get("message") == GAP_TEXTS["rewound"]
+
+
 async def _no_copies() -> Sequence[str]:
     return ()
 

@@ -15,6 +15,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.entries.stored import EventKind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.bursts import Burst, Numbers
@@ -44,6 +45,9 @@ class Ending(StrEnum):
     """Input has ended, and the session waits for an answer that this connection cannot give any more."""
     QUARANTINED = "quarantined"
     """Input has ended, and no worker may take the session until a person readmits it."""
+
+
+_OF_PROCESSES = frozenset[EventKind]({ev.ExecCommandBegin, ev.ExecCommandEnd, ev.ShutdownComplete})
 
 
 @record
@@ -133,12 +137,17 @@ class NdjsonConnection:
         self._published_at = asyncio.get_running_loop().time()
         for event in burst.noted():
             self._asking.receive(event)
-            if event.type == "exec_command_begin" and event.msg.get("process_id"):
-                self._processes.add(event.msg["call_id"])
-            elif event.type == "exec_command_end":
-                self._processes.discard(event.msg["call_id"])
-            elif event.type == "shutdown_complete":
-                self._end(Ending.SHUT_DOWN)
+            if event.kind not in _OF_PROCESSES:
+                continue
+            match event.told:
+                case ev.ExecCommandBegin(call_id=call_id, process_id=str()):
+                    self._processes.add(call_id)
+                case ev.ExecCommandEnd(call_id=call_id):
+                    self._processes.discard(call_id)
+                case ev.ShutdownComplete():
+                    self._end(Ending.SHUT_DOWN)
+                case _:
+                    pass
 
     async def _write(self, lines: bytes) -> None:
         # Standard output is written by a thread: what came first has to be out before the next is begun.

@@ -9,10 +9,12 @@ from typing import Any
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
+from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import Error
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.event import Event
@@ -56,13 +58,13 @@ async def submit_op(
     await client.submit(session, Submission(id, op))
     looking = _first(client, session, EqCursor.at(head), lambda event: _settles(event, id, answers))
     answer = await _within(patience_s, looking)
-    if answer is not None and answer.type == "error" and answer.id == id:
-        raise OpRefused(str(answer.msg["message"]))
+    if answer is not None and answer.id == id and isinstance(refusal := answer.told, Error):
+        raise OpRefused(whole(refusal.message))
     return OpAnswer(id, answer)
 
 
 def _settles(event: Event, id: str, answers: Callable[[Event, str], bool]) -> bool:
-    return (event.type == "error" and event.id == id) or answers(event, id)
+    return (event.kind is Error and event.id == id) or answers(event, id)
 
 
 async def _first(

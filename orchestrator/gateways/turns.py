@@ -12,10 +12,20 @@ from typing import Literal, assert_never
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.decide.user_turn import REMOVED
+from orchestrator.core.entries.stored import EventKind
+from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
+from orchestrator.protocol.events import (
+    Error,
+    InputAccepted,
+    TaskComplete,
+    TaskStarted,
+    TurnAborted,
+    WarningEvent,
+)
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.ops import UserInput
@@ -23,6 +33,8 @@ from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
+
+_OF_TURNS = frozenset[EventKind]({Error, InputAccepted, TaskComplete, TaskStarted, TurnAborted, WarningEvent})
 
 
 @record
@@ -80,28 +92,36 @@ class TurnFollower:
 
     async def receive(self, event: Event) -> End | None:
         """Takes the session's next event; None while the turn goes on."""
-        if event.type == "error" and not event.id:
+        if event.kind not in _OF_TURNS:
+            return None
+        told = event.told
+        if isinstance(told, Error) and not event.id:
             head = await self._client.head(self._session)
             return Quarantined() if head is not None and head.quarantined else None
         if event.id == self._id and not self._turn:
-            match event.type:
-                case "input_accepted" if event.msg["turn_id"] != self._id:
-                    self._turn = str(event.msg["turn_id"])
-                case "task_started":
+            match told:
+                case InputAccepted(turn_id=turn) if turn != self._id:
+                    self._turn = turn
+                case TaskStarted():
                     self._turn = self._id
-                case "error":
-                    return Refused(str(event.msg["message"]))
-                case "warning" if event.msg["message"] == REMOVED:
+                case Error(message=message):
+                    return Refused(whole(message))
+                case WarningEvent(message=message) if message == REMOVED:
                     return Refused(REMOVED)
+                case _:
+                    pass
         if event.id != self.turn:
             return None
-        match event.type:
-            case "error":
-                self.error = str(event.msg["message"])
-            case "task_complete":
-                return Completed(event.msg.get("last_agent_message"))
-            case "turn_aborted":
+        match told:
+            case Error(message=message):
+                self.error = whole(message)
+            case TaskComplete(last_agent_message=answer):
+                return Completed(answer)
+            case _ if event.kind is TurnAborted:
+                # The reason may be one of a newer version.
                 return Aborted(str(event.msg["reason"]))
+            case _:
+                pass
         return None
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries.stored import decode_entry, stored_kind
+from orchestrator.core.entries.stored import decode_entry, event_kind, stored_kind
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
+from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided, Wishes, decision_text
@@ -110,18 +111,18 @@ async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
     requests: dict[tuple[int, str], Event] = {}
     decided: list[Decided] = []
     for event in page.events:
-        call = int(event.msg.get("agent_id", ROOT)), call_id_of(event.msg)
         if event.type in ASKS:
-            requests[call] = event
-        elif (request := requests.pop(call, None)) is not None:
-            asked = await _as_asked(found, tree, request.msg)
-            who = str(event.msg["who"])
-            decided.append(Decided(asked, str(event.msg["decision"]), who, ours=False))
+            requests[int(event.msg.get("agent_id", ROOT)), call_id_of(event.msg)] = event
+        elif isinstance(told := event.told, RequestResolved):
+            request = requests.pop((told.agent_id or ROOT, told.call_id), None)
+            if request is not None:
+                asked = await _as_asked(found, tree, request.msg)
+                decided.append(Decided(asked, told.decision, told.who, ours=False))
     return decided[::-1]
 
 
 def _asks_or_resolves(message: Mapping[str, Any]) -> bool:
-    return message["type"] in ASKS or message["type"] == "request_resolved"
+    return message["type"] in ASKS or event_kind(message) is RequestResolved
 
 
 async def _as_asked(found: LogSource, tree: TreeId, message: Mapping[str, Any]) -> Asked:

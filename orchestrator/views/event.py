@@ -8,19 +8,28 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.follow import EqCursor
+from orchestrator.core.entries.stored import EventKind, event_kind, read_event
 from orchestrator.core.frozen import record
+from orchestrator.protocol.events import EventMsg
 
 
 class Message:
     """A payload of an event queue, read; several readers share it, and none may change it."""
 
-    __slots__ = ("_line", "id", "msg")
+    __slots__ = ("_line", "_told", "id", "msg")
 
     def __init__(self, payload: bytes) -> None:
         value = orjson.loads(payload)
         self.id: str = value["id"]
         self.msg: dict[str, Any] = value["msg"]
         self._line = b""
+        self._told: EventMsg | None = None
+
+    def told(self) -> EventMsg:
+        """The message as its record, read at the first call."""
+        if self._told is None:
+            self._told = read_event(self.msg)
+        return self._told
 
     def line(self) -> bytes:
         """The message as a JSON object, written at the first call."""
@@ -53,3 +62,13 @@ class Event:
     @property
     def type(self) -> str:
         return str(self.msg.get("type", ""))
+
+    @property
+    def kind(self) -> EventKind:
+        """The class of `told`, known without reading it."""
+        return event_kind(self.msg)
+
+    @property
+    def told(self) -> EventMsg:
+        """The message as its record; an `UnknownEvent` if it is not sound, or of an unknown kind."""
+        return read_event(self.msg) if self.shared is None else self.shared.told()

@@ -14,6 +14,8 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.gateways.submit import PATIENCE_S, submit_op
+from orchestrator.protocol.agents import LifecycleChange
+from orchestrator.protocol.events import ShutdownComplete, SubagentLifecycle
 from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
 from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.runtime.reaper import GRACE_MS, forsaken
@@ -69,8 +71,11 @@ async def submit_end(found: Opened, target: Addressed, reason: str | None, timeo
 
     def heard(event: Event, id: str) -> bool:
         """The mark that the root sets, or the root's own end."""
-        marked = event.type == "subagent_lifecycle" and event.msg.get("agent_id") == target.agent_id
-        return event.type == "shutdown_complete" or (marked and event.msg["event"] == "updated")
+        match event.told:
+            case SubagentLifecycle(event=LifecycleChange.UPDATED, agent_id=target.agent_id):
+                return True
+            case told:
+                return isinstance(told, ShutdownComplete)
 
     op: Op = CancelAgent(agent_id=target.agent_id, reason=reason) if target.agent_id else Shutdown()
     await submit_op(found.client(), target.root, op, heard, min(timeout_s, PATIENCE_S))

@@ -15,6 +15,9 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.client import GAP_TEXTS
+from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentStatus, SubagentSummary
+from orchestrator.protocol.events import SubagentLifecycle
+from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 
 SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
@@ -201,7 +204,14 @@ async def test_agent_that_works_again_is_heard_by_each_client_that_came_while_it
     story, stranger, first, all_threads = Story(), Hears(), Adopting(), live_threads()
     for each in (first, stranger):
         await all_threads.hear(SESSION, cast(Any, story), each)
-    born = {"type": "subagent_lifecycle", "event": "created", "subagent": {"session_id": CHILD}}
+    child = SubagentSummary(
+        agent_id=1,
+        session_id=CHILD,
+        origin=AgentOrigin.SPAWN,
+        status=SubagentStatus.RUNNING,
+        started_at_ms=0,
+    )
+    born = written(SubagentLifecycle(event=LifecycleChange.CREATED, subagent=child))
     works = {"type": "subagent_lifecycle", "event": "status", "session_id": CHILD, "status": "running"}
     await story.tells(Event("", born))
     await asyncio.wait_for(first.adopted.wait(), 5)

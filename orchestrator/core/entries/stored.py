@@ -199,7 +199,7 @@ def kind_of(type: JsonValue, payload: JsonValue) -> Kind:
     """The same of an entry whose JSON was read."""
     match type:
         case "event_msg":
-            return _event_kind(payload)
+            return event_kind(payload)
         case "response_item":
             return _ITEMS.get(_tag(payload, "type"), UnknownItem)
         case "dendro":
@@ -215,7 +215,8 @@ def _object(data: bytes) -> JsonValue:
         return None
 
 
-def _event_kind(message: JsonValue) -> EventKind:
+def event_kind(message: JsonValue) -> EventKind:
+    """The record that an event's message is read as; it may still be no sound one."""
     return _EVENTS.get(_tag(message, "type"), UnknownEvent)
 
 
@@ -232,7 +233,7 @@ def published_kind(payload: bytes) -> EventKind:
         return kind
     match _object(payload):
         case {"msg": message}:
-            return _event_kind(message)
+            return event_kind(message)
         case _:
             return UnknownEvent
 
@@ -243,7 +244,7 @@ def read_event(message: JsonMapping) -> EventMsg:
     Where a large text is only referred to, and its field holds texts alone, a note stands in its place.
     """
     told = event_of(message)
-    if isinstance(told, UnknownEvent) and _event_kind(message) is not UnknownEvent:
+    if isinstance(told, UnknownEvent) and event_kind(message) is not UnknownEvent:
         return event_of(resolve(message, lambda _: None)) if next(references(message), None) else told
     return told
 

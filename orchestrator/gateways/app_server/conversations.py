@@ -16,15 +16,17 @@ import orjson
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.entries.stored import EventKind
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, notification
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.approvals import answer_op, shown_as
-from orchestrator.gateways.client import GAP_TEXTS, Client
+from orchestrator.gateways.client import Client, is_rewound
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
+from orchestrator.protocol.events import RequestResolved, TaskComplete, TurnAborted
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission, Submission
@@ -36,7 +38,7 @@ from orchestrator.views.threads import Thread
 MOST_LISTENERS: Final = 1_000
 EXEC, PATCH = "exec_approval_request", "apply_patch_approval_request"
 METHODS: Final[Mapping[str, str]] = {EXEC: "execCommandApproval", PATCH: "applyPatchApproval"}
-ENDS: Final = frozenset({"turn_aborted", "task_complete"})
+ENDS: Final = frozenset[EventKind]({TurnAborted, TaskComplete})
 PREFIX: Final = "conversation-"
 _BOTH: Final[Mapping[str, str]] = {
     "call_id": "callId",
@@ -145,13 +147,13 @@ class Conversations:
         if not self.hears(told.session):
             return
         event = told.event
-        if event.type == "warning" and event.msg.get("message") == GAP_TEXTS["rewound"]:
-            # The log begins again, and asks anew what is open still.
+        if is_rewound(event):
+            # What is open still is asked anew.
             self._forget(lambda asked: asked[0] == told.session)
         self._tell(told.session, event.id, event.msg)
-        if event.type == "request_resolved":
+        if event.kind is RequestResolved:
             self._settled(told.session, event.msg)
-        if event.type in ENDS:
+        if event.kind in ENDS:
             # What was read of the queue is asked before the events behind which it stands are told.
             of = (None, event.id)
             self._forget(

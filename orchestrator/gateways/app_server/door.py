@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID, uuid5
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
 from orchestrator.gateways.app_server import ephemeral
@@ -23,6 +24,7 @@ from orchestrator.gateways.app_server.write_threads import read_state_json, thre
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.submit import OpRefused, new_submission_id
+from orchestrator.protocol.events import Error, EventModel
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Op
 from orchestrator.protocol.submission import Submission
@@ -32,6 +34,7 @@ from orchestrator.views.read_states import TURN_ENDS, read_state
 from orchestrator.views.threads import Thread
 from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
 
+E = TypeVar("E", bound=EventModel)
 DECIDED_S = 5.0
 """A worker decides within milliseconds."""
 _WORDS: Final = UUID("6f2f9c0e-54d1-4c1b-9a55-2f0d8a3c7e11")
@@ -129,14 +132,14 @@ class Door:
         self,
         head: SessionHead,
         op: Op,
-        by: Collection[str],
+        by: Collection[type[E]],
         *,
         turn: str | None = None,
         patience_s: float | None = None,
         client: Client | None = None,
         id: SubmissionId | None = None,
-    ) -> Event | None:
-        """Submits an op, and returns the event of the types `by` that tells what became of it.
+    ) -> E | None:
+        """Submits an op, and returns the event of the kinds `by` that tells what became of it.
 
         It bears the op's id, or that of the `turn` that the op is about. None if none came in time; raises
         `OpRefused` with the session's words. `client` submits under `id`; without them this connection's own
@@ -145,16 +148,17 @@ class Door:
         client, own = client or self.client, id or SubmissionId(new_submission_id())
 
         def tells(event: Event) -> bool:
-            refused = event.type == "error" and event.id == own
-            return refused or (event.id == (turn or own) and event.type in by)
+            refused = event.kind is Error and event.id == own
+            return refused or (event.id == (turn or own) and event.kind in by)
 
         def submit() -> Awaitable[object]:
             return client.submit(head, Submission(own, op))
 
         event = await self.threads.answer(head, client, tells, submit, patience_s or DECIDED_S)
-        if event is not None and event.type == "error":
-            raise OpRefused(str(event.msg["message"]))
-        return event
+        told = None if event is None else event.told
+        if isinstance(told, Error):
+            raise OpRefused(whole(told.message))
+        return next((told for kind in by if isinstance(told, kind)), None)
 
     # ── hearing ───────────────────────────────────────────────────────────────────────────────
 

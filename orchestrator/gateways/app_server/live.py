@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -16,9 +16,10 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.running_turn import BEGINS, events_of_running_turn
-from orchestrator.gateways.client import GAP_TEXTS, RETRY_S, Client
-from orchestrator.protocol.agents import SubagentStatus
+from orchestrator.gateways.app_server.running_turn import events_of_running_turn
+from orchestrator.gateways.client import RETRY_S, Client, is_rewound
+from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
+from orchestrator.protocol.events import EventMsg, SubagentLifecycle, TaskStarted
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import begun_since, turn_at
@@ -134,7 +135,7 @@ class LiveThread:
         try:
             events = self.client.follow(self.session, self._cursor, newborn=newborn, on_gap=self._gap)
             async for event in events:
-                if event.type == BEGINS:
+                if event.kind is TaskStarted:
                     await self._begins(event.at_ms)
                 try:
                     self._take(event)
@@ -161,8 +162,8 @@ class LiveThread:
         if event.cursor is not None:
             self.seq, self._cursor = event.cursor.seq, event.cursor
         gone: tuple[Change, ...] = ()
-        if event.type == "warning" and event.msg.get("message") == GAP_TEXTS["rewound"]:
-            # The log begins again: what was told of it never happened. What is open still is asked anew.
+        if is_rewound(event):
+            # What is open still is asked anew.
             gone = withdrawn(self.projector)
             self.projector = Projector(self.session)
         at_ms = event.at_ms or self._ports.now_ms()
@@ -170,18 +171,21 @@ class LiveThread:
         told = Told(self.session, event, changes)
         for listener in tuple(self.listeners):
             listener.hear(told)
-        if event.type == "subagent_lifecycle":
-            self._of_agent(event.msg)
+        if event.kind is SubagentLifecycle:
+            self._of_agent(event.told)
 
-    def _of_agent(self, message: Mapping[str, Any]) -> None:
+    def _of_agent(self, told: EventMsg) -> None:
         """Lets who hears the session hear an agent that was made, or that begins to work again.
 
         One that was at rest when they came was not heard with the session, and may ask them now.
         """
-        if message.get("event") == "created":
-            self._born(self, SessionId(str(message["subagent"]["session_id"])), True)
-        elif message.get("status") == SubagentStatus.RUNNING and message.get("session_id"):
-            self._born(self, SessionId(str(message["session_id"])), False)
+        match told:
+            case SubagentLifecycle(event=LifecycleChange.CREATED, subagent=SubagentSummary(session_id=id)):
+                self._born(self, SessionId(id), True)
+            case SubagentLifecycle(status=SubagentStatus.RUNNING, session_id=str(id)):
+                self._born(self, SessionId(id), False)
+            case _:
+                pass
 
     def _lines(self, change: Change, at_ms: int) -> tuple[Change, tuple[Line, ...]]:
         return change, tuple(

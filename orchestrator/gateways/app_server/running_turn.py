@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.frozen import replace
+from orchestrator.protocol.events import TaskStarted
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.for_tenants import for_tenant
@@ -12,7 +13,6 @@ from orchestrator.views.turns.log import told_by
 
 LOOK_BACK = 512
 """Entries of the first look; a longer turn is looked for in eight times as many."""
-BEGINS = "task_started"
 
 
 async def events_of_running_turn(found: LogSource, head: SessionHead) -> list[Event]:
@@ -22,7 +22,7 @@ async def events_of_running_turn(found: LogSource, head: SessionHead) -> list[Ev
     reach = LOOK_BACK
     while True:
         events = await events_of_log(found, head, max(0, head.seq - reach))
-        begin = max((at for at, event in enumerate(events) if event.type == BEGINS), default=None)
+        begin = max((at for at, event in enumerate(events) if event.kind is TaskStarted), default=None)
         if begin is not None:
             return events[begin:]
         if reach >= head.seq:

@@ -20,6 +20,7 @@ from orchestrator.gateways.mcp_server.requests import Form, form_of, named, show
 from orchestrator.gateways.mcp_server.tools import TurnOutcome
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turns import Aborted, Completed, End, Quarantined, Refused, TurnFollower
+from orchestrator.protocol.events import StreamError, UserMessage
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.errors import SetAside
@@ -103,9 +104,9 @@ class FollowedTurn:
     # ── progress ──────────────────────────────────────────────────────────────────────────────
 
     async def _show(self, event: Event) -> None:
-        if event.type == "stream_error":
-            await self._person.tell(shown(str(event.msg["message"]))[:MOST_PROGRESS])
-        elif event.id == self.turn_id and event.type != "user_message":
+        if event.kind is StreamError and isinstance(broken := event.told, StreamError):
+            await self._person.tell(shown(broken.message)[:MOST_PROGRESS])
+        elif event.id == self.turn_id and event.kind is not UserMessage:
             line = message_summary(event.msg)
             if line:
                 await self._person.tell(shown(line)[:MOST_PROGRESS])

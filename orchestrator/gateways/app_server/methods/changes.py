@@ -25,6 +25,7 @@ from orchestrator.gateways.app_server.turn_params import TurnSettingsParams
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import EventModel, ItemsInjected, ThreadRolledBack
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
@@ -74,7 +75,7 @@ async def revert(door: Door, params: Revert) -> Result:
     """Takes the conversation back to before a turn; files stay as they are."""
     head = await door.head(params.thread_id)
     said = await _said_since(door, head, params.before_turn_id)
-    await _decided(door, head, ops.ThreadRollback(num_turns=said), "thread_rolled_back")
+    await _decided(door, head, ops.ThreadRollback(num_turns=said), ThreadRolledBack)
     now = await door.head(params.thread_id)
     if head.session not in door.subscriptions:
         door.notify("thread/reverted", {"threadId": head.session})
@@ -98,7 +99,7 @@ async def _said_since(door: Door, head: SessionHead, turn: str) -> int:
     raise RpcError(f"turn not found: {turn[:100]}")
 
 
-async def _decided(door: Door, head: SessionHead, op: ops.Op, event: str) -> None:
+async def _decided(door: Door, head: SessionHead, op: ops.Op, event: type[EventModel]) -> None:
     """Submits an op, and waits until the session has done it; raises `RpcError`, `OpRefused`."""
     if await door.decided(head, op, {event}) is None:
         raise RpcError(unread(head.pool))
@@ -227,7 +228,7 @@ async def inject_items(door: Door, params: InjectItems) -> Result:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise bad_params(f"{where}: {first['msg']}; {TAKEN}") from None
-    await _decided(door, head, op, "items_injected")
+    await _decided(door, head, op, ItemsInjected)
     return {}
 
 

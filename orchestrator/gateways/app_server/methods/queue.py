@@ -19,6 +19,7 @@ from orchestrator.gateways.app_server.write_items import input_json, listed_turn
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import OpRefused, unread
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import QueueChanged
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
@@ -178,7 +179,7 @@ async def _changed(
     door: Door, head: SessionHead, op: ops.RemoveQueued | ops.ReorderQueue | ops.UpdateQueued
 ) -> None:
     """Submits a change, and waits until the session has made it; raises `OpRefused`, `RpcError`."""
-    if await door.decided(head, op, {"queue_changed"}) is None:
+    if await door.decided(head, op, {QueueChanged}) is None:
         raise RpcError(unread(head.pool))
 
 

@@ -33,6 +33,7 @@ from orchestrator.gateways.app_server.write_threads import thread_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import InputAccepted, TaskComplete, TaskStarted, TurnAborted
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery
@@ -43,9 +44,9 @@ from orchestrator.views.thread_settings import settings_of
 from orchestrator.views.threads import thread
 from orchestrator.views.turns.records import TurnId, UserMessage
 
-STEERED = frozenset({"input_accepted", "task_started"})
+STEERED = frozenset[type[InputAccepted | TaskStarted]]({InputAccepted, TaskStarted})
 """The events by which a session tells where input went."""
-ENDED = frozenset({"turn_aborted", "task_complete"})
+ENDED = frozenset[type[TurnAborted | TaskComplete]]({TurnAborted, TaskComplete})
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
 
@@ -213,9 +214,7 @@ async def _handed_in(
     if head.at_rest:
         return turn, await door.words.submit(head, Submission(turn, said))
     told = await door.decided(head, said, STEERED, client=door.words, id=turn)
-    if told is None or told.type != "input_accepted":
-        return turn, None
-    return SubmissionId(told.msg["turn_id"]), None
+    return SubmissionId(told.turn_id) if isinstance(told, InputAccepted) else turn, None
 
 
 async def _changed(
@@ -286,7 +285,7 @@ async def turn_steer(door: Door, params: TurnSteerParams) -> Result:
     told = await door.decided(head, said, STEERED)
     if told is None:
         raise RpcError(unread(head.pool), Code.INTERNAL)
-    return {"turnId": told.msg.get("turn_id", params.expected_turn_id)}
+    return {"turnId": told.turn_id if isinstance(told, InputAccepted) else params.expected_turn_id}
 
 
 class TurnInterruptParams(Params):

@@ -25,6 +25,7 @@ from orchestrator.gateways.app_server.write_threads import read_state_json, thre
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import ThreadNameUpdated
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.replay import fold_session
@@ -377,7 +378,7 @@ async def set_name(door: Door, params: SetName) -> Result:
     """Names a thread; those who hear it are told by the event that says so."""
     head = await door.head(params.thread_id)
     op = ops.SetThreadName(name=params.name)
-    told = await door.decided(head, op, {"thread_name_updated"})
+    told = await door.decided(head, op, {ThreadNameUpdated})
     if told is None:
         door.notify("warning", {"threadId": head.session, "message": unread(head.pool)})
     elif head.session not in door.subscriptions:
