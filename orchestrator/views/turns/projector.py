@@ -6,13 +6,16 @@ The same fold is used live and over a log: a log has no deltas, and gives the sa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.compaction import COMPACTED_MESSAGE
+from orchestrator.core.entries.stored import EventKind
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
-from orchestrator.protocol.scalars import Delivered
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.scalars import CompactionPhase, Delivered, TurnAbortReason
+from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.views.event import Event
 from orchestrator.views.questions import call_id_of
@@ -20,20 +23,20 @@ from orchestrator.views.turns import agents, calls, reviews
 from orchestrator.views.turns import records as r
 from orchestrator.views.turns.asks import APPROVALS, ASKS, DENIED, WITH_ITEM, WITHDRAWN, refuses
 from orchestrator.views.turns.commands import RunningCommands
-from orchestrator.views.turns.fields import mapping, optional, text, whole
+from orchestrator.views.turns.fields import mapping, optional, text
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
 from orchestrator.views.turns.records import Change, ItemId, ItemStatus, Turn, TurnId, TurnStatus
 
 Out = list[Change]
 BUDGET_SPENT: Final = "session_budget_exceeded"
 """The kind of the fault of a turn that its tree's budget ended; events name it by the turn's end."""
-_THINKS: Final = frozenset(
+_THINKS: Final = frozenset[EventKind](
     {
-        "agent_reasoning",
-        "agent_reasoning_delta",
-        "agent_reasoning_raw_content",
-        "agent_reasoning_raw_content_delta",
-        "agent_reasoning_section_break",
+        ev.AgentReasoning,
+        ev.AgentReasoningDelta,
+        ev.AgentReasoningRawContent,
+        ev.AgentReasoningRawContentDelta,
+        ev.AgentReasoningSectionBreak,
     }
 )
 
@@ -75,8 +78,8 @@ class Projector:
 
     def receive(self, event: Event) -> tuple[Change, ...]:
         """The changes that follow from the next event."""
-        kind = event.type
-        handle = _HANDLERS.get(kind)
+        kind = event.kind
+        handle = HANDLERS.get(kind)
         if handle is None:
             return ()
         out: Out = []
@@ -106,13 +109,16 @@ class Projector:
         turn = self._turn
         if turn is None:
             return
-        failed = turn.fault is not None and optional(event.msg.get("last_agent_message")) is None
+        told = event.told
+        answer = told.last_agent_message if isinstance(told, ev.TaskComplete) else None
+        failed = turn.fault is not None and answer is None
         self._ends(out, TurnStatus.FAILED if failed else TurnStatus.COMPLETED, event)
 
     def _turn_aborted(self, out: Out, event: Event) -> None:
         if self._turn is None:
             return
-        if event.msg.get("reason") == "budget_limited":
+        told = event.told
+        if isinstance(told, ev.TurnAborted) and told.reason is TurnAbortReason.BUDGET_LIMITED:
             self._turn.fault = self._turn.fault or r.Fault("the budget is used up", BUDGET_SPENT)
             self._ends(out, TurnStatus.FAILED, event)
         else:
@@ -166,18 +172,18 @@ class Projector:
         fault = r.Fault(text(msg.get("message")), msg.get("codex_error_info"), details)
         out.append(r.TurnError(self._turn.id, fault, will_retry=True))
 
-    def _warning(self, out: Out, event: Event) -> None:
+    def _warning(self, out: Out, event: Event, told: ev.WarningEvent) -> None:
         turn = self._turn.id if self._turn is not None and event.id == self._turn.id else None
-        out.append(r.Warned(text(event.msg.get("message")), turn))
+        out.append(r.Warned(told.message, turn))
 
-    def _thread_name_updated(self, out: Out, event: Event) -> None:
-        out.append(r.NameChanged(optional(event.msg.get("thread_name"))))
+    def _thread_name_updated(self, out: Out, event: Event, told: ev.ThreadNameUpdated) -> None:
+        out.append(r.NameChanged(told.thread_name))
 
-    def _thread_rolled_back(self, out: Out, event: Event) -> None:
-        out.append(r.TurnsDropped(whole(event.msg.get("num_turns")) or 0))
+    def _thread_rolled_back(self, out: Out, event: Event, told: ev.ThreadRolledBack) -> None:
+        out.append(r.TurnsDropped(told.num_turns))
 
-    def _input_accepted(self, out: Out, event: Event) -> None:
-        if event.msg.get("delivery") == Delivered.QUEUED:
+    def _input_accepted(self, out: Out, event: Event, told: ev.InputAccepted) -> None:
+        if told.delivery is Delivered.QUEUED:
             self._queued.add(event.id)
             out.append(r.QueueChanged())
 
@@ -193,14 +199,13 @@ class Projector:
             decision = DENIED if request.kind in WITH_ITEM else ""
             self._resolved(out, call_id, decision, "", _at(event))
         self._turn.joins_held(out)
-        info = mapping(event.msg.get("info"))
-        if not info or not self._counts:
+        told = event.told if self._counts else None
+        if not isinstance(told, ev.TokenCount) or told.info is None:
             return
-        total = TokenUsage.model_validate(info.get("total_token_usage") or {})
+        total, info = told.info.total_token_usage, told.info
         if total != self._total:
             self._total = total
-            last = TokenUsage.model_validate(info.get("last_token_usage") or {})
-            window = whole(info.get("model_context_window"))
+            last, window = info.last_token_usage, info.model_context_window
             out.append(r.TokenUsageUpdated(self._turn.id, total, last, window))
 
     def _plan_update(self, out: Out, event: Event) -> None:
@@ -208,9 +213,9 @@ class Projector:
             explanation = optional(event.msg.get("explanation"))
             out.append(r.PlanUpdated(self._turn.id, explanation, calls.steps_of(event.msg)))
 
-    def _turn_diff(self, out: Out, event: Event) -> None:
+    def _turn_diff(self, out: Out, event: Event, told: ev.TurnDiff) -> None:
         if self._turn is not None:
-            out.append(r.DiffUpdated(self._turn.id, text(event.msg.get("unified_diff"))))
+            out.append(r.DiffUpdated(self._turn.id, told.unified_diff))
 
     # ── what is said ──────────────────────────────────────────────────────────────────────────
 
@@ -235,44 +240,44 @@ class Projector:
             turn.last_message = turn.speech.message(out, said, phase, _at(event))
             turn.says([turn.last_message])
 
-    def _agent_message_delta(self, out: Out, event: Event) -> None:
+    def _agent_message_delta(self, out: Out, event: Event, told: ev.AgentMessageDelta) -> None:
         if self._turn is not None:
-            self._turn.speech.message_piece(out, text(event.msg.get("delta")), _at(event))
+            self._turn.speech.message_piece(out, told.delta, _at(event))
 
-    def _agent_reasoning(self, out: Out, event: Event) -> None:
+    def _agent_reasoning(
+        self, out: Out, event: Event, told: ev.AgentReasoning | ev.AgentReasoningRawContent
+    ) -> None:
         if (turn := self._turn) is not None:
-            raw = event.type == "agent_reasoning_raw_content"
-            said = text(event.msg.get("text"))
-            turn.says([*turn.speech.thought(out, said, _at(event), event.seq or None, raw=raw)])
+            raw = isinstance(told, ev.AgentReasoningRawContent)
+            turn.says([*turn.speech.thought(out, told.text, _at(event), event.seq or None, raw=raw)])
 
-    def _agent_reasoning_delta(self, out: Out, event: Event) -> None:
+    def _agent_reasoning_delta(
+        self, out: Out, event: Event, told: ev.AgentReasoningDelta | ev.AgentReasoningRawContentDelta
+    ) -> None:
         if (turn := self._turn) is not None:
-            raw = event.type == "agent_reasoning_raw_content_delta"
-            piece = text(event.msg.get("delta"))
-            turn.says([*turn.speech.thought_piece(out, piece, _at(event), raw=raw)])
+            raw = isinstance(told, ev.AgentReasoningRawContentDelta)
+            turn.says([*turn.speech.thought_piece(out, told.delta, _at(event), raw=raw)])
 
     def _section_break(self, out: Out, event: Event) -> None:
         if self._turn is not None:
             self._turn.speech.thought_breaks()
 
-    def _item_started(self, out: Out, event: Event) -> None:
-        item = mapping(event.msg.get("item"))
-        if self._turn is not None and item.get("type") == "Plan":
+    def _item_started(self, out: Out, event: Event, told: ev.ItemStarted) -> None:
+        if self._turn is not None and isinstance(told.item, PlanItem):
             self._turn.speech.plan_piece(out, "", _at(event))
 
-    def _item_completed(self, out: Out, event: Event) -> None:
-        item = mapping(event.msg.get("item"))
-        if self._turn is not None and item.get("type") == "Plan":
-            self._turn.says([self._turn.speech.plan(out, text(item.get("text")), _at(event))])
+    def _item_completed(self, out: Out, event: Event, told: ev.ItemCompleted) -> None:
+        if self._turn is not None and isinstance(told.item, PlanItem):
+            self._turn.says([self._turn.speech.plan(out, told.item.text, _at(event))])
 
-    def _plan_delta(self, out: Out, event: Event) -> None:
+    def _plan_delta(self, out: Out, event: Event, told: ev.PlanDelta) -> None:
         if self._turn is not None:
-            self._turn.speech.plan_piece(out, text(event.msg.get("delta")), _at(event))
+            self._turn.speech.plan_piece(out, told.delta, _at(event))
 
-    def _context_compaction(self, out: Out, event: Event) -> None:
+    def _context_compaction(self, out: Out, event: Event, told: ev.ContextCompaction) -> None:
         if (turn := self._turn) is not None:
             turn.phased = True
-            if event.msg.get("phase") == "done":
+            if told.phase is CompactionPhase.DONE:
                 turn.compacted(out, _at(event))
             else:
                 turn.compacts(out, _at(event))
@@ -373,10 +378,9 @@ class Projector:
             query = text(event.msg.get("query"))
             turn.completes(out, replace(found, query=query, action=action, completed_ms=_at(event)))
 
-    def _view_image_tool_call(self, out: Out, event: Event) -> None:
+    def _view_image_tool_call(self, out: Out, event: Event, told: ev.ViewImageToolCall) -> None:
         if self._turn is not None:
-            path = text(event.msg.get("path"))
-            self._turn.shows(out, r.ImageView(_call_id(event), path, _at(event), _at(event)))
+            self._turn.shows(out, r.ImageView(ItemId(told.call_id), told.path, _at(event), _at(event)))
 
     def _raw_response_item(self, out: Out, event: Event) -> None:
         """Items of the conversation: calls about agents, of which nothing else tells."""
@@ -409,13 +413,12 @@ class Projector:
             turn.starts(out, made(id, event.msg, _at(event)))
         out.append(request)
 
-    def _request_resolved(self, out: Out, event: Event) -> None:
-        id, decision, who = _call_id(event), text(event.msg.get("decision")), text(event.msg.get("who"))
-        asker = optional(event.msg.get("session_id"))
+    def _request_resolved(self, out: Out, event: Event, told: ev.RequestResolved) -> None:
+        id, asker = ItemId(told.call_id), told.session_id
         if asker not in (None, self._session):
-            out.append(r.RequestResolved(TurnId(event.id), id, decision, who, asker))
-        elif decision != WITHDRAWN:
-            self._resolved(out, id, decision, who, _at(event))
+            out.append(r.RequestResolved(TurnId(event.id), id, told.decision, told.who, asker))
+        elif told.decision != WITHDRAWN:
+            self._resolved(out, id, told.decision, told.who, _at(event))
 
     def _resolved(self, out: Out, id: str, decision: str, who: str, at_ms: int | None) -> None:
         """A request of the session's own is over; its call begins next, or is declined."""
@@ -439,53 +442,73 @@ def _call_id(event: Event) -> ItemId:
     return ItemId(text(event.msg.get("call_id")))
 
 
+E = TypeVar("E", bound=ev.EventModel)
 Handler = Callable[[Projector, Out, Event], None]
-_HANDLERS: Final[Mapping[str, Handler]] = {
-    "task_started": Projector._task_started,
-    "turn_started": Projector._task_started,
-    "task_complete": Projector._task_complete,
-    "turn_complete": Projector._task_complete,
-    "turn_aborted": Projector._turn_aborted,
-    "error": Projector._error,
-    "stream_error": Projector._stream_error,
-    "warning": Projector._warning,
-    "thread_name_updated": Projector._thread_name_updated,
-    "thread_rolled_back": Projector._thread_rolled_back,
-    "input_accepted": Projector._input_accepted,
-    "queue_changed": Projector._queue_changed,
-    "token_count": Projector._token_count,
-    "plan_update": Projector._plan_update,
-    "turn_diff": Projector._turn_diff,
-    "user_message": Projector._user_message,
-    "agent_message": Projector._agent_message,
-    "agent_message_delta": Projector._agent_message_delta,
-    "agent_reasoning": Projector._agent_reasoning,
-    "agent_reasoning_delta": Projector._agent_reasoning_delta,
-    "agent_reasoning_raw_content": Projector._agent_reasoning,
-    "agent_reasoning_raw_content_delta": Projector._agent_reasoning_delta,
-    "agent_reasoning_section_break": Projector._section_break,
-    "item_started": Projector._item_started,
-    "item_completed": Projector._item_completed,
-    "plan_delta": Projector._plan_delta,
-    "context_compaction": Projector._context_compaction,
-    "context_compacted": Projector._context_compacted,
-    "entered_review_mode": Projector._entered_review_mode,
-    "exited_review_mode": Projector._exited_review_mode,
-    "exec_command_begin": Projector._exec_command_begin,
-    "exec_command_output_delta": Projector._exec_command_output_delta,
-    "exec_command_end": Projector._exec_command_end,
-    "terminal_interaction": Projector._terminal_interaction,
-    "patch_apply_begin": Projector._patch_apply_begin,
-    "patch_apply_end": Projector._patch_apply_end,
-    "mcp_tool_call_begin": Projector._mcp_tool_call_begin,
-    "mcp_tool_call_end": Projector._mcp_tool_call_end,
-    "sub_agent_tool_call_begin": Projector._sub_agent_tool_call_begin,
-    "sub_agent_tool_call_end": Projector._sub_agent_tool_call_end,
-    "web_search_begin": Projector._web_search_begin,
-    "web_search_end": Projector._web_search_end,
-    "view_image_tool_call": Projector._view_image_tool_call,
-    "dynamic_tool_call_response": Projector._dynamic_tool_call_response,
-    "raw_response_item": Projector._raw_response_item,
-    "request_resolved": Projector._request_resolved,
-    **dict.fromkeys(ASKS, Projector._asks),
+_Entry = tuple[type[ev.EventModel], Handler]
+
+
+def _read(kind: type[E], handle: Callable[[Projector, Out, Event, E], None]) -> _Entry:
+    """The handler of a kind that is given the record; an event that is not sound changes nothing."""
+
+    def handled(projector: Projector, out: Out, event: Event) -> None:
+        told = event.told
+        if isinstance(told, kind):
+            handle(projector, out, event, told)
+
+    return kind, handled
+
+
+HANDLERS: Final[Mapping[EventKind, Handler]] = {
+    # These are told whatever form they have: newer versions and other programs write others.
+    ev.TaskStarted: Projector._task_started,
+    ev.TaskComplete: Projector._task_complete,
+    ev.TurnAborted: Projector._turn_aborted,
+    ev.Error: Projector._error,
+    ev.StreamError: Projector._stream_error,
+    ev.QueueChanged: Projector._queue_changed,
+    ev.TokenCount: Projector._token_count,
+    ev.PlanUpdate: Projector._plan_update,
+    ev.UserMessage: Projector._user_message,
+    ev.AgentMessage: Projector._agent_message,
+    ev.AgentReasoningSectionBreak: Projector._section_break,
+    ev.ContextCompacted: Projector._context_compacted,
+    ev.EnteredReviewMode: Projector._entered_review_mode,
+    ev.ExitedReviewMode: Projector._exited_review_mode,
+    ev.ExecCommandBegin: Projector._exec_command_begin,
+    ev.ExecCommandOutputDelta: Projector._exec_command_output_delta,
+    ev.ExecCommandEnd: Projector._exec_command_end,
+    ev.TerminalInteraction: Projector._terminal_interaction,
+    ev.PatchApplyBegin: Projector._patch_apply_begin,
+    ev.PatchApplyEnd: Projector._patch_apply_end,
+    ev.McpToolCallBegin: Projector._mcp_tool_call_begin,
+    ev.McpToolCallEnd: Projector._mcp_tool_call_end,
+    ev.SubAgentToolCallBegin: Projector._sub_agent_tool_call_begin,
+    ev.SubAgentToolCallEnd: Projector._sub_agent_tool_call_end,
+    ev.WebSearchBegin: Projector._web_search_begin,
+    ev.WebSearchEnd: Projector._web_search_end,
+    ev.DynamicToolCallResponse: Projector._dynamic_tool_call_response,
+    ev.RawResponseItem: Projector._raw_response_item,
+    **{ev.EVENTS[tag]: Projector._asks for tag in ASKS},
+    **dict(
+        (
+            _read(ev.WarningEvent, Projector._warning),
+            _read(ev.ThreadNameUpdated, Projector._thread_name_updated),
+            _read(ev.ThreadRolledBack, Projector._thread_rolled_back),
+            _read(ev.InputAccepted, Projector._input_accepted),
+            _read(ev.TurnDiff, Projector._turn_diff),
+            _read(ev.AgentMessageDelta, Projector._agent_message_delta),
+            _read(ev.AgentReasoning, Projector._agent_reasoning),
+            _read(ev.AgentReasoningDelta, Projector._agent_reasoning_delta),
+            _read(ev.AgentReasoningRawContent, Projector._agent_reasoning),
+            _read(ev.AgentReasoningRawContentDelta, Projector._agent_reasoning_delta),
+            _read(ev.ItemStarted, Projector._item_started),
+            _read(ev.ItemCompleted, Projector._item_completed),
+            _read(ev.PlanDelta, Projector._plan_delta),
+            _read(ev.ContextCompaction, Projector._context_compaction),
+            _read(ev.ViewImageToolCall, Projector._view_image_tool_call),
+            _read(ev.RequestResolved, Projector._request_resolved),
+        )
+    ),
 }
+HANDLED: Final = frozenset(HANDLERS)
+"""The events that change turns; no other one does."""
