@@ -172,7 +172,7 @@ class TreeEvent:
 
 def tree_event(
     id: str | None,
-    message: EventModel,
+    message: EventModel | JsonMapping,
     targets: Iterable[str],
     blobs: dict[str, bytes],
     *,
@@ -180,11 +180,14 @@ def tree_event(
     about: TreeNote | None = None,
     once: str = "",
 ) -> TreeEvent:
-    """The event of a message, whose large texts go to `blobs`; with `inbox` it tells that inbox's depths."""
-    from orchestrator.core.entries.stored import encode_json, encode_value
-    from orchestrator.protocol.wire import written
+    """The event of a message, whose large texts go to `blobs`; a mapping is a message as it is written.
 
-    payload = encode_value({"id": id or "", "msg": written(message)}, blobs)
+    With `inbox` it tells that inbox's depths.
+    """
+    from orchestrator.core.entries import event
+    from orchestrator.core.entries.stored import encode_json, encode_value
+
+    payload = encode_value({"id": id or "", "msg": event("", message).payload}, blobs)
     targeted = tuple(SessionId(target) for target in targets)
     note = encode_json(about) if about else b""
     if not inbox:

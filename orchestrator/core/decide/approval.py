@@ -18,7 +18,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.ops import Shown
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import JsonObject, written
 
 REJECTED = "call rejected by user"
 
@@ -103,7 +103,7 @@ def ask_out(draft: Draft, call: Call, work: AskWork) -> None:
 
     Nothing is held meanwhile.
     """
-    request = work.request(call.call_id, draft.task.id)
+    request = written(work.request(call.call_id, draft.task.id))
     draft.event(request)
     facts = draft.state.facts
     timeout = work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms

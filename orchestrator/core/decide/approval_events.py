@@ -6,42 +6,21 @@ made them in a session without agents.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest, TreeNote
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.turn_calls import Call
-from orchestrator.protocol.events import (
-    ApplyPatchApprovalRequest,
-    AskUserQuestionRequest,
-    DynamicToolCallRequest,
-    ElicitationRequest,
-    ExecApprovalRequest,
-    PlanApprovalRequest,
-    RequestResolved,
-    RequestUserInput,
-)
+from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.wire import written
-
-PersonRequest: TypeAlias = (
-    ExecApprovalRequest
-    | ApplyPatchApprovalRequest
-    | AskUserQuestionRequest
-    | RequestUserInput
-    | PlanApprovalRequest
-    | ElicitationRequest
-    | DynamicToolCallRequest
-)
+from orchestrator.protocol.wire import JsonObject
 
 
 def open_request(
-    draft: Draft, call_id: str, kind: str, request: PersonRequest, sandboxed: bool | None = None
+    draft: Draft, call_id: str, kind: str, request: JsonObject, sandboxed: bool | None = None
 ) -> None:
-    """Puts a request, which the session's own log has, into the fleet's queue and before the root."""
+    """Puts a request, as the session's own log has its event, into the fleet's queue and before the root."""
     facts = draft.state.facts
     asked = OpenRequest(
-        event=written(request),
+        event=request,
         kind=kind,
         turn=draft.task.id,
         sandboxed=sandboxed,
@@ -53,7 +32,7 @@ def open_request(
     _publish_at_root(draft, request)
 
 
-def _publish_at_root(draft: Draft, request: PersonRequest) -> None:
+def _publish_at_root(draft: Draft, request: JsonObject) -> None:
     """Shows at the root a request that an agent has made in its own log."""
     facts = draft.state.facts
     if not facts.is_root:
@@ -62,7 +41,7 @@ def _publish_at_root(draft: Draft, request: PersonRequest) -> None:
             "session_id": facts.session_id,
             "agent_path": facts.agent_path,
         }
-        draft.tree.publish(draft.task.id, request.model_copy(update=asker), (facts.tree_id,))
+        draft.tree.publish(draft.task.id, {**request, **asker}, (facts.tree_id,))
 
 
 def resolved(draft: Draft, id: str, decision: str, who: str, client: str = "", *, digest: str = "") -> None:

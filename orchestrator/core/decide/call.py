@@ -38,7 +38,7 @@ from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.wire import EventModel, JsonObject
+from orchestrator.protocol.wire import EventModel, JsonObject, written
 
 NOT_RUN: Final = "not run: the person has decided on the plan, and the planning session is over"
 
@@ -112,7 +112,7 @@ def _carry_out(draft: Draft, call: Call, asked: Runnable, verdict: Verdict) -> N
 
 def ask(draft: Draft, call: Call, work: RunnableWork, asked: Ask) -> None:
     """Opens an approval; nothing is held while it waits."""
-    request = work.request(call.call_id, reach_of(draft, work, asked))
+    request = written(work.request(call.call_id, reach_of(draft, work, asked)))
     draft.event(request)
     timeout = draft.state.facts.approval_timeout_ms
     if timeout is not None:

@@ -302,7 +302,7 @@ class TreeDraft:
     def publish(
         self,
         id: str | None,
-        message: EventModel,
+        message: EventModel | JsonMapping,
         targets: Iterable[str],
         *,
         inbox: str = "",

@@ -18,7 +18,7 @@ from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.events import ElicitationRequest
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import JsonObject, written
 
 KIND = "elicitation"
 UNANSWERED = "cancel"
@@ -31,8 +31,8 @@ def elicited(draft: Draft, command: Elicited) -> None:
     if call is None or call.phase is not Phase.RUNNING or draft.task.stopping:
         raise DoesNotFit(f"call {command.call_id} does not run any more")
     reach = server_reach(draft, call, command.server)
-    request = ElicitationRequest(
-        server_name=command.server, id=command.id, message=command.message, reach=reach
+    request = written(
+        ElicitationRequest(server_name=command.server, id=command.id, message=command.message, reach=reach)
     )
     draft.event(request)
     timeout, timer = draft.state.facts.approval_timeout_ms, None
