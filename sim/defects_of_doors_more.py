@@ -103,7 +103,7 @@ DEFECTS = (
     _crowds(
         "agents at rest stay unheard",
         "who resumes a root does not hear an agent that was at rest then and works again",
-        text(LiveThread, "_of_agent", 'message.get("status") == SubagentStatus.RUNNING and', "False and"),
+        text(LiveThread, "_of_agent", "self._born(self, SessionId(id), False)", "pass"),
     ),
     _doors(
         "followed from a later head",
