@@ -19,7 +19,7 @@ _FACTS = frozenset({f.Configured, f.SettingsChanged, f.TaskBegun})
 
 async def settings_of(found: LogSource, head: SessionHead) -> TurnSettings:
     """The settings in force, large texts left out."""
-    search = _Search()
+    search = _Search(head.summary.get("model_provider"))
     last, stretch = head.seq, STRETCH
     while last > 0 and search.base is None:
         after = max(0, last - stretch)
@@ -29,18 +29,16 @@ async def settings_of(found: LogSource, head: SessionHead) -> TurnSettings:
     settings = search.base or TurnSettings("/", "on-request", {"mode": "read-only"}, "")
     for changes in reversed(search.changes):
         settings = settings.changed(changes)
-    meta = head.summary
-    provider = meta.get("model_provider") if search.of_request else None
-    return settings.changed({"model_provider": provider}) if provider else settings
+    return settings
 
 
 class _Search:
     """The way back: changes of settings, up to settings that are whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, provider: str | None) -> None:
+        """`provider`: that of settings which a request told of: it does not name its own."""
+        self._provider = {"model_provider": provider} if provider else {}
         self.base: TurnSettings | None = None
-        self.of_request = False
-        """Whether the base is a request's, which does not name its provider."""
         self.changes: list[SettingsChanges] = []
         """The newest first."""
 
@@ -51,7 +49,7 @@ class _Search:
                 self._fact(stored)
             elif far and kind is ContextLine:
                 context = read_context(decode_entry(stored.payload).payload)
-                self.base, self.of_request = TurnSettings.of(context.changes()), True
+                self.base = TurnSettings.of({**self._provider, **context.changes()})
             if self.base is not None:
                 return
 

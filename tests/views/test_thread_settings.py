@@ -48,3 +48,10 @@ async def test_reader_of_a_turn_of_many_entries_stops_at_a_request() -> None:
     found = await read(logs, BEGUN, *many, context, *many, *many)
     assert (found.model, found.model_provider) == ("m3", "own")
     assert logs.read < 13_000
+
+
+async def test_provider_that_was_chosen_behind_a_request_is_not_taken_back_to_that_of_the_birth() -> None:
+    context = {"type": "turn_context", "payload": encode_line(ContextLine.of(FIRST.changed({"model": "m3"})))}
+    many = [line for _ in range(2_000) for line in turn("t1", "x")[1:]]
+    found = await read(Logs(), BEGUN, context, *many, fact("settings", changes={"model_provider": "other"}))
+    assert (found.model, found.model_provider) == ("m3", "other")
