@@ -82,14 +82,14 @@ async def _bare_loop(connection: Connection, count: int) -> BareLoop:
 
 async def _session(broker: Broker) -> SessionId:
     session = new_session_id(int(time.time() * 1000), secrets.randbelow(16), secrets.randbits(62))
-    await broker.create(NewTree(NewSession(session, TreeId(session), POOL, AgentId(0))))
+    await broker.commits.create(NewTree(NewSession(session, TreeId(session), POOL, AgentId(0))))
     return session
 
 
 async def _held(broker: Broker) -> Claimed:
     session = await _session(broker)
-    await broker.submit(Submit(session, "bench", "s", b"{}"))
-    held = await broker.claim_session(session, "bench", secrets.token_hex(8))
+    await broker.commits.submit(Submit(session, "bench", "s", b"{}"))
+    held = await broker.claims.claim_session(session, "bench", secrets.token_hex(8))
     assert held is not None
     return held
 
@@ -113,7 +113,7 @@ async def _commits(broker: Broker, count: int) -> list[Figure]:
     for _ in range(count):
         request = _step(at, held, 8)
         began = time.perf_counter()
-        done = await broker.commit(request)
+        done = await broker.commits.commit(request)
         times.append(time.perf_counter() - began)
         assert isinstance(done, Committed)
         at = done
@@ -124,21 +124,21 @@ async def _commits(broker: Broker, count: int) -> list[Figure]:
 
 async def _submit_to_claim(broker: Broker, count: int) -> Figure:
     sessions = [await _session(broker) for _ in range(count)]
-    cursors = (await broker.wait_for_notices(POOL, "bench", {}, 1.0)).cursors
+    cursors = (await broker.claims.wait_for_notices(POOL, "bench", {}, 1.0)).cursors
     times = []
     for session in sessions:
-        waiting = asyncio.ensure_future(broker.wait_for_notices(POOL, "bench", cursors, 5.0))
+        waiting = asyncio.ensure_future(broker.claims.wait_for_notices(POOL, "bench", cursors, 5.0))
         # The worker must be waiting before the client submits, or no hint would be measured.
         await asyncio.sleep(0.001)
         began = time.perf_counter()
-        await broker.submit(Submit(session, "bench", "s", b"{}"))
+        await broker.commits.submit(Submit(session, "bench", "s", b"{}"))
         notices = await waiting
         [(shard, guess)] = notices.named.items()
-        found = await broker.claim(POOL, "bench", secrets.token_hex(8), shard, guess)
+        found = await broker.claims.claim(POOL, "bench", secrets.token_hex(8), shard, guess)
         times.append(time.perf_counter() - began)
         assert found is not None
         cursors = notices.cursors
-        await broker.commit(
+        await broker.commits.commit(
             CommitRequest(
                 found.claim,
                 "read",

@@ -33,7 +33,7 @@ async def logs(running: Fleet, served: Served, quick: bool) -> list[Figure]:
 
 async def _lived(running: Fleet, session: SessionId, length: int) -> None:
     broker = running.opened.broker
-    await broker.submit(Submit(session, "script", "go", user_input(0)))
+    await broker.commits.submit(Submit(session, "script", "go", user_input(0)))
     hand = await Hand.take(broker, session)
     position, number = await position_of(running, session), 0
     while position.seq < length:
@@ -58,7 +58,7 @@ async def _resumed(served: Served, session: SessionId, name: str, **params: bool
 async def _missed(running: Fleet, served: Served, head: SessionHead, missed: int) -> list[Figure]:
     """From the connection to the last event: from the event queue, then from the log alone."""
     broker = running.opened.broker
-    (place,) = await broker.read_eq(head.session, head.eq_n - missed - 1, 1)
+    (place,) = await broker.logs.read_eq(head.session, head.eq_n - missed - 1, 1)
     last = number_of(EqCursor(place.n, place.seq, place.hash8))
     queued = [await _caught_up(served, head, last, missed) for _ in range(TIMES)]
     await broker.command("DEL", broker.keys.eq(head.session))

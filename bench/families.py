@@ -35,14 +35,14 @@ async def family(running: Fleet, pool: str, children: int) -> tuple[SessionId, l
     """A root that has made so many agents and awaits them, parked; they are still to begin."""
     broker = running.opened.broker
     root = await running.session(pool=pool)
-    await broker.submit(Submit(root, "script", "go", user_input(0)))
+    await broker.commits.submit(Submit(root, "script", "go", user_input(0)))
     hand = await Hand.take(broker, root)
     step = begun(await position_of(running, root), hand.epoch, user_input(0))
     await hand.commit(step)
     sessions: list[SessionId] = []
     while len(sessions) < children:
         count = min(_CALLS, children - len(sessions))
-        numbers = await broker.reserve(TreeId(root), count)
+        numbers = await broker.trees.reserve(TreeId(root), count)
         made = [_child_spec(running, root, number) for number in numbers]
         step = await _born(hand, step.position, made)
         sessions += [SessionId(spec.session) for spec in made]
@@ -115,7 +115,7 @@ async def _taken(running: Fleet, session: SessionId) -> tuple[Hand, Position, tu
     """A new child's claim, where it stands, and what begins its first request."""
     broker = running.opened.broker
     hand = await Hand.take(broker, session)
-    (entry,) = await broker.read_sq(session)
+    (entry,) = await broker.logs.read_sq(session)
     submission = parse_submission(entry.payload)
     told = c.Submitted(submission.id, submission.op, "script")
     return hand, await position_of(running, session), (told, c.BeginRequest())

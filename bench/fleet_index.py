@@ -69,7 +69,7 @@ async def _pages(broker: Broker, count: int) -> Figure:
     wanted, after, times = Listed(NAMESPACE), None, []
     for _ in range(PAGES):
         began = time.perf_counter()
-        page = await broker.listed_heads(wanted, after, PAGE)
+        page = await broker.trees.listed_heads(wanted, after, PAGE)
         times.append(time.perf_counter() - began)
         assert len(page) == PAGE
         after = page[-1][0]

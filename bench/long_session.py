@@ -97,7 +97,7 @@ async def run(lab: Lab, quick: bool, turns: int | None = None) -> list[Figure]:
     async with fleet(lab, "instant") as running:
         session = await running.session(pool=POOL)
         broker = running.opened.broker
-        await broker.submit(Submit(session, "script", "go", user_input(0)))
+        await broker.commits.submit(Submit(session, "script", "go", user_input(0)))
         hand = await Hand.take(broker, session)
         life = Life(running, hand, session, await position_of(running, session))
         for number in range(wanted):

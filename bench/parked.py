@@ -156,7 +156,7 @@ async def _park(running: Fleet, session: SessionId) -> None:
     """In the two commits of a worker: the turn begins; its command has to be asked about."""
     broker = running.opened.broker
     payload = user_input(0)
-    await broker.submit(Submit(session, running.client.client_id, "turn-0", payload))
+    await broker.commits.submit(Submit(session, running.client.client_id, "turn-0", payload))
     position = await position_of(running, session)
     hand = await Hand.take(broker, session)
     step = begun(position, hand.epoch, payload)

@@ -38,7 +38,7 @@ async def _rebuild(tree: TreeId) -> dict[str, Any]:
         entries = await _fold_all(ports, ends)
         logs_s, logs_cpu_s = time.perf_counter() - began, time.process_time() - cpu
         began = time.perf_counter()
-        known = projected(await opened.broker.agents(tree))
+        known = projected(await opened.broker.trees.agents(tree))
         await _fold_all(ports, [end_of(head) for head in await _heads(ports, tree, known)])
         snapshots_s = time.perf_counter() - began
     same = [(a.record, a.status, a.pending) for a in known.agents.values()]
@@ -56,7 +56,7 @@ async def _rebuild(tree: TreeId) -> dict[str, Any]:
 async def _told(ports: Ports, tree: TreeId) -> tuple[RegistryView, int]:
     """The registry by the tree's log alone, and how long that is."""
     view, after = RegistryView(), 0
-    while page := await ports.broker.read_tree(tree, after, _PAGE):
+    while page := await ports.broker.logs.read_tree(tree, after, _PAGE):
         view = fold_tree(_facts(page), view)
         after = page[-1].tree_seq
     return view, after
@@ -71,7 +71,7 @@ def _facts(page: tuple[TreeEntry, ...]) -> Iterator[TreeFact]:
 
 async def _heads(ports: Ports, tree: TreeId, view: RegistryView) -> list[SessionHead]:
     sessions = [SessionId(tree), *(SessionId(agent.session) for agent in view.agents.values())]
-    heads = await asyncio.gather(*(ports.broker.head(session) for session in sessions))
+    heads = await asyncio.gather(*(ports.broker.logs.head(session) for session in sessions))
     return [head for head in heads if head is not None]
 
 

@@ -44,7 +44,7 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
 async def _lived(running: Fleet, session: SessionId, turns: int) -> Position:
     """Gives a session `turns` turns, each with a command."""
     broker = running.opened.broker
-    await broker.submit(Submit(session, "script", "go", user_input(0)))
+    await broker.commits.submit(Submit(session, "script", "go", user_input(0)))
     hand = await Hand.take(broker, session)
     position = await position_of(running, session)
     for n in range(turns):
@@ -56,7 +56,7 @@ async def _lived(running: Fleet, session: SessionId, turns: int) -> Position:
 
 async def _fold(running: Fleet, session: SessionId) -> Figure:
     entries, after = [], 0
-    while page := await running.opened.broker.read_rollout(session, after):
+    while page := await running.opened.broker.logs.read_rollout(session, after):
         entries += [decode_entry(stored.payload) for stored in page]
         after = page[-1].seq
     took = []
@@ -116,7 +116,7 @@ async def _long_session(running: Fleet, session: SessionId, length: int) -> int:
     What stands before the snapshot is filled up with chained copies of one entry: nobody folds it.
     """
     broker = running.opened.broker
-    await broker.submit(Submit(session, "script", "go", user_input(0)))
+    await broker.commits.submit(Submit(session, "script", "go", user_input(0)))
     hand = await Hand.take(broker, session)
     position = await position_of(running, session)
     while len(position.state.history) < SNAPSHOT_ITEMS - 4:

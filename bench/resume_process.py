@@ -28,11 +28,11 @@ async def _resume(session: SessionId) -> dict[str, Any]:
         unused: Any = None
         ports = Ports(opened.broker, opened.texts, models=unused, tools=unused)
         began = time.perf_counter()
-        head = await opened.broker.head(session)
+        head = await opened.broker.logs.head(session)
         assert head is not None
         position = await folded(ports, end_of(head))
         wall_s = time.perf_counter() - began
-        snapshot = await opened.broker.snapshot_of(session) or b""
+        snapshot = await opened.broker.logs.snapshot_of(session) or b""
     return {
         "seq": position.seq,
         "wall_s": wall_s,

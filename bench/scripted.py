@@ -129,13 +129,13 @@ class Hand:
 
     @classmethod
     async def take(cls, broker: Broker, session: SessionId) -> Hand:
-        claimed = await broker.claim_session(session, "script", secrets.token_hex(8))
+        claimed = await broker.claims.claim_session(session, "script", secrets.token_hex(8))
         assert claimed is not None
         return cls(broker, claimed)
 
     async def commit(self, step: Step, release: Release = "keep") -> None:
         meta = session_meta(step.position, step.at_ms) if release != "keep" else None
-        answer = await self._broker.commit(
+        answer = await self._broker.commits.commit(
             CommitRequest(
                 self._claimed.claim,
                 secrets.token_hex(16),
@@ -159,4 +159,4 @@ class Hand:
         assert answer.released == (release != "keep")
 
     async def snapshot(self, seq: int, state: bytes) -> Any:
-        return await self._broker.snapshot(self._claimed.claim, seq, state)
+        return await self._broker.commits.snapshot(self._claimed.claim, seq, state)

@@ -59,7 +59,7 @@ async def _seconds_of_turns(fleet: Fleet, turns: int, broker: Broker | None) -> 
         for n in range(start, min(start + _SESSION_TURNS, turns)):
             payload = user_input(n)
             if broker is not None:
-                await broker.submit(Submit(session, "shares", f"turn-{n}", payload))
+                await broker.commits.submit(Submit(session, "shares", f"turn-{n}", payload))
             began = time.process_time()
             position = await (
                 _turn(position, payload)
@@ -104,7 +104,7 @@ async def _seconds_of_requests(fleet: Fleet, turns: int) -> float:
 
 async def position_of(fleet: Fleet, session: SessionId) -> Position:
     """Where a session's log stands, folded as a worker folds it."""
-    head = await fleet.opened.broker.head(session)
+    head = await fleet.opened.broker.logs.head(session)
     assert head is not None
     unused: Any = None
     ports = Ports(fleet.opened.broker, fleet.opened.texts, models=unused, tools=unused)

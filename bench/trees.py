@@ -56,7 +56,7 @@ async def _handover(running: Fleet, rounds: int) -> list[Figure]:
         await _grown(running, root, 1)
     seen, took = marks(running), []
     for root in roots:
-        child = (await running.opened.broker.agents(TreeId(root)))["s:1"].decode()
+        child = (await running.opened.broker.trees.agents(TreeId(root)))["s:1"].decode()
         done = seen[child][0][1]
         took.append(next(asked for asked, _ in seen[root] if asked > done) - done)
     note = f"{rounds} trees, one by one: last SSE byte for the child → next request of its parked parent"
@@ -114,7 +114,7 @@ async def _wide(running: Fleet, count: int) -> list[Figure]:
 
 async def _at_work(running: Fleet, root: SessionId) -> int:
     """Agents that are not done."""
-    return projected(await running.opened.broker.agents(TreeId(root))).slots
+    return projected(await running.opened.broker.trees.agents(TreeId(root))).slots
 
 
 async def _created(events: Any, count: int) -> None:

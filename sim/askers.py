@@ -47,7 +47,7 @@ class Asker:
             name, was, value = (self._rng.choice(("seen", "origin", "", "3")) for _ in range(3))
             await asyncio.sleep(2.0 * self._rng.random())
             with suppress(BrokerError):
-                await self._jobs.broker.note(SessionId(session), name, value.encode(), was.encode())
+                await self._jobs.broker.requests.note(SessionId(session), name, value.encode(), was.encode())
 
     async def works(self, times: int) -> None:
         """Asks for one job after the other; some are given up."""

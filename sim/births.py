@@ -156,7 +156,7 @@ class Founder(Person):
     async def announce(self, session: SessionId) -> None:
         while True:
             try:
-                await self._broker.announce(session)
+                await self._broker.commits.announce(session)
                 return
             except Unavailable:
                 if not self._insists:

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import Claims
+from orchestrator.broker.commits import Commits
 from orchestrator.broker.errors import Unavailable
-from orchestrator.broker.reader import RedisClock
+from orchestrator.broker.port import RedisClock
 from orchestrator.broker.records import Committed
 from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.broker.witness import NEVER_BOUNDED, Witness
@@ -31,7 +32,7 @@ from sim.mutant import Mutant, lua, swapped, text
 
 
 def _cursor_apart(real: Any) -> Any:
-    async def commit(self: Broker, request: Any) -> Any:
+    async def commit(self: Commits, request: Any) -> Any:
         first = await real(self, replace(request, cursor=None, release="keep"))
         if not isinstance(first, Committed):
             return first
@@ -46,11 +47,11 @@ def _cursor_apart(real: Any) -> Any:
 
 
 def _resent_blindly(real: Any) -> Any:
-    async def commit(self: Broker, request: Any) -> Any:
+    async def commit(self: Commits, request: Any) -> Any:
         try:
             return await real(self, request)
         except Unavailable:
-            head = await self.head(request.claim.session)
+            head = await self._claims._logs.head(request.claim.session)
             assert head is not None
             entries, chain = [], head.head
             for seq, entry in enumerate(request.entries, head.seq + 1):
@@ -105,7 +106,9 @@ async def _once(client: Client, session: Any, submission: Any) -> Any:
 
     payload = encode_submission(submission)
     session = getattr(session, "session", session)  # of a head
-    return await client._ports.broker.submit(Submit(session, client.client_id, submission.id, payload))
+    return await client._ports.broker.commits.submit(
+        Submit(session, client.client_id, submission.id, payload)
+    )
 
 
 def _any_generation(real: Any) -> Any:
@@ -170,8 +173,8 @@ def _wakes_first() -> None:
     lua("submit", "wake_if_parked(session, pool, KEYS[5], box, held)", "")()
 
     def make(real: Any) -> Any:
-        async def submit(self: Broker, given: Any) -> Any:
-            place = await self.place(given.session)
+        async def submit(self: Commits, given: Any) -> Any:
+            place = await self._place(given.session)
             due, leases, _, _ = self.keys.pool(self.keys.shard_of(given.session), place.pool)
             if await self._connection.command("ZSCORE", leases, given.session) is None:
                 await self._connection.command("ZADD", due, "NX", 1, given.session)
@@ -179,7 +182,7 @@ def _wakes_first() -> None:
 
         return submit
 
-    swapped(Broker, "submit", make)()
+    swapped(Commits, "submit", make)()
 
 
 async def _deaf(beat: Awaitable[bool]) -> bool:
@@ -241,12 +244,12 @@ DEFECTS = (
     Mutant(
         "cursor outside of the commit",
         "the queue's cursor moves by a second commit, behind the entries",
-        swapped(Broker, "commit", _cursor_apart),
+        swapped(Commits, "commit", _cursor_apart),
     ),
     Mutant(
         "lost reply retried blindly",
         "a commit without an answer is sent again under a new commit id, on the log as it is then",
-        swapped(Broker, "commit", _resent_blindly),
+        swapped(Commits, "commit", _resent_blindly),
     ),
     Mutant(
         "release without recheck",
@@ -389,7 +392,7 @@ DEFECTS = (
         "worker hears no drain",
         "a worker goes on although the answer to its heartbeat says that a person has sent it home",
         swapped(
-            Broker, "heartbeat", lambda real: lambda self, *args, **more: _deaf(real(self, *args, **more))
+            Claims, "heartbeat", lambda real: lambda self, *args, **more: _deaf(real(self, *args, **more))
         ),
     ),
     Mutant(

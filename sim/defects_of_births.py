@@ -7,7 +7,7 @@ from sim.mutant import Mutant, lua, text
 from workers import upkeep_packs
 
 _ANNOUNCES = """if first.top is not None:
-            await broker.announce(SessionId(birth.facts.session_id))
+            await commits.announce(SessionId(birth.facts.session_id))
             return"""
 
 DEFECTS = (
@@ -23,7 +23,7 @@ DEFECTS = (
         text(
             upkeep_packs,
             "collect_unborn",
-            "since_ms = await broker.give_up(session)",
+            "since_ms = await commits.give_up(session)",
             "since_ms = now_ms - 1_000_000",
         ),
         "births",
@@ -47,7 +47,7 @@ DEFECTS = (
             portable,
             "with_folder",
             """.workspace.snapshot is not None:
-            await broker.announce(SessionId(birth.facts.session_id))""",
+            await commits.announce(SessionId(birth.facts.session_id))""",
             ".workspace.snapshot is not None:",
         ),
         "births",
@@ -61,7 +61,7 @@ DEFECTS = (
             f"{_ANNOUNCES} replace(birth, folder=await _packed(settings, birth, first.top))",
             """if first.top is not None:
             folder = await _packed(settings, birth, first.top)
-            await broker.announce(SessionId(birth.facts.session_id))
+            await commits.announce(SessionId(birth.facts.session_id))
             return replace(birth, folder=folder)""",
         ),
         "births",

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.broker import connection, seal
-from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import Claims
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import OutOfMemory
 from orchestrator.gateways.client import Client
@@ -47,13 +47,13 @@ DEFECTS = (
     Mutant(
         "a full server ends renewals",
         "whoever asks replicas is not ready for a server without memory",
-        text(Broker, "confirmed", "except (Unavailable, OutOfMemory):", "except Unavailable:"),
+        text(Claims, "confirmed", "except (Unavailable, OutOfMemory):", "except Unavailable:"),
         "primaries",
     ),
     Mutant(
         "confirmed by another branch",
         "whoever asks replicas does not ask the primary for what they are to have",
-        text(Broker, "confirmed", "holder == claim.claim_id.encode() and int(length) >= seq and ", ""),
+        text(Claims, "confirmed", "holder == claim.claim_id.encode() and int(length) >= seq and ", ""),
         "primaries",
     ),
     Mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.broker import commit_requests, machines
-from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import Claims
 from orchestrator.core import evolve, outstanding
 from orchestrator.core.decide import child_folder, workspace
 from orchestrator.core.evolve import workspace as workspace_facts
@@ -161,7 +161,7 @@ DEFECTS = (
     Mutant(
         "workers do not say that they lack room",
         "a worker asks for sessions as if its machine had room for their folders",
-        text(Broker, "claim", "roomless = unfit and", "roomless = False and"),
+        text(Claims, "claim", "roomless = unfit and", "roomless = False and"),
         "folders",
     ),
     Mutant(

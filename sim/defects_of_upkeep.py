@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.storage import StorageCalls
+from orchestrator.broker.trees import Trees
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
 from orchestrator.runtime import reaper
@@ -23,7 +22,7 @@ def _unwritten(real: Any) -> Any:
 
 
 def _one_by_one(real: Any) -> Any:
-    async def delete_tree(self: Deletion, seen: Any, *, owed: bool = False) -> None:
+    async def delete_tree(self: Trees, seen: Any, *, owed: bool = False) -> None:
         for head in seen:
             try:
                 await self.delete_session(head.session, owed=owed, epoch=head.epoch)
@@ -50,7 +49,7 @@ def _nothing_of(wanted_ms: int | None) -> int | None:
 
 
 def _root_alone(real: Any) -> Any:
-    async def members(self: StorageCalls, tree: Any) -> Any:
+    async def members(self: Trees, tree: Any) -> Any:
         return (await real(self, tree))[-1:]
 
     return members
@@ -60,7 +59,7 @@ DEFECTS = (
     Mutant(
         "agents stay in Redis",
         "of a closed tree the root is archived alone",
-        swapped(StorageCalls, "members", _root_alone),
+        swapped(Trees, "members", _root_alone),
         "archives",
     ),
     Mutant(
@@ -122,7 +121,7 @@ DEFECTS = (
     Mutant(
         "deleted one by one",
         "a tree is deleted session by session, its agents first",
-        swapped(Deletion, "delete_tree", _one_by_one),
+        swapped(Trees, "delete_tree", _one_by_one),
         "archives",
     ),
     Mutant(

@@ -228,7 +228,7 @@ class SimGateway:
         self._storage = storage_on(site, name, clock)
         self._texts = Texts(self._storage.blobs, archived=self._storage.archive.text)
         self._found = StoredLogs(self._storage, self._texts)
-        self._reads, self._messages = SharedReads(self._storage.broker), Messages()
+        self._reads, self._messages = SharedReads(self._storage.broker.logs), Messages()
         self._wires: list[SimWire] = []
         self._ports = self._door_ports()
         self._server = AppServer(self._ports)

@@ -29,7 +29,7 @@ class StoredLogs:
         return self.storage.secret
 
     def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
-        return full_log(self.broker, self.storage.archive, session, after, through)
+        return full_log(self.broker.logs, self.storage.archive, session, after, through)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         wanted = list(digests)

@@ -133,7 +133,7 @@ class SimRenewal(Leases):
 
     async def _has_replicas(self, broker: Broker, claim: Claim, seq: int) -> bool:
         """Whether replicas have a renewal, before the next one is due."""
-        confirmed = await broker.confirmed(claim, seq, 1, self._settings.renew_s / 2)
+        confirmed = await broker.claims.confirmed(claim, seq, 1, self._settings.renew_s / 2)
         if not confirmed:
             self._machine.site.watch.reach.saw("counts_for_nothing")
         return confirmed
@@ -168,17 +168,17 @@ class Operator:
     async def revokes(self, session: str) -> None:
         """Asks once; whether it took effect is not looked after."""
         with suppress(BrokerError):
-            await self._broker.revoke(SessionId(session))
+            await self._broker.trees.revoke(SessionId(session))
 
     async def gives_up(self, session: str) -> None:
         """Gives up what is unsaved of its folder, and asks once."""
         with suppress(BrokerError):
-            await self._broker.abandon_unsaved(SessionId(session), "operator")
+            await self._broker.trees.abandon_unsaved(SessionId(session), "operator")
 
     async def sends_home(self, worker: str) -> bool:
         """Whether Redis has taken it, and knows the worker."""
         with suppress(BrokerError):
-            return await self._broker.drain(worker)
+            return await self._broker.claims.drain(worker)
         return False
 
 
@@ -321,7 +321,7 @@ class Machine(Process):
 
     async def _confirmed(self, claim: Claim, seq: int) -> bool:
         """Whether replicas have the log up to there in time (`effects = "wait"`)."""
-        confirmed = await self._broker.confirmed(claim, seq, 1, 1.0)
+        confirmed = await self._broker.claims.confirmed(claim, seq, 1, 1.0)
         if not confirmed:
             self.site.watch.reach.saw("unconfirmed")
         return confirmed

@@ -404,9 +404,9 @@ class Person(Answering):
         self._site.trace.note(self.name, "adds", session[-4:], dict(amounts))
         while True:
             try:
-                await self._broker.raise_limits(TreeId(session), change)
+                await self._broker.trees.raise_limits(TreeId(session), change)
                 if self._rng.random() < 0.3:
-                    await self._broker.raise_limits(TreeId(session), change)
+                    await self._broker.trees.raise_limits(TreeId(session), change)
                 return
             except (Unavailable, OutOfMemory):
                 await asyncio.sleep(0.3)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import zstandard
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.replies import HEAD_FIELDS, session_head, stored_entry, tree_entry
 from orchestrator.broker.texts import Texts
@@ -63,6 +64,10 @@ class _Source:
     @property
     def broker(self) -> Broker:
         return cast(Broker, self)
+
+    @property
+    def logs(self) -> Logs:
+        return cast(Logs, self)
 
     async def read_tree(self, tree: TreeId, after: int = 0) -> list[TreeEntry]:
         return [tree_entry(*one) for one in self.double.stream_after(self.keys.tree(tree), after)]

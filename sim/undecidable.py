@@ -62,7 +62,7 @@ async def _throws_in(person: Person, session: str) -> None:
     line = orjson.dumps({"id": id, "op": op})
     while True:
         try:
-            await person._broker.submit(Submit(SessionId(session), f"old-{person.name}", id, line))
+            await person._broker.commits.submit(Submit(SessionId(session), f"old-{person.name}", id, line))
             break
         except Unavailable:
             await asyncio.sleep(0.2)

@@ -52,7 +52,7 @@ NOWHERE = SettingsSources(Path("/tmp"), {"HOME": "/tmp"})
 
 
 def opening(settings: Settings) -> Any:
-    return SimpleNamespace(settings=settings, broker=None)
+    return SimpleNamespace(settings=settings, broker=SimpleNamespace(requests=None))
 
 
 ISSUER = '"https://id.example"'

@@ -115,6 +115,10 @@ class Recorder:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
 
+    @property
+    def claims(self) -> Recorder:
+        return self
+
     async def confirmed(self, *args: Any) -> bool:
         self.calls.append(args)
         return True
@@ -309,7 +313,7 @@ def lease_asked_for(settings: Settings) -> int:
     wire = Recorder()
 
     async def renew() -> None:
-        await Broker(cast(Any, wire), broker_config(settings), time.monotonic).renew([CLAIM])
+        await Broker(cast(Any, wire), broker_config(settings), time.monotonic).claims.renew([CLAIM])
 
     with suppress(asyncio.CancelledError):
         asyncio.run(renew())

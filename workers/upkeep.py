@@ -108,16 +108,16 @@ class Upkeep:
         for shard in range(broker.config.shards):
             for start in range(0, each, PAGE):
                 count = min(PAGE, each - start)
-                page = await broker.newest_of(shard, start, count)
-                yield await broker.heads(page)
+                page = await broker.logs.newest_of(shard, start, count)
+                yield await broker.logs.heads(page)
                 if len(page) < count:
                     break
             else:
                 more = True
         if more:
-            older = await self.older.take(broker, MAX_OLDER)
+            older = await self.older.take(broker.logs, MAX_OLDER)
             for start in range(0, len(older), PAGE):
-                yield await broker.heads(older[start : start + PAGE])
+                yield await broker.logs.heads(older[start : start + PAGE])
 
 
 def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
@@ -148,10 +148,10 @@ def queue_server(settings: Settings, url: str) -> RedisSettings:
 async def timers(ctx: Context) -> None:
     """Fires due timers: the backstop for a time without workers, which then find them as messages."""
     queue, broker = ctx["redis"], _upkeep(ctx).storage.broker
-    fired = await fire_timers(broker)
+    fired = await fire_timers(broker.claims)
     if fired:
         log.info("%s fired", counted(len(fired), "timer"))
-    for tree in await trees_with_cancels(broker, fired):
+    for tree in await trees_with_cancels(broker.logs, fired):
         # Workers come first, if there are any.
         await _defer(queue, broker.config.prefix, reap.__name__, tree, after_s=GRACE_MS / 1000)
 
@@ -175,12 +175,12 @@ async def look(ctx: Context) -> None:
         for head in heads:
             if due_to_seal(head, upkeep.mover.seal_after):
                 await _defer(queue, broker.config.prefix, seal.__name__, head.session)
-        if enlisted := await broker.enlist_missing(heads):
+        if enlisted := await broker.trees.enlist_missing(heads):
             log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
         if upkeep.webhook is not None:
             upkeep.webhook.set_aside(heads, now_ms)
         concerned |= {head.session: head for head in heads if concerns(head)}
-    for complaint in unattended(list(concerned.values()), await broker.workers(), now_ms):
+    for complaint in unattended(list(concerned.values()), await broker.claims.workers(), now_ms):
         log.warning("%s", complaint)
 
 
@@ -214,12 +214,12 @@ async def archive(ctx: Context, tree: str) -> str:
 async def verify(ctx: Context) -> int:
     """Verifies the chains of the next few sessions, and removes packs that no entry of theirs names."""
     upkeep = _upkeep(ctx)
-    taken = await upkeep.round.take(upkeep.storage.broker, upkeep.verify_sessions)
+    taken = await upkeep.round.take(upkeep.storage.broker.logs, upkeep.verify_sessions)
     broken = await verify_some(upkeep.storage, taken)
     if upkeep.packs is not None:
         now_ms = upkeep.storage.broker.now_ms()
         await collect_packs(upkeep.storage, upkeep.packs, taken, now_ms / 1000)
-        await collect_unborn(upkeep.storage.broker, upkeep.packs, now_ms)
+        await collect_unborn(upkeep.storage.broker.commits, upkeep.packs, now_ms)
     return broken
 
 
@@ -250,7 +250,7 @@ def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
 
     async def hear_the_time(ctx: Context) -> None:
         # Ages are told by Redis's clock, which comes with replies.
-        await fire_timers(upkeep.storage.broker)
+        await fire_timers(upkeep.storage.broker.claims)
 
     def cron(job: Any, **when: Any) -> Any:
         # The name is in the job's id, and so in keys that deployments share.

@@ -6,9 +6,9 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import Claims
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Fired, Heard, SessionHead
 from orchestrator.broker.worker_state import decoded
 from orchestrator.core.chain import BrokenLink
@@ -35,7 +35,7 @@ async def verify_session(storage: Storage, session: SessionId) -> BrokenLink | N
 
 
 async def _verify(storage: Storage, session: SessionId) -> BrokenLink | None:
-    audit = await audit_session(storage, await head_of(storage.broker, session))
+    audit = await audit_session(storage, await head_of(storage.broker.logs, session))
     return audit.findings[0] if audit.findings else None
 
 
@@ -49,7 +49,7 @@ class Round:
     def __init__(self) -> None:
         self._shard = self._since_ms = self._seen_then = 0
 
-    async def take(self, reader: Reader, count: int) -> list[SessionId]:
+    async def take(self, reader: Logs, count: int) -> list[SessionId]:
         """The next `count`; fewer at the end of a round, none only where there is none."""
         taken: list[SessionId] = []
         for _ in range(2 * reader.config.shards):
@@ -91,9 +91,9 @@ async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
 # ── work that nobody takes ────────────────────────────────────────────────────────────────────
 
 
-async def fire_timers(broker: Broker) -> list[Fired]:
+async def fire_timers(claims: Claims) -> list[Fired]:
     """Fires what is due in every shard; workers do so too, every second, where one lives."""
-    return [fired for shard in range(broker.config.shards) for fired in await broker.fire(shard)]
+    return [fired for shard in range(claims.config.shards) for fired in await claims.fire(shard)]
 
 
 def concerns(head: SessionHead) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from orchestrator.broker.births import Births
+from orchestrator.broker.commits import Commits
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId, TreeId
@@ -33,7 +33,7 @@ async def collect_packs(storage: Storage, packs: Packs, sessions: Sequence[Sessi
     removed = 0
     for session in sessions:
         try:
-            head = await head_of(storage.broker, session)
+            head = await head_of(storage.broker.logs, session)
             for name in await _orphans(storage, packs, head, now_s):
                 log.info("removed %s: no entry of its session names it", name)
                 await packs.remove(name)
@@ -45,15 +45,15 @@ async def collect_packs(storage: Storage, packs: Packs, sessions: Sequence[Sessi
     return removed
 
 
-async def collect_unborn(broker: Births, packs: Packs, now_ms: int) -> int:
+async def collect_unborn(commits: Commits, packs: Packs, now_ms: int) -> int:
     """Removes packs stored for sessions that nobody created within a day; answers how many sessions.
 
     Only what was announced here is looked at: the store may be another deployment's as well. A round gives a
     session up, so that no entry will name its packs; a later one finds that still so, and removes them.
     """
     removed = 0
-    for session in await broker.unborn(now_ms - int(YOUNG_S * 1000)):
-        since_ms = await broker.give_up(session)
+    for session in await commits.unborn(now_ms - int(YOUNG_S * 1000)):
+        since_ms = await commits.give_up(session)
         if since_ms is None or now_ms - since_ms < SETTLED_S * 1000:
             continue
         try:
@@ -62,7 +62,7 @@ async def collect_unborn(broker: Births, packs: Packs, now_ms: int) -> int:
         except ArchiveUnavailable as error:
             log.warning("session %s was never made, and its packs are not removed: %s", session, error)
             continue
-        await broker.forget_unborn(session)
+        await commits.forget_unborn(session)
         log.info("removed the packs of session %s, which was never made", session)
         removed += 1
     return removed
@@ -79,7 +79,7 @@ async def _orphans(storage: Storage, packs: Packs, head: SessionHead, now_s: flo
     if not found:
         return []
     named, read = set[str](), 0
-    async for entry in full_log(storage.broker, storage.archive, head.session, 0, head.seq):
+    async for entry in full_log(storage.broker.logs, storage.archive, head.session, 0, head.seq):
         named |= named_in(entry.payload)
         read += 1
     return [name for name in found if str(name) not in named] if read == head.seq else []

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import SessionHead
-from orchestrator.broker.storage import RESTING_AT_ONCE, RestingTree
+from orchestrator.broker.resting import RESTING_AT_ONCE, RestingTree
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.import_store import IMPORTING
@@ -42,8 +42,8 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
     for shard in range(broker.config.shards):
         key, start = broker.keys.to_archive(shard), 0
         while found < MOST_TREES:
-            seen = await broker.seen_resting(key, now_ms - _least_ms(mover), start)
-            roots = {head.tree: head for head in await broker.heads([SessionId(at.tree) for at in seen])}
+            seen = await broker.trees.seen_resting(key, now_ms - _least_ms(mover), start)
+            roots = {head.tree: head for head in await broker.logs.heads([SessionId(at.tree) for at in seen])}
             for at in seen:
                 if await _stays_due(mover, at, roots.get(at.tree), now_ms):
                     start, found = start + 1, found + 1
@@ -61,19 +61,19 @@ async def _stays_due(mover: Mover, seen: RestingTree, root: SessionHead | None, 
     """Whether a look at the whole tree is due; if not, it is put to when there may be one."""
     broker = mover.storage.broker
     if root is None:
-        await broker.look_again(seen, None)
+        await broker.trees.look_again(seen, None)
         return False
     if root.status == IMPORTING:
-        await broker.look_again(seen, now_ms)
+        await broker.trees.look_again(seen, now_ms)
         return False
     wanted_ms = rest_wanted_ms(mover, root)
     if wanted_ms is None:
-        await broker.look_again(seen, None)
+        await broker.trees.look_again(seen, None)
         return False
     # An archived root says nothing of when an agent of its tree was last used.
     last_ms = seen.since_ms if root.archived else rested_ms(root)
     if now_ms - last_ms < wanted_ms:
-        await broker.look_again(seen, last_ms + wanted_ms - _least_ms(mover))
+        await broker.trees.look_again(seen, last_ms + wanted_ms - _least_ms(mover))
         return False
     return True
 
@@ -81,8 +81,8 @@ async def _stays_due(mover: Mover, seen: RestingTree, root: SessionHead | None, 
 async def archive_tree(mover: Mover, tree: TreeId, now_ms: int) -> Moved:
     """Archives every session of a tree that has rested for long enough as a whole."""
     broker = mover.storage.broker
-    seen = await broker.resting_since(tree)
-    members = await broker.members(tree)
+    seen = await broker.trees.resting_since(tree)
+    members = await broker.trees.members(tree)
     if seen is None or not members or str(members[-1].session) != str(tree):
         return Moved.NOT_DUE
     wanted_ms = rest_wanted_ms(mover, members[-1])
@@ -105,7 +105,7 @@ async def _rests(mover: Mover, seen: RestingTree, archived: int) -> Moved:
     """Of the tree nothing is left to archive, unless a session of it was brought back since `seen`."""
     if not await _without_texts(mover.storage, seen):
         return Moved.BUSY
-    if not await mover.storage.broker.look_again(seen, None):
+    if not await mover.storage.broker.trees.look_again(seen, None):
         return Moved.BUSY
     log.info("tree %s: archived, %s", seen.tree, counted(archived, "session"))
     return Moved.DONE
@@ -113,13 +113,13 @@ async def _rests(mover: Mover, seen: RestingTree, archived: int) -> Moved:
 
 async def _without_texts(storage: Storage, seen: RestingTree) -> bool:
     """Takes the tree's large texts out of Redis; False if a session of it was brought back since `seen`."""
-    if not all(head.archived for head in await storage.broker.members(seen.tree)):
+    if not all(head.archived for head in await storage.broker.trees.members(seen.tree)):
         return False
-    digests = await storage.broker.texts_of(seen.tree)
+    digests = await storage.broker.trees.texts_of(seen.tree)
     for first in range(0, len(digests), TEXTS_AT_ONCE):
         some = digests[first : first + TEXTS_AT_ONCE]
         proved = [digest for digest in some if await _proved(storage, seen.tree, digest)]
-        if not await storage.broker.drop_texts(seen, proved):
+        if not await storage.broker.trees.drop_texts(seen, proved):
             return False
     return True
 
@@ -138,7 +138,7 @@ async def _proved(storage: Storage, tree: TreeId, digest: str) -> bool:
 
 
 async def _later(mover: Mover, seen: RestingTree, moved: Moved, look_ms: int) -> Moved:
-    await mover.storage.broker.look_again(seen, look_ms - _least_ms(mover))
+    await mover.storage.broker.trees.look_again(seen, look_ms - _least_ms(mover))
     return moved
 
 
@@ -153,10 +153,10 @@ async def enlist_trees(storage: Storage, *, idle: bool) -> int:
     broker, enlisted = storage.broker, 0
     for shard in range(broker.config.shards):
         known, ended = [
-            await broker.trees_of(k(shard)) for k in (broker.keys.to_archive, broker.keys.to_delete)
+            await broker.trees.trees_of(k(shard)) for k in (broker.keys.to_archive, broker.keys.to_delete)
         ]
         with_log, closed, roots = set[str](), set[str](), set[str]()
-        async for heads in broker.heads_of_shard(shard):
+        async for heads in broker.logs.heads_of_shard(shard):
             with_log |= {str(head.tree) for head in heads if not head.archived}
             own = [head for head in heads if str(head.session) == str(head.tree)]
             roots |= {str(head.tree) for head in own if idle or head.status == IMPORTING}
@@ -168,5 +168,5 @@ async def enlist_trees(storage: Storage, *, idle: bool) -> int:
 async def _enlist(storage: Storage, roots: Sequence[str]) -> int:
     for root in roots:
         with suppress(UnknownSession):
-            await storage.broker.enlist(SessionId(root))
+            await storage.broker.trees.enlist(SessionId(root))
     return len(roots)

@@ -32,18 +32,18 @@ async def expired_trees(
     broker = storage.broker
     for shard in range(broker.config.shards):
         key, start = broker.keys.to_delete(shard), 0
-        while seen := await broker.seen_resting(key, now_ms - retention_ms, start):
+        while seen := await broker.trees.seen_resting(key, now_ms - retention_ms, start):
             for at in seen:
-                members = await broker.members(at.tree)
+                members = await broker.trees.members(at.tree)
                 ended = ended_ms(members[-1]) if members else None
                 if ended is None:
                     # It is open again: its next end puts it there anew.
-                    await broker.look_again(at, None)
+                    await broker.trees.look_again(at, None)
                     continue
                 if now_ms - ended >= retention_ms and all(map(_quiet, members)):
                     yield members
                 # What was deleted meanwhile is not passed over: the next one stands in its place.
-                start += await broker.head(SessionId(at.tree)) is not None
+                start += await broker.logs.head(SessionId(at.tree)) is not None
 
 
 async def old_imports(storage: Storage, now_ms: int) -> list[SessionHead]:
@@ -51,8 +51,8 @@ async def old_imports(storage: Storage, now_ms: int) -> list[SessionHead]:
     broker, found = storage.broker, list[SessionHead]()
     for shard in range(broker.config.shards):
         key, start = broker.keys.to_archive(shard), 0
-        while seen := await broker.seen_resting(key, now_ms - IMPORT_MS, start):
-            heads = await broker.heads([SessionId(at.tree) for at in seen])
+        while seen := await broker.trees.seen_resting(key, now_ms - IMPORT_MS, start):
+            heads = await broker.logs.heads([SessionId(at.tree) for at in seen])
             found += [head for head in heads if head.status == IMPORTING]
             start += len(seen)
     return found
@@ -88,9 +88,9 @@ async def end_imports(storage: Storage, heads: Iterable[SessionHead], now_ms: in
         if old.status != IMPORTING or now_ms - old.created_ms < IMPORT_MS:
             continue
         with suppress(UnknownSession):
-            await storage.broker.revoke(old.session)
+            await storage.broker.trees.revoke(old.session)
             # Looked at again behind that: its last commit may have made it whole.
-            head = await head_of(storage.broker, old.session)
+            head = await head_of(storage.broker.logs, old.session)
             if head.status == IMPORTING and await delete_tree(storage, (head,), owed=True):
                 log.warning("session %s: its import was not finished; import the file again", old.session)
                 ended += 1
@@ -100,7 +100,7 @@ async def end_imports(storage: Storage, heads: Iterable[SessionHead], now_ms: in
 async def finish_deletions(storage: Storage) -> None:
     """Completes what a process that died had begun; spares trees that live."""
     for tree in await storage.archive.condemned():
-        if await storage.broker.head(SessionId(tree)) is None:
+        if await storage.broker.logs.head(SessionId(tree)) is None:
             await storage.archive.delete_tree(tree)
             log.info("tree %s: its deletion is finished", tree)
         else:

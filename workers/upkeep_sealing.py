@@ -120,7 +120,7 @@ def _waits(state: State) -> bool:
 
 async def seal_session(mover: Mover, session: SessionId) -> Moved:
     """Moves what lies behind the snapshot into the archive, if it is worth a segment."""
-    head = await mover.storage.broker.head(session)
+    head = await mover.storage.broker.logs.head(session)
     if head is None or not due_to_seal(head, mover.seal_after):
         return Moved.NOT_DUE
     manifest = await _sealed_through(mover.storage, head, head.snapshot_seq)
@@ -129,21 +129,21 @@ async def seal_session(mover: Mover, session: SessionId) -> Moved:
     async with _claimed_untouched(mover, head) as claimed:
         if claimed is None:
             return Moved.BUSY
-        answer = await mover.storage.broker.seal(claimed.claim, manifest.last, manifest.encode())
+        answer = await mover.storage.broker.commits.seal(claimed.claim, manifest.last, manifest.encode())
     return _moved(head, answer, f"sealed through {manifest.last}")
 
 
 async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Moved:
     """Moves all of a session into the archive, its large texts too; leaves its hash."""
     storage = mover.storage
-    head = await storage.broker.head(session)
-    root = head and await storage.broker.head(SessionId(head.tree))
+    head = await storage.broker.logs.head(session)
+    root = head and await storage.broker.logs.head(SessionId(head.tree))
     if head is None or root is None or not due_to_archive(mover, head, root, now_ms):
         return Moved.NOT_DUE
     if head.status not in _AT_REST or (root.status != "closed" and head.unsaved_on):
         return Moved.WAITS
     position = await folded(storage, end_of(head), storage.secret)
-    if _waits(position.state) or await storage.broker.has_timers(session):
+    if _waits(position.state) or await storage.broker.commits.has_timers(session):
         return Moved.WAITS
     await _archive_blobs(storage, head)
     manifest = await _sealed_through(storage, head, head.seq)
@@ -154,11 +154,11 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
         if claimed is None:
             return Moved.BUSY
         claim, broker = claimed.claim, storage.broker
-        answer = await broker.snapshot(claim, head.seq, snapshot)
+        answer = await broker.commits.snapshot(claim, head.seq, snapshot)
         if isinstance(answer, Stored):
-            answer = await broker.seal(claim, manifest.last, manifest.encode())
+            answer = await broker.commits.seal(claim, manifest.last, manifest.encode())
         if isinstance(answer, Stored):
-            answer = await broker.archive(claim, root.session if root.status == "closed" else None)
+            answer = await broker.commits.archive(claim, root.session if root.status == "closed" else None)
     return _moved(head, answer, "archived")
 
 
@@ -175,7 +175,7 @@ async def _sealed_through(storage: Storage, head: SessionHead, through: int) -> 
     try:
         return await _with_segments(storage, head, through)
     except BrokenArchive:
-        now = await head_of(storage.broker, head.session)
+        now = await head_of(storage.broker.logs, head.session)
         if now.manifest != head.manifest:
             return None
         raise
@@ -187,7 +187,7 @@ async def _with_segments(storage: Storage, head: SessionHead, through: int) -> M
         raise BrokenArchive(
             f"session {head.session}: its manifest ends at {manifest.last}, not at {head.sealed_seq}"
         )
-    entries = full_log(storage.broker, None, head.session, manifest.last, through)
+    entries = full_log(storage.broker.logs, None, head.session, manifest.last, through)
     async for stretch in stretches(entries):
         segment = await storage.archive.write_segment(head.tree, head.session, manifest.head, stretch)
         manifest = manifest.with_segment(segment)
@@ -211,7 +211,7 @@ async def _archive_blobs(storage: Storage, head: SessionHead) -> None:
 async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[Claimed | None]:
     """Holds the session if it is still as `head` says and was parked, else None; gives it back after."""
     broker = mover.storage.broker
-    claimed = await broker.claim_session(head.session, mover.name, mover.token(8), parked=True)
+    claimed = await broker.claims.claim_session(head.session, mover.name, mover.token(8), parked=True)
     if claimed is None:
         yield None
         return
@@ -222,7 +222,7 @@ async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[C
         # What was due owes something and must not be parked; what was parked may have been given something,
         # which the script looks at itself. After `archive` the claim is over: answered as fenced.
         try:
-            await broker.release(claimed.claim, park_at=claimed if parked else None)
+            await broker.claims.release(claimed.claim, park_at=claimed if parked else None)
         except BrokerError as error:
             log.warning("session %s: not given back, its lease will run out: %s", head.session, error)
 

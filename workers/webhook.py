@@ -159,7 +159,7 @@ async def _last(
     found: LogSource, head: SessionHead, wanted: Callable[[Mapping[str, Any]], bool]
 ) -> StoredEvent | None:
     """The last event that is wanted among the newest ones of a session."""
-    events = await found.broker.read_eq(head.session, max(0, head.eq_n - TAIL), TAIL)
+    events = await found.broker.logs.read_eq(head.session, max(0, head.eq_n - TAIL), TAIL)
     return next((each for each in reversed(events) if wanted(orjson.loads(each.payload)["msg"])), None)
 
 
@@ -217,7 +217,7 @@ class Webhook:
 
     async def _asking(self) -> None:
         while True:
-            feed = self.found.broker.request_feed()
+            feed = self.found.broker.requests.request_feed()
             try:
                 async with _patiently():
                     while True:
@@ -270,10 +270,10 @@ class Webhook:
         """Looks at the sessions of a shard that have changed since."""
         while len(self._waiting) < MOST_WAITING:
             since, seen = self._since.get(shard, (began_ms, frozenset()))
-            page = await self.found.broker.changed_since(shard, since, PAGE + len(seen))
+            page = await self.found.broker.logs.changed_since(shard, since, PAGE + len(seen))
             if not (changed := [session for session, at in page if at > since or session not in seen]):
                 return
-            for head in await self.found.broker.heads(changed):
+            for head in await self.found.broker.logs.heads(changed):
                 with _tolerant(head.session):
                     news = await rest_news(self.found, head)
                     if news is not None and news.at_ms >= began_ms:
@@ -308,7 +308,11 @@ class Webhook:
         """An attempt, if the news are this process's to tell."""
         broker, id = self.found.broker, waiting.news.id
         try:
-            taken = "ours" if waiting.ours else await broker.take_news(id, self._owner, int(LEASE_S * 1000))
+            taken = (
+                "ours"
+                if waiting.ours
+                else await broker.requests.take_news(id, self._owner, int(LEASE_S * 1000))
+            )
             if taken == "theirs":
                 waiting.due = time.monotonic() + LEASE_S / 2
                 return
@@ -322,7 +326,7 @@ class Webhook:
                 return
             if failure:
                 log.warning("webhook: %s %s is given up: %s", waiting.news.kind, id, failure)
-            await broker.settle_news(id)
+            await broker.requests.settle_news(id)
             self._waiting.pop(id, None)
         except BrokerError as error:
             waiting.due = time.monotonic() + AGAIN_S
@@ -333,7 +337,9 @@ class Webhook:
         waiting.failures += 1
         waiting.due = time.monotonic() + pause
         log.warning("webhook: %s %s: %s; again in %g s", waiting.news.kind, waiting.news.id, failure, pause)
-        await self.found.broker.keep_news(waiting.news.id, self._owner, int((pause + LEASE_S) * 1000))
+        await self.found.broker.requests.keep_news(
+            waiting.news.id, self._owner, int((pause + LEASE_S) * 1000)
+        )
 
     async def _post(self, client: httpx.AsyncClient, news: News) -> str:
         """The failure of an attempt; empty if the server took it. Of its answer the status alone is read."""

@@ -1,7 +1,8 @@
 """The broker: sessions, queues and logs on Redis. The only package that knows Redis.
 
 Everything durable is changed by a Lua script (`lua/`), which Redis runs alone and whole; each has one
-typed function on `Broker`. Payloads are opaque bytes: the broker never reads what it keeps.
+typed function on a port of `Broker`: `claims`, `commits`, `logs`, `trees`, `requests`, `jobs`. Payloads are
+opaque bytes: the broker never reads what it keeps.
 
 Design note: the right to write a session
 =========================================

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 from orchestrator.core.frozen import record
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Wait:
     now_ms: int
 
 
-class Admission(Reader):
+class Admission(Port):
     """The part of the broker that counts the requests sent to providers."""
 
     async def admit(self, provider: str, ticket: str, tokens: int, limits: ProviderLimits) -> Admitted | Wait:

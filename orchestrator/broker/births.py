@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MOST_LISTED = 100
 """Sessions of a shard that are looked at in one round."""
 
 
-class Births(Reader):
+class Births(Port):
     """The part of the broker that knows of sessions before they are created."""
 
     async def announce(self, session: SessionId) -> None:

@@ -1,4 +1,4 @@
-"""The broker: one typed function per script, and what a worker or gateway needs around them.
+"""The broker: six ports to one deployment, each for callers that need no other.
 
 Takes every id and all randomness as arguments; the only clock is the caller's monotonic one, which
 stretches Redis's time between replies. Starts no task and retries nothing by itself. The design
@@ -7,109 +7,44 @@ note is the package's docstring.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from orchestrator.broker import requests
-from orchestrator.broker.admission import Admission
 from orchestrator.broker.arguments import Argument
-from orchestrator.broker.births import Births
-from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
-from orchestrator.broker.connection import Connection, ScriptCall, call
-from orchestrator.broker.deletion import Deletion
-from orchestrator.broker.errors import (
-    BirthGivenUp,
-    Corrupt,
-    Misconfigured,
-    OutOfMemory,
-    QueueFull,
-    SecretsFull,
-    SessionArchived,
-    SubmissionConflict,
-    Unavailable,
-    UnknownSession,
-)
-from orchestrator.broker.fleet_index import FleetIndex
-from orchestrator.broker.history import History
+from orchestrator.broker.claims import Claims
+from orchestrator.broker.commits import Commits
+from orchestrator.broker.connection import Connection
+from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.jobs import Jobs
-from orchestrator.broker.machines import LOOK_AGAIN_S, MOST_PASSED, Left, Machines
-from orchestrator.broker.notes import Notes
-from orchestrator.broker.notices import Listener
-from orchestrator.broker.records import (
-    BrokerConfig,
-    Claim,
-    Claimant,
-    Claimed,
-    CommitRequest,
-    Committed,
-    Emitted,
-    Fenced,
-    Heard,
-    LogPlace,
-    NewTree,
-    Notices,
-    Place,
-    Refused,
-    Released,
-    Renewed,
-    Submit,
-    Submitted,
-    Unstored,
-)
-from orchestrator.broker.replies import (
-    Reply,
-    claimed,
-    committed,
-    fenced,
-    queue_id,
-    read_reply,
-    refused,
-    unstored,
-)
-from orchestrator.broker.request_feed import RequestFeed
-from orchestrator.broker.requests import holder
-from orchestrator.broker.secrets import Secrets
-from orchestrator.broker.storage import StorageCalls
-from orchestrator.broker.tokens import Tokens
+from orchestrator.broker.logs import Logs
+from orchestrator.broker.open_requests import Requests
+from orchestrator.broker.port import Deployment
+from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.trees import Trees
-from orchestrator.core.ids import SessionId, TreeId
-
-if TYPE_CHECKING:
-    from orchestrator.broker.reply_fields import (
-        ClaimLeft,
-        ClaimOk,
-        CommitMoved,
-        CommitOk,
-        EmitOk,
-        HeartbeatOk,
-        KeepSecretSecrets,
-        Peek,
-        ReleaseOk,
-        RenewOk,
-        SubmitFull,
-        SubmitOk,
-    )
-    from orchestrator.core.commit_parts import NewEvent
-
-_CANDIDATES = 8
-_WORKER_FORGOTTEN_MS = 86_400_000
 
 
-class Broker(
-    Trees, StorageCalls, Deletion, Admission, History, Secrets, Jobs, Tokens, FleetIndex, Notes, Births
-):
-    """Everything that changes a session; all that its bases keep, count, fire and read."""
+class Broker:
+    """All ports, and what belongs to the deployment as a whole."""
 
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
-        super().__init__(connection, config, monotonic)
-        self._listener = Listener(connection, self.keys)
-        self._machines = Machines(self._heartbeats, monotonic)
-        self._left = Left(monotonic)
+        deployment = Deployment(connection, config, monotonic)
+        self.config = config
+        self.keys = deployment.keys
+        self.logs = Logs(deployment)
+        self.claims = Claims(deployment, self.logs)
+        self.commits = Commits(deployment, self.claims)
+        self.trees = Trees(deployment, self.logs, self.claims)
+        self.requests = Requests(deployment, self.logs)
+        self.jobs = Jobs(deployment)
+        self._connection = connection
+        self._deployment = deployment
 
-    def request_feed(self, namespace: str | None = None) -> RequestFeed:
-        """A feed of the requests to people in a namespace; of all of them if it is None."""
-        return RequestFeed(self, Listener(self._connection, self.keys), namespace)
+    def now_ms(self) -> int:
+        """Redis's time as far as it is known here."""
+        return self._deployment.now_ms()
+
+    async def server_ms(self) -> int:
+        """Redis's time now."""
+        return await self._deployment.server_ms()
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
@@ -122,410 +57,11 @@ class Broker(
                 f"set it to {stored}"
             )
 
-    # ── giving ────────────────────────────────────────────────────────────────────────────────
-
-    async def create(self, tree: NewTree) -> bool | Unstored:
-        """Creates a root session; False if it was there. Raises `BirthGivenUp` if it took too long."""
-        root = tree.root
-        reply = await self._run(requests.create_call(self.keys, self.config, tree), root.session)
-        match reply.code:
-            case "OK" | "DUP" as code:
-                self._clock.note(reply.now)
-                self._keep(Place(root.session, root.tree, root.pool))
-                return code == "OK"
-            case "UNSTORED":
-                return unstored(reply)
-            case "CONFLICT":
-                raise SubmissionConflict(root.session)
-            case "GIVEN_UP":
-                raise BirthGivenUp(root.session)
-            case _:
-                raise reply.unexpected()
-
-    async def submit(self, submit: Submit) -> Submitted:
-        """Puts one submission into the queue, once, and notifies the worker that holds the session."""
-        reply = await self._placed(
-            submit.session, lambda p: requests.submit_call(self.keys, self.config, submit, p)
-        )
-        match reply.code:
-            case "OK" | "DUP" as code:
-                taken: SubmitOk = reply.fields
-                done = Submitted(
-                    queue_id(taken["n"]),
-                    code == "DUP",
-                    taken["owner"] or None,
-                    taken["quarantined"],
-                    self._clock.note(taken["now"]),
-                )
-            case "CONFLICT":
-                raise SubmissionConflict(submit.submission)
-            case "FULL":
-                full: SubmitFull = reply.fields
-                raise QueueFull(submit.session, full["entries"], full["bytes"])
-            case "SECRETS":
-                kept: KeepSecretSecrets = reply.fields
-                raise SecretsFull(submit.session, kept["most"])
-            case _:
-                raise reply.unexpected()
-        if done.holder and not done.duplicate:
-            await self.notify([(submit.session, done.holder)])
-        return done
-
-    # ── holding ───────────────────────────────────────────────────────────────────────────────
-
-    async def claim(
-        self,
-        pool: str,
-        worker: str,
-        claim_id: str,
-        shard: int,
-        guess: SessionId | None = None,
-        *,
-        unfit: bool = False,
-    ) -> Claimed | None:
-        """Takes one session of the shard: an expired lease first, else the fairest that is due.
-
-        Expired ones first: they have waited a whole lease already, and the pool may never be idle.
-        `guess` is who that may be: a good one saves a poll, a bad one changes nothing. What is left to
-        another machine is passed over, see `returns_in`; so is every portable session while this one is
-        `unfit` to make folders and others are not.
-        Raises `Corrupt` for a damaged session once nothing else can be claimed.
-        """
-        roomless = unfit and await self._machines.others_fit(pool, self.config.machine)
-        who = Claimant(pool, worker, claim_id, roomless)
-        if guess is not None:
-            found, certain = await self._claim_next(guess, who)
-            if certain:
-                return found
-        return await self._claim_first(shard, who)
-
-    def returns_in(self, pool: str, shard: int) -> float | None:
-        """Seconds until a session that is left to another machine is asked for again; None if none is."""
-        return self._left.returns_in(pool, shard)
-
-    async def _claim_next(self, guess: SessionId, who: Claimant) -> tuple[Claimed | None, bool]:
-        """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
-        for _ in range(_CANDIDATES):
-            if guess in self._passed(guess, who):
-                break
-            try:
-                reply = await self._ask(guess, who, "next")
-                found = self._claimed(reply, guess, who)
-            except (UnknownSession, SessionArchived, Corrupt):
-                break
-            named = _next_named(reply, guess)
-            if found is not None or not named:
-                return found, True
-            if named == guess:
-                break
-            # Another worker was faster: the answer names the session that is next now.
-            guess = SessionId(named)
-        return None, False
-
-    async def _claim_first(self, shard: int, who: Claimant) -> Claimed | None:
-        damaged: list[Corrupt] = []
-        keys, offset = [self.keys.due(shard, who.pool), self.keys.leases(shard, who.pool)], 0
-        while True:
-            reply = await self._run(call("peek", keys, offset=offset, count=_CANDIDATES))
-            seen: Peek = reply.fields
-            expired, due = seen["expired"], seen["due"]
-            self._note_time(shard, seen["now"])
-            for session in map(SessionId, (*expired, *due)):
-                if session in self._passed(session, who):
-                    continue
-                found = await self._try_claim(session, who, damaged)
-                if found is not None:
-                    return found
-            if max(len(expired), len(due)) < _CANDIDATES:
-                if damaged:
-                    raise damaged[0]
-                return None
-            # A page of sessions that need a newer worker must not hide those behind it.
-            offset += _CANDIDATES
-
-    async def _try_claim(self, session: SessionId, who: Claimant, damaged: list[Corrupt]) -> Claimed | None:
-        try:
-            return await self._claim(session, who)
-        except (UnknownSession, SessionArchived):
-            return None
-        except Corrupt as error:
-            # It must not hide those behind it, and it must be told of when they are served.
-            damaged.append(error)
-            return None
-
-    async def claim_session(
-        self, session: SessionId, worker: str, claim_id: str, *, parked: bool = False, core: int | None = None
-    ) -> Claimed | None:
-        """Takes one given session if it is due or its lease ran out; `parked` lets upkeep in, too.
-
-        `core`: the core version of the claim, if it is not this process's.
-        """
-        place = await self.place(session)
-        who = Claimant(place.pool, worker, claim_id, core=core)
-        if not parked:
-            return await self._claim(session, who)
-        # No machine is asked about: who looks at a parked session needs no copy of its folder.
-        reply = await self._run(self._claim_call(session, who, "parked"), session)
-        return self._claimed(reply, session, who)
-
-    async def _claim(self, session: SessionId, who: Claimant, whom: str = "") -> Claimed | None:
-        return self._claimed(await self._ask(session, who, whom), session, who)
-
-    def _passed(self, session: SessionId, who: Claimant) -> tuple[SessionId, ...]:
-        return self._left.sessions(who.pool, self.keys.shard_of(session))
-
-    async def _ask(self, session: SessionId, who: Claimant, whom: str) -> Reply:
-        """The answer to a claim; what is left to a machine is claimed again if that is gone, or full."""
-        reply = await self._run(self._claim_call(session, who, whom), session)
-        if reply.code != "LEFT":
-            return reply
-        left: ClaimLeft = reply.fields
-        unsaved = left["unsaved"]
-        if (on := left["copy_on"]) and not who.roomless:
-            there = await self._machines.state(who.pool, on)
-            if there.gone or (there.full and not unsaved):
-                spare = (on if there.gone else "", on if there.full else "")
-                again = await self._run(self._claim_call(session, who, whom, spare), session)
-                if again.code != "LEFT":
-                    return again
-        seconds = LOOK_AGAIN_S if unsaved or who.roomless else left["wait_ms"] / 1000
-        self._left.leave(who.pool, self.keys.shard_of(session), session, seconds)
-        return reply
-
-    async def _heartbeats(self) -> tuple[Sequence[Heard], int]:
-        return await self.workers(), await self.server_ms()
-
-    def _claim_call(
-        self, session: SessionId, who: Claimant, whom: str, spare: tuple[str, str] = ("", "")
-    ) -> ScriptCall:
-        """A claim; `spare` are a machine that is gone, and one that is full."""
-        config, shard = self.config, self.keys.shard_of(session)
-        due, leases, _, clock = self.keys.pool(shard, who.pool)
-        return call(
-            "claim",
-            [self.keys.session(session), self.keys.sq(session), self.keys.eq(session), due, leases, clock],
-            session=session,
-            pool=who.pool,
-            worker=who.worker,
-            claim=who.claim_id,
-            core=config.core_version if who.core is None else who.core,
-            lease_ms=int(config.lease_s * 1000),
-            certain_ms=self._witnesses[shard].certain_ms(),
-            whom=whom,
-            page=config.page,
-            max_tries=config.max_tries,
-            event=config.quarantine_event,
-            **requests.eq_limits(config),
-            machine=config.machine,
-            gone=spare[0],
-            full=spare[1],
-            leave_ms=int(config.leave_s * 1000),
-            roomless=who.roomless,
-            passing=self._passed(session, who)[:MOST_PASSED],
-        )
-
-    def _claimed(self, reply: Reply, session: SessionId, who: Claimant) -> Claimed | None:
-        match reply.code:
-            case "OK":
-                found: ClaimOk = reply.fields
-                self._note_time(self.keys.shard_of(session), found["now"])
-                tree = TreeId(found["tree"])
-                self._keep(Place(session, tree, who.pool))
-                claim = Claim(session, tree, who.worker, who.claim_id, found["epoch"], who.pool)
-                return claimed(found, claim)
-            case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
-                return None
-            case _:
-                raise reply.unexpected()
-
-    async def renew(
-        self, claims: Sequence[Claim], reached: Sequence[int] | None = None
-    ) -> list[Renewed | Fenced]:
-        """Renews claims, one answer for each in order: the queue's tip, or that the claim is over.
-
-        `reached`: for each, the `seq` that its log has, as far as its holder knows. Redis that went back
-        to before it ends the claim.
-        """
-        lease_ms = int(self.config.lease_s * 1000)
-        calls = [
-            call(
-                "renew",
-                [self.keys.session(c.session), self.keys.leases(self.keys.shard_of(c.session), c.pool)],
-                session=c.session,
-                **holder(c),
-                lease_ms=lease_ms,
-                reached=seq,
-            )
-            for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
-        ]
-        replies = await self._connection.run_all(calls) if calls else []
-        return [
-            self._renewed(read_reply(call, reply, c.session))
-            for c, call, reply in zip(claims, calls, replies, strict=True)
-        ]
-
-    def _renewed(self, reply: Reply) -> Renewed | Fenced:
-        match reply.code:
-            case "OK":
-                held: RenewOk = reply.fields
-                return Renewed(queue_id(held["sq"]), self._clock.note(held["now"]))
-            case "FENCED":
-                return fenced(reply)
-            case _:
-                raise reply.unexpected()
-
-    async def release(self, claim: Claim, *, park_at: LogPlace | None = None) -> Released | Fenced:
-        """Gives a claim back without a commit: due at once, or parked if nothing is queued.
-
-        `park_at` is where the log ended for the one who saw that nothing is owed: if it does not end
-        there, Redis went back, and what its log owes is still to be found out.
-        """
-        release = call(
-            "release",
-            [self.keys.session(claim.session), self.keys.agents(claim.tree), *self._pool_keys(claim)],
-            session=claim.session,
-            pool_name=claim.pool,
-            **holder(claim),
-            seq="" if park_at is None else park_at.seq,
-            head="" if park_at is None else park_at.head,
-        )
-        reply = await self._run(release, claim.session)
-        match reply.code:
-            case "OK":
-                done: ReleaseOk = reply.fields
-                return Released(done["parks"], self._clock.note(done["now"]))
-            case "FENCED":
-                return fenced(reply)
-            case _:
-                raise reply.unexpected()
-
-    def _pool_keys(self, claim: Claim) -> tuple[str, str, str, str]:
-        return self.keys.pool(self.keys.shard_of(claim.session), claim.pool)
-
-    # ── writing ───────────────────────────────────────────────────────────────────────────────
-
-    async def commit(self, request: CommitRequest) -> Committed | Fenced | Refused | Unstored:
-        """Makes one step visible, whole or not at all; the same commit id again gets the first answer.
-
-        After `Unavailable` send the same request again until it is answered, and start nothing meanwhile;
-        after `Unstored`, when its texts are stored again.
-        """
-        check_bounds(request)
-        written, told = others_of(request)
-        for attempt in range(2):
-            try:
-                places = {session: await self.place(session) for session in written}
-            except UnknownSession as error:
-                return Refused("unknown_target", error.session)
-            places.update(await self._places_of(told))
-            shape = shape_of(request, places)
-            call = commit_call(self.keys, self.config, request, shape)
-            reply = await self._run(call, request.claim.session)
-            if reply.code != "MOVED" or attempt:
-                break
-            moved: CommitMoved = reply.fields
-            self._places.pop(SessionId(moved["session"]), None)
-        return await self._committed(request, reply)
-
-    async def _committed(
-        self, request: CommitRequest, reply: Reply
-    ) -> Committed | Fenced | Refused | Unstored:
-        match reply.code:
-            case "OK":
-                done: CommitOk = reply.fields
-                self._clock.note(done["now"])
-                for child in request.tree.children:
-                    self._keep(Place(child.session, child.tree, child.pool))
-                if held := [(SessionId(session), worker) for session, worker in done["pokes"]]:
-                    await self.notify(held)
-                if done["woken"]:
-                    await self.fire_soon(self.keys.shard_of(request.claim.session))
-                return committed(done, request.commit_id)
-            case "FENCED":
-                return fenced(reply)
-            case "REFUSED":
-                return refused(reply)
-            case "UNSTORED":
-                return unstored(reply)
-            case _:
-                raise reply.unexpected()
-
-    async def _places_of(self, sessions: Sequence[SessionId]) -> dict[SessionId, Place]:
-        """The places of the sessions that still exist."""
-        found = {}
-        for session in sessions:
-            with suppress(UnknownSession):
-                found[session] = await self.place(session)
+    async def command(self, *args: Argument) -> object:
+        """A plain read for tools such as doctor, which look at the server itself."""
+        found: object = await self._connection.command(*args)
         return found
 
-    async def emit(self, claim: Claim, events: Sequence[NewEvent]) -> Emitted | Fenced:
-        """Appends events that belong to no commit of their own: deltas."""
-        keys = [self.keys.session(claim.session), self.keys.eq(claim.session)]
-        emit = call("emit", keys, **holder(claim), **requests.eq_limits(self.config), events=events)
-        reply = await self._run(emit, claim.session)
-        match reply.code:
-            case "OK":
-                done: EmitOk = reply.fields
-                return Emitted(done["n"], queue_id(done["sq"]), self._clock.note(done["now"]))
-            case "FENCED":
-                return fenced(reply)
-            case _:
-                raise reply.unexpected()
-
-    # ── workers ───────────────────────────────────────────────────────────────────────────────
-
-    async def confirmed(self, claim: Claim, seq: int, replicas: int, timeout_s: float) -> bool:
-        """Whether so many replicas have the holder's log up to `seq`; no answer, or a full server, means no.
-
-        WAIT speaks of the writes of its own connection, and a pool hands out any of them: so it follows
-        a write of its own, which stands behind all the others in the stream that replicas read. And the
-        server may be another than the one that wrote: a replica that was promoted meanwhile, with replicas
-        that lack just what it lacks. So it is asked for the log, too: only its holder can have made it grow.
-        """
-        rows: list[tuple[Argument, ...]] = [
-            ("SET", self.keys.confirmed(self.keys.shard_of(claim.session)), ""),
-            ("HMGET", self.keys.session(claim.session), "claim", "seq"),
-            ("WAIT", replicas, int(timeout_s * 1000)),
-        ]
-        try:
-            _, (holder, length), have = await self._connection.together(rows)
-        except (Unavailable, OutOfMemory):
-            return False
-        return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
-
-    async def heartbeat(self, worker: str, state: bytes, *, left: bool = False) -> bool:
-        """Says that the worker lives, and how it is, or that it has left; answers whether it is to drain."""
-        keys = list(self.keys.workers())
-        beat = call("heartbeat", keys, worker=worker, state=state, left=left, forget_ms=_WORKER_FORGOTTEN_MS)
-        reply = await self._run(beat, worker)
-        if reply.code != "OK":
-            raise reply.unexpected()
-        heard: HeartbeatOk = reply.fields
-        self._clock.note(heard["now"])
-        return heard["drains"]
-
-    async def drain(self, worker: str) -> bool:
-        """Asks a worker to drain, which it does at its next heartbeat; False if nobody knows it."""
-        reply = await self._run(call("drain", list(self.keys.workers()), worker=worker), worker)
-        return reply.code == "OK"
-
-    async def wait_for_notices(
-        self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float
-    ) -> Notices:
-        """Waits until something may be claimable in the pool or changed in a held session.
-
-        The first call gets no cursors and answers at once; each answer carries those of the next.
-        """
-        return await self._listener.wait((pool, worker), cursors, timeout_s)
-
     async def aclose(self) -> None:
-        await self._listener.aclose()
-        await super().aclose()
-
-
-def _next_named(reply: Reply, guess: SessionId) -> str:
-    """The session that a reply says could be claimed next; the guess if it says nothing of that."""
-    if reply.code not in ("NONE", "LEFT"):
-        return guess
-    named: str | None = reply.fields["next"]
-    return guess if named is None else named
+        await self.claims.aclose()
+        await self._connection.aclose()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
+from orchestrator.broker.port import Port
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.requests import birth_keys, queue_number
 from orchestrator.core.frozen import record
@@ -44,8 +45,10 @@ class _Order:
     blobs: tuple[str, ...] = ()
 
 
-class Deletion(Reader):
+class Deletion(Port):
     """The part of the broker that makes sessions disappear."""
+
+    _logs: Logs
 
     async def delete_tree(self, seen: Sequence[SessionHead], *, owed: bool = False) -> None:
         """Removes every key of a tree, its log, registry and blobs too, or nothing; `seen` are its sessions.
@@ -67,7 +70,7 @@ class Deletion(Reader):
 
         Raises `SessionHeld` as `delete_tree` does; without `epoch`, whoever has had it is not asked.
         """
-        head = await self.head(session)
+        head = await self._logs.head(session)
         if head is None:
             raise UnknownSession(session)
         listed = _Listed(session, head.pool, epoch)
@@ -113,7 +116,7 @@ class Deletion(Reader):
 
     async def _gone(self, sessions: Sequence[SessionId]) -> list[_Listed]:
         """Sessions that the registry names and nobody saw; raises `SessionHeld` if one of them lives."""
-        living = await self.heads(sessions)
+        living = await self._logs.heads(sessions)
         if living:
             raise SessionHeld(living[0].session, living[0].holder or "")
         return [_Listed(session, None) for session in sessions]

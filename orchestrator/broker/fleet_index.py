@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
+from orchestrator.broker.port import Port
 from orchestrator.broker.records import SessionHead, Source
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -71,8 +72,10 @@ class Listed:
             yield f"{self.namespace}/{shelf}/{source}/{order}/".encode()
 
 
-class FleetIndex(Reader):
+class FleetIndex(Port):
     """The part of the broker that lists sessions."""
+
+    _logs: Logs
 
     async def listed(
         self, wanted: Listed, after: IndexPlace | None = None, limit: int = 50
@@ -109,7 +112,7 @@ class FleetIndex(Reader):
     ) -> tuple[tuple[IndexPlace, SessionHead], ...]:
         """The same with the sessions' heads; one that was deleted meanwhile is left out."""
         places = await self.listed(wanted, after, limit)
-        heads = {head.session: head for head in await self.heads([place.session for place in places])}
+        heads = {head.session: head for head in await self._logs.heads([place.session for place in places])}
         return tuple((place, heads[place.session]) for place in places if place.session in heads)
 
     async def enlist(self, session: SessionId, *, shelve: bool | None = None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
@@ -35,7 +35,7 @@ class KeptPrompt:
     text: str
 
 
-class History(Reader):
+class History(Port):
     """The part of the broker that keeps what people typed, for them to find again."""
 
     async def add_to_history(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 from orchestrator.core.frozen import record
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class JobLook:
     result: bytes = b""
 
 
-class Jobs(Reader):
+class Jobs(Port):
     """The part of the broker that keeps jobs."""
 
     async def offer_job(self, pool: str, job: str, payload: bytes, wait_ms: int) -> None:

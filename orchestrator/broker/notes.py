@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class TooManyNotes(BrokerError):
     """A session has as many notes as it may."""
 
 
-class Notes(Reader):
+class Notes(Port):
     """The part of the broker that keeps notes."""
 
     async def notes(self, name: str, sessions: Sequence[SessionId]) -> list[bytes]:

@@ -47,17 +47,24 @@ class Approvals(Protocol):
 
     async def approvals_of(self, shards: Sequence[int]) -> tuple[OpenApproval, ...]: ...
 
+
+class Namespaces(Protocol):
+    """The same of sessions."""
+
     async def namespace(self, session: SessionId) -> str: ...
 
 
 class RequestFeed:
     """The open requests of a namespace, and how they change."""
 
-    def __init__(self, broker: Approvals, listener: Listener, namespace: str | None) -> None:
-        self._broker = broker
+    def __init__(
+        self, requests: Approvals, sessions: Namespaces, listener: Listener, namespace: str | None
+    ) -> None:
+        self._requests = requests
+        self._sessions = sessions
         self._listener = listener
         self._namespace = namespace
-        self._shards = {broker.keys.asked(shard): shard for shard in range(broker.keys.shards)}
+        self._shards = {requests.keys.asked(shard): shard for shard in range(requests.keys.shards)}
         self._cursors: dict[str, str] = {}
         """Where the streams were read to; empty before the first look, and after a failure."""
         self._told: dict[_Id, OpenApproval] = {}
@@ -83,8 +90,8 @@ class RequestFeed:
     async def _look(self, shards: Iterable[int]) -> tuple[RequestChange, ...]:
         """Tells how the shards' open requests differ from what was told of them."""
         looked = frozenset(shards)
-        there = await self._visible(await self._broker.approvals_of(sorted(looked)))
-        shard_of = self._broker.keys.shard_of
+        there = await self._visible(await self._requests.approvals_of(sorted(looked)))
+        shard_of = self._requests.keys.shard_of
         gone = [known for known in self._told if known not in there and shard_of(known[0]) in looked]
         new = [asked for known, asked in there.items() if self._told.get(known) != asked]
         for known in gone:
@@ -101,7 +108,7 @@ class RequestFeed:
 
     async def _is_ours(self, session: SessionId) -> bool:
         try:
-            return await self._broker.namespace(session) == self._namespace
+            return await self._sessions.namespace(session) == self._namespace
         except UnknownSession:
             return False
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import call
 from orchestrator.broker.errors import SecretsFull
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 from orchestrator.broker.records import Place
 from orchestrator.broker.requests import SECRETS, queue_number
 from orchestrator.core.ids import TreeId
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.broker.reply_fields import KeepSecretSecrets
 
 
-class Secrets(Reader):
+class Secrets(Port):
     """The part of the broker that keeps what no log may have."""
 
     async def secret(self, tree: TreeId, name: str) -> bytes:

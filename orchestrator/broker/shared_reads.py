@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from orchestrator.broker.follow import EqCursor
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
 from orchestrator.core.ids import SessionId
 
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 class SharedReads:
     """The reads that following takes, each done once for all who ask for it meanwhile."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Logs) -> None:
         self._reader = reader
         self._running: dict[Hashable, _Read] = {}
 

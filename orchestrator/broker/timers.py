@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import Unavailable, UnknownSession
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 from orchestrator.broker.records import Fired, Place
 from orchestrator.broker.replies import Reply, queue_id
 from orchestrator.core.ids import SessionId, TreeId
@@ -24,7 +24,7 @@ _CONTROL_KEPT_S = 600
 _FIRED_SOON = 32
 
 
-class Timers(Reader):
+class Timers(Port):
     """The part of the broker that fires timers and notifies workers."""
 
     async def notify(self, held: Sequence[tuple[SessionId, str]]) -> None:
@@ -40,12 +40,12 @@ class Timers(Reader):
 
     async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> Reply:
         """Runs a call whose keys depend on the session's place, once more if it had moved."""
-        reply = await self._run(build(await self.place(session)), session)
+        reply = await self._run(build(await self._place(session)), session)
         if reply.code != "MOVED":
             return reply
         moved: SubmitMoved = reply.fields
         self._keep(Place(session, TreeId(moved["tree"]), moved["pool"]))
-        return await self._run(build(await self.place(session)), session)
+        return await self._run(build(await self._place(session)), session)
 
     async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
         """Turns the shard's due timers into queue entries."""

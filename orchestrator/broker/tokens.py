@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.port import Port
 
 
-class Tokens(Reader):
+class Tokens(Port):
     """The part of the broker that keeps who may come in from the network."""
 
     async def add_token(self, token_id: str, record: bytes) -> bool:

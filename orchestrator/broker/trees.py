@@ -9,17 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator.broker.claims import Claims
 from orchestrator.broker.commit_requests import tree_event_rows
 from orchestrator.broker.connection import ScriptCall, call
+from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import Place
+from orchestrator.broker.fleet_index import FleetIndex
+from orchestrator.broker.logs import Logs
+from orchestrator.broker.port import Deployment
+from orchestrator.broker.records import Place, SessionHead
+from orchestrator.broker.registry import registry_of
 from orchestrator.broker.requests import eq_limits
-from orchestrator.broker.timers import Timers
-from orchestrator.broker.tree_records import BUDGET_KINDS, ClaimState, LimitChange, LimitsRaised
+from orchestrator.broker.resting import Resting
+from orchestrator.broker.tree_records import BUDGET_KINDS, ClaimState, LimitChange, LimitsRaised, Registry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 if TYPE_CHECKING:
     from orchestrator.broker.reply_fields import RaiseLimitsOk, ReserveOk, RevokeMoved, RevokeOk
+    from orchestrator.broker.reply_fields import Registry as RegistryFields
 
 WARN_PERCENT = 80
 MOST_WHO = 200
@@ -39,8 +46,44 @@ def exhausted(kind: str) -> str:
     return f"{kind}:100"
 
 
-class Trees(Timers):
-    """The part of the broker that speaks to whole trees."""
+class Trees(Deletion, FleetIndex, Resting):
+    """The port to whole trees: what they are, their limits and claims, their lists, and their end."""
+
+    def __init__(self, deployment: Deployment, logs: Logs, claims: Claims) -> None:
+        super().__init__(deployment)
+        self._logs = logs
+        self._claims = claims
+
+    async def registry(self, tree: TreeId) -> Registry:
+        """The projection of a tree, all at one moment; raises `UnknownSession` if there is no such tree."""
+        return (await self.projection(tree))[0]
+
+    async def projection(self, tree: TreeId) -> tuple[Registry, dict[str, bytes]]:
+        """The same with the flat fields that it was read from."""
+        reply = await self._run(call("registry", [self.keys.agents(tree)]))
+        read: RegistryFields = reply.fields
+        found = {name.decode(): value for name, value in read["fields"].items()}
+        if "root" not in found:
+            raise UnknownSession(tree)
+        return registry_of(tree, found, self._clock.note(read["now"])), found
+
+    async def agents(self, tree: TreeId) -> dict[str, bytes]:
+        """The projection of a tree in flat fields."""
+        found = await self._connection.command("HGETALL", self.keys.agents(tree))
+        return {name.decode(): value for name, value in found.items()}
+
+    async def registries(self, trees: Sequence[TreeId]) -> list[dict[str, bytes]]:
+        """The flat fields of several projections."""
+        rows = [("HGETALL", self.keys.agents(tree)) for tree in trees]
+        found = await self._connection.commands(rows) if rows else []
+        return [{name.decode(): value for name, value in fields.items()} for fields in found]
+
+    async def members(self, tree: TreeId) -> tuple[SessionHead, ...]:
+        """The heads of the tree's sessions that exist, the root's last."""
+        fields = await self.agents(tree)
+        named = [SessionId(value.decode()) for name, value in fields.items() if name.startswith("s:")]
+        heads = await self._logs.heads([session for session in named if str(session) != str(tree)])
+        return (*heads, *await self._logs.heads([SessionId(tree)]))
 
     async def reserve(self, tree: TreeId, count: int) -> range:
         """Reserves agent ids of the tree, which are given out once."""
@@ -61,7 +104,7 @@ class Trees(Timers):
                 raise reply.unexpected()
         woken = raised["woken"]
         if woken:
-            await self.fire_soon(self.keys.shard_of(tree))
+            await self._claims.fire_soon(self.keys.shard_of(tree))
         return LimitsRaised(dict(raised["found"]), code == "OK", woken, self._clock.note(raised["now"]))
 
     def _raise_call(self, tree: TreeId, change: LimitChange) -> ScriptCall:
@@ -81,7 +124,7 @@ class Trees(Timers):
 
     async def revoke(self, session: SessionId) -> int:
         """Takes the claim from its holder and readmits a quarantined session; answers the new epoch."""
-        place = await self.place(session)
+        place = await self._place(session)
         state = await self.revoke_tree(place.tree, [session])
         if state[0].state == "gone":
             raise UnknownSession(session)
@@ -92,7 +135,7 @@ class Trees(Timers):
 
         The state is `saved`, and nothing is taken, if the store has all of it.
         """
-        place = await self.place(session)
+        place = await self._place(session)
         state = (await self._revoke(place.tree, [session], "", who[:MOST_WHO]))[0]
         if state.state == "gone":
             raise UnknownSession(session)
@@ -141,7 +184,7 @@ class Trees(Timers):
         known, gone = [], []
         for session in sessions:
             try:
-                place = await self.place(session)
+                place = await self._place(session)
             except UnknownSession:
                 gone.append(session)
                 continue

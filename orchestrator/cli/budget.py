@@ -88,13 +88,13 @@ async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, 
 
     async with opened(invocation.settings()) as found:
         tree = await found.find_tree(text)
-        registry = await found.broker.registry(tree)
+        registry = await found.broker.trees.registry(tree)
         require_limits(registry, add)
         first_cost = "cost" in add and "cost" not in registry.limits
         if first_cost:
             await require_prices(found, registry, found.settings.model.prices)
         woken = await raise_limits(found, found.client(), registry, add) if add else 0
-        registry = await found.broker.registry(tree) if add else registry
+        registry = await found.broker.trees.registry(tree) if add else registry
     if json:
         import orjson
 

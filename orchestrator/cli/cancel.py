@@ -63,7 +63,7 @@ async def _cancel(
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom, certain=True)
         ending = await agents_to_end(found, target)
-        seq = (await found.broker.registry(target.tree)).tree_seq
+        seq = (await found.broker.trees.registry(target.tree)).tree_seq
         if target.agent_id and not ending:
             typer.echo(f"{target.name} and all below it have ended already: there is nothing to cancel")
             # Whoever gave up waiting for a cancel asks again, and wants to know how it went.
@@ -115,7 +115,7 @@ async def _abandon(invocation: Invocation, text: str) -> None:
 
     async with opened(invocation.settings()) as found:
         head = await found.find_one(text)
-        state = await found.broker.abandon_unsaved(head.session, machine_user().name)
+        state = await found.broker.trees.abandon_unsaved(head.session, machine_user().name)
     if state.state == "saved":
         raise Fault(
             f"{head.session} has no unsaved changes: nothing was given up, and nothing taken from its worker"
@@ -132,7 +132,7 @@ async def _revoke(invocation: Invocation, text: str) -> None:
 
     async with opened(invocation.settings()) as found:
         head = await found.find_one(text)
-        epoch = await found.broker.revoke(head.session)
+        epoch = await found.broker.trees.revoke(head.session)
     held = f"was held by {head.holder}" if head.holder else "was held by no worker"
     readmitted = ", was quarantined and is readmitted" if head.quarantined else ""
     typer.echo(f"{head.session} {held}{readmitted}; it goes on under epoch {epoch}")

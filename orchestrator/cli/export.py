@@ -181,7 +181,7 @@ async def _import(
     async with opened(settings) as found:
         own = plan.facts
         if plan.packs:
-            await found.broker.announce(own.session_id)
+            await found.broker.commits.announce(own.session_id)
         lacking = await copied_to(found.packs(), own.tree_id, own.session_id, plan.packs)
         return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
 

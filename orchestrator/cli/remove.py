@@ -90,11 +90,11 @@ async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
     shard = found.broker.keys.shard_of(root.session)
     others = [
         head
-        async for page in found.broker.heads_of_shard(shard)
+        async for page in found.broker.logs.heads_of_shard(shard)
         for head in page
         if head.tree == root.tree and head.session != root.session
     ]
-    current = await found.broker.head(root.session)
+    current = await found.broker.logs.head(root.session)
     return [*others, current or root]
 
 
@@ -109,7 +109,7 @@ async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
         if not _quiet(head):
             return f"{_part(head)} " + ("is held by a worker" if head.holder else "has unread input")
     sessions, shard = {head.session for head in members}, found.broker.keys.shard_of(members[-1].session)
-    if any(asked.session in sessions for asked in await found.broker.approvals_of([shard])):
+    if any(asked.session in sessions for asked in await found.broker.requests.approvals_of([shard])):
         return "it waits for a person"
     if left := await agents_at_work(found, members[-1].tree):
         return f"{', '.join(f'agent {number}' for number in left)} at work"

@@ -332,7 +332,7 @@ async def _leave_behind(settings: Settings, wish: Wish) -> ExitCode:
         typer.echo(session)
         head = await client.head(session)
         pool = head.pool if head is not None else settings.session_defaults.pool
-        workers = await serving_pool(found.broker, pool)
+        workers = await serving_pool(found.broker.claims, pool)
     if not workers:
         view.note(f"handed in, and kept; {no_worker(pool)}")
         return ExitCode.WAITING

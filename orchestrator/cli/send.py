@@ -163,7 +163,7 @@ async def _all_stopped(found: Opened, target: Addressed) -> str:
 
     began = time.monotonic()
     while True:
-        known = projected(await found.broker.agents(target.tree)).agents.values()
+        known = projected(await found.broker.trees.agents(target.tree)).agents.values()
         below = [agent for agent in known if agent.below(target.agent_id)]
         busy = [agent.agent_id for agent in below if agent.active]
         if not busy:

@@ -289,7 +289,7 @@ async def _search_each(found: Opened, text: str, limit: int, *, content: bool, a
     from orchestrator.views.search import matches
     from orchestrator.views.sessions import Filter, found_rows
 
-    total, shown, looked = await found.broker.count_sessions(), 0, 0
+    total, shown, looked = await found.broker.logs.count_sessions(), 0, 0
     most = total if all or not content else LOOKED_THROUGH
     wanted = Filter(text)
     async for row, head in found_rows(found.broker, most):

@@ -113,7 +113,7 @@ async def _new(invocation: Invocation, wish: TokenWish) -> tuple[str, TokenRecor
     from orchestrator.gateways.tokens import new_token
 
     async with opened(invocation.settings()) as found:
-        return await new_token(found.broker, wish, int(time.time() * 1000), os.urandom)
+        return await new_token(found.broker.requests, wish, int(time.time() * 1000), os.urandom)
 
 
 async def _listed(invocation: Invocation) -> list[TokenRecord]:
@@ -121,14 +121,14 @@ async def _listed(invocation: Invocation) -> list[TokenRecord]:
     from orchestrator.gateways.tokens import listed
 
     async with opened(invocation.settings()) as found:
-        return await listed(found.broker)
+        return await listed(found.broker.requests)
 
 
 async def _revoked(invocation: Invocation, id: str) -> bool:
     from orchestrator.cli.invocation import opened
 
     async with opened(invocation.settings()) as found:
-        return await found.broker.remove_token(id)
+        return await found.broker.requests.remove_token(id)
 
 
 def _lines(records: Sequence[TokenRecord]) -> Iterator[str]:

@@ -88,7 +88,9 @@ async def _watch(reader: TreeReader, picture: TreePicture, console: Console) -> 
         while not left.is_set():
             live.update(Group(headline(picture), drawing(picture)), refresh=True)
             try:
-                await left.unless(reader.broker.wait_tree(reader.tree, picture.registry.tree_seq, POLL_S))
+                await left.unless(
+                    reader.broker.logs.wait_tree(reader.tree, picture.registry.tree_seq, POLL_S)
+                )
                 picture = await reader.picture()
             except Unavailable as error:
                 live.console.print(f"{error}; looking again", style="dim", markup=False)

@@ -82,7 +82,7 @@ async def _found(invocation: Invocation) -> tuple[list[SeenWorker], int]:
     from orchestrator.views.workers import workers_of
 
     async with opened(invocation.settings()) as found:
-        return await workers_of(found.broker), found.broker.now_ms()
+        return await workers_of(found.broker.claims), found.broker.now_ms()
 
 
 async def _drain(invocation: Invocation, name: str, *, wait: bool) -> None:
@@ -90,13 +90,13 @@ async def _drain(invocation: Invocation, name: str, *, wait: bool) -> None:
     from orchestrator.gateways.drain import drain, until_left
 
     async with opened(invocation.settings()) as found:
-        worker = await drain(found.broker, name)
+        worker = await drain(found.broker.claims, name)
         if worker is None:
             typer.echo(f"{name} has left already", err=True)
             return
         held = f"; it gives {counted(worker.state.held, 'session')} back" if worker.state.held else ""
         typer.echo(f"{worker.name} is told within {HEARTBEAT_S} s to drain{held}", err=True)
-        if wait and (silent := await until_left(found.broker, worker)) is not None:
+        if wait and (silent := await until_left(found.broker.claims, worker)) is not None:
             raise Fault(f"{worker.name} has not left: {silent.remarks[0]}", ExitCode.FAILED)
 
 

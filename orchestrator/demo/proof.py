@@ -39,7 +39,7 @@ class Shown:
 async def claims(found: Opened, story: Story, workspace: Path, shown: Sequence[Shown]) -> list[Statement]:
     """The demo's claims, checked against Redis, the clone, and the commands that were run behind the play."""
     tree = TreeId(story.root)
-    registry = projected(await found.broker.agents(tree))
+    registry = projected(await found.broker.trees.agents(tree))
     wrong = differs(fold_tree(await tree_log(found.broker, tree)), registry)
     return [
         Statement("the root finished", story.finished),
@@ -111,7 +111,7 @@ async def _replays(found: Opened, story: Story) -> Statement:
     """Replays every session of the tree, as `dendro replay` does."""
     different = []
     for role in story.roles.values():
-        head = await found.broker.head(role.session)
+        head = await found.broker.logs.head(role.session)
         if head is None or not (await fold_session(found, head, None)).matches:
             different.append(role.who)
     text = f"a replay of each of the {len(story.roles)} logs gives the live state"

@@ -165,7 +165,7 @@ def worker(
 async def both_alive(opened: Deployment, workers: Sequence[DemoWorker]) -> None:
     async with asyncio.timeout(START_S):
         while True:
-            alive = {state.worker for state in await opened.broker.workers()}
+            alive = {state.worker for state in await opened.broker.claims.workers()}
             if all(any(f"-{worker.process.pid}-" in name for name in alive) for worker in workers):
                 return
             for worker in workers:

@@ -244,7 +244,7 @@ async def check_fleet(settings: Settings) -> list[Finding]:
         return []
     broker = open_broker(settings, settings.redis.url, PATIENCE_S)
     try:
-        workers, fleet = await workers_of(broker), await fleet_stats(broker)
+        workers, fleet = await workers_of(broker.claims), await fleet_stats(broker)
     except BrokerError:
         return []  # the checks of Redis say why
     finally:

@@ -222,7 +222,7 @@ async def _hand_in(client: Client, found: LogSource, asked: Asked, op: ops.Op, d
 async def _answer(found: LogSource, asked: Asked) -> tuple[str, str] | None:
     """The decision in the session's log, and its author: the first for this call since it was listed."""
     after = asked.seq
-    while page := await found.broker.read_rollout(asked.session, after):
+    while page := await found.broker.logs.read_rollout(asked.session, after):
         for stored in page:
             line = orjson.loads(stored.payload)
             if line["type"] != DENDRO:

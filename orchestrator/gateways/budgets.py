@@ -26,7 +26,7 @@ def require_limits(registry: Registry, add: Mapping[str, int]) -> None:
 async def require_prices(found: LogSource, registry: Registry, priced: Iterable[str]) -> None:
     """Under a budget of cost a model without a price is refused: better now than in the midst of its work."""
     sessions = [SessionId(registry.tree), *(agent.session for agent in registry.agents.values())]
-    heads = [await found.broker.head(session) for session in sessions]
+    heads = [await found.broker.logs.head(session) for session in sessions]
     metas = [head.summary for head in heads if head is not None and head.meta]
     models = {meta["model"] for meta in metas if meta.get("model")}
     missing = sorted(models - set(priced))
@@ -41,7 +41,7 @@ async def require_prices(found: LogSource, registry: Registry, priced: Iterable[
 async def raise_limits(found: LogSource, client: Client, registry: Registry, add: Mapping[str, int]) -> int:
     """Raises the limits, once; answers how many agents it woke."""
     change = _change(registry.tree, add, client.who, client.client_id)
-    return (await found.broker.raise_limits(registry.tree, change)).woken
+    return (await found.broker.trees.raise_limits(registry.tree, change)).woken
 
 
 def _change(tree: TreeId, add: Mapping[str, int], who: str, id: str) -> LimitChange:

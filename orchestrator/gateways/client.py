@@ -131,7 +131,9 @@ class Client:
         if not self._ports.keeps_history:
             return NO_HISTORY
         noise = self._ports.random_bytes(8)
-        head: HistoryHead = await self._insist(lambda: self._ports.broker.history_head(self.who, noise))
+        head: HistoryHead = await self._insist(
+            lambda: self._ports.broker.requests.history_head(self.who, noise)
+        )
         return head
 
     async def create(
@@ -166,7 +168,7 @@ class Client:
         copied = await copies()
         await self._ports.texts.store(new.root.tree, blobs, unborn=True)
         texts = tuple(dict.fromkeys([*copied, *blobs]))
-        answer = await self._ports.broker.create(dataclasses.replace(new, texts=texts))
+        answer = await self._ports.broker.commits.create(dataclasses.replace(new, texts=texts))
         if isinstance(answer, Unstored):
             raise Unavailable(f"Redis lost {len(answer.digests)} texts of a session that is being made")
 
@@ -196,7 +198,7 @@ class Client:
         restore = self._ports.restore
         for _ in range(RESTORES):
             try:
-                answer: Submitted = await self._insist(lambda: self._ports.broker.submit(request))
+                answer: Submitted = await self._insist(lambda: self._ports.broker.commits.submit(request))
                 return answer
             except SessionArchived:
                 if restore is None:
@@ -232,7 +234,7 @@ class Client:
     async def head(self, session: SessionId) -> SessionHead | None:
         """The head of a session, without reading its log; None if there is none."""
         try:
-            head: SessionHead | None = await self._insist(lambda: self._ports.broker.head(session))
+            head: SessionHead | None = await self._insist(lambda: self._ports.broker.logs.head(session))
         except InvalidSessionId:
             # It names a shard that this deployment does not have.
             return None
@@ -240,9 +242,11 @@ class Client:
 
     async def family(self, head: SessionHead) -> tuple[SessionHead, ...]:
         """The heads of all sessions of a session's tree that are still there, its own among them."""
-        registry = await self._insist(lambda: self._ports.broker.registry(head.tree))
+        registry = await self._insist(lambda: self._ports.broker.trees.registry(head.tree))
         sessions = dict.fromkeys((head.session, *(agent.session for agent in registry.agents.values())))
-        found: tuple[SessionHead, ...] = await self._insist(lambda: self._ports.broker.heads(tuple(sessions)))
+        found: tuple[SessionHead, ...] = await self._insist(
+            lambda: self._ports.broker.logs.heads(tuple(sessions))
+        )
         return found
 
     def _sees(self, namespace: str) -> bool:
@@ -255,7 +259,7 @@ class Client:
         if isinstance(of, SessionHead):
             session, namespace = of.session, of.labels.namespace
         else:
-            session, namespace = of, await self._insist(lambda: self._ports.broker.namespace(of))
+            session, namespace = of, await self._insist(lambda: self._ports.broker.logs.namespace(of))
         if not self._sees(namespace):
             raise UnknownSession(session)
 
@@ -289,7 +293,7 @@ class Client:
         at = cursor
         while True:
             try:
-                reader = self._ports.events or self._ports.broker
+                reader = self._ports.events or self._ports.broker.logs
                 async for item in follow(reader, session, at, newborn=newborn):
                     if isinstance(item, Gap) and item.reason == "rewound":
                         # Its log is owed from now on, also if Redis fails before all of it was read.
@@ -307,7 +311,7 @@ class Client:
 
     async def requests(self, idle_s: float = 5.0) -> AsyncIterator[RequestChange]:
         """The open requests of the client's namespace, and then each that is opened or settled, for ever."""
-        feed = self._ports.broker.request_feed(self.namespace)
+        feed = self._ports.broker.requests.request_feed(self.namespace)
         try:
             while True:
                 try:
@@ -340,7 +344,7 @@ class Client:
         needed = set(references(message))
         if not needed:
             return message
-        tree = (await self._ports.broker.place(session)).tree
+        tree = (await self._ports.broker.logs.place(session)).tree
         await self._ports.texts.fetch(tree, needed)
         whole: dict[str, Any] = resolve(message, self._ports.texts.get)
         return whole

@@ -30,21 +30,21 @@ async def left_behind(found: LogSource, session: SessionId) -> SessionHead | Non
                 await asyncio.sleep(POLL_S)
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSED_S):
-            while (head := await found.broker.head(session)) is not None and head.status == "closed":  # noqa: ASYNC110
+            while (head := await found.broker.logs.head(session)) is not None and head.status == "closed":  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
-    return await found.broker.head(session)
+    return await found.broker.logs.head(session)
 
 
 async def _ends(found: LogSource, session: SessionId) -> bool:
     """Whether a close may be under way: nothing tells of it before the agents below have ended."""
-    head = await found.broker.head(session)
+    head = await found.broker.logs.head(session)
     if head is None or head.status != "idle":
         # It is gone, it is closed, or its next task has begun.
         return False
     if head.holder is not None or head.has_unread:
         return True
     try:
-        agents = projected(await found.broker.agents(head.tree)).agents.values()
+        agents = projected(await found.broker.trees.agents(head.tree)).agents.values()
     except UnknownSession:
         return False
     return any(agent.marked and agent.active for agent in agents)

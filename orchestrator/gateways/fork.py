@@ -105,7 +105,7 @@ async def copy_texts(found: LogSource, source: ForkedFrom, tree: TreeId) -> list
 
     A text that is gone is left out.
     """
-    head = await found.broker.place(source.session)
+    head = await found.broker.logs.place(source.session)
     done, copied = set[str](), list[str]()
     waiting: list[Sequence[Item]] = [tuple(source.state.history)]
     while waiting:

@@ -173,7 +173,7 @@ def permits(found: LogSource, permissions: Permissions) -> Permits:
 
     async def check(session: SessionId, op: ops.Op) -> None:
         async def in_force() -> Policies:
-            head = await found.broker.head(session)
+            head = await found.broker.logs.head(session)
             if head is None:
                 raise NotPermitted(f"no session {session}")
             return Policies.of(await settings_of(found, head))

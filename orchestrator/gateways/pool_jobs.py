@@ -46,7 +46,7 @@ class PoolJobs:
             limit_s = job.timeout_ms / 1000 + GRACE_S
         payload = orjson.dumps(written(job))
         try:
-            await self.broker.offer_job(self.pool, id, payload, int((self.patience_s + 1) * 1000))
+            await self.broker.jobs.offer_job(self.pool, id, payload, int((self.patience_s + 1) * 1000))
             return _result(await self._answered(id, limit_s), result)
         except JobsFull as error:
             raise JobError(str(error)) from error
@@ -84,7 +84,7 @@ class PoolJobs:
     async def _look(self, id: str, ends: Ends) -> JobLook:
         while True:
             try:
-                look: JobLook = await self.broker.look_at_job(self.pool, id, ends)
+                look: JobLook = await self.broker.jobs.look_at_job(self.pool, id, ends)
             except Unavailable:
                 await self.sleep(LAST_POLL_S)
             else:
@@ -94,7 +94,7 @@ class PoolJobs:
         """Ends the work of whoever is at it still, for an asker that has gone."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await self.broker.look_at_job(self.pool, id, Ends.ANY)
+                await self.broker.jobs.look_at_job(self.pool, id, Ends.ANY)
         except (BrokerError, TimeoutError):
             # The job's worker waits for nobody: its time is limited anyway.
             pass

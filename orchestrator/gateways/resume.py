@@ -102,7 +102,7 @@ async def _agents_told(
 
     They are those that the session's queue tells of: of a root all, else the children.
     """
-    fields = await found.broker.agents(head.tree)
+    fields = await found.broker.trees.agents(head.tree)
     listed = projected(fields).agents
     shown = [
         SubagentSummary.model_validate(agent.summary())
@@ -177,7 +177,7 @@ async def _events_until(found: LogSource, head: SessionHead, through: int) -> _P
 async def _events_of_source(found: LogSource, fork: SessionHead, fact: f.Forked) -> list[dict[str, Any]]:
     """The source's events up to the fork; of one that is gone, or is another by now, only what was said."""
     parent = fact.parent
-    source = await found.broker.head(parent["session"])
+    source = await found.broker.logs.head(parent["session"])
     if source is not None and source.seq >= parent["seq"]:
         past = await _events_until(found, source, parent["seq"])
         if past.head == parent["chain"]:
@@ -203,7 +203,7 @@ async def cursor_before(found: LogSource, head: SessionHead, calls: set[str]) ->
     end = EqCursor.at(head)
     if not calls:
         return end
-    events = await found.broker.read_eq(head.session, max(0, head.eq_n - LOOK_BACK), LOOK_BACK)
+    events = await found.broker.logs.read_eq(head.session, max(0, head.eq_n - LOOK_BACK), LOOK_BACK)
     asked = next((at for at, event in enumerate(events) if at and _asks(event, calls)), None)
     if asked is None:
         return end
@@ -228,7 +228,7 @@ async def until_read(found: LogSource, head: SessionHead) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(READ_S):
             while waiting:
-                heads = await found.broker.heads(waiting)
+                heads = await found.broker.logs.heads(waiting)
                 waiting = [each.session for each in heads if each.has_unread]
                 await asyncio.sleep(POLL_S if waiting else 0)
     return not waiting

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.broker.errors import Corrupt, DamagedEntry
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core import facts as f
@@ -98,7 +98,7 @@ def is_keyed(links: Sequence[Link], broken: BrokenLink) -> bool:
     return first and len(links) > 1 and first_broken(links[1:2], links[0].chain) is not None
 
 
-async def tree_witnesses(reader: Reader, tree: TreeId) -> list[ExternalNote]:
+async def tree_witnesses(reader: Logs, tree: TreeId) -> list[ExternalNote]:
     """Notes of the tree's sessions in the tree's log: the last entry of each commit that wrote to it."""
     found: dict[tuple[SessionId, int, bytes], ExternalNote] = {}
     after = 0
@@ -137,7 +137,7 @@ class _Audit:
             (seq, child) for seq, child in found.children if created_ms(child.session) >= born_ms
         ]
         for seq, child in found.children:
-            if await self._storage.broker.head(child.session) is None:
+            if await self._storage.broker.logs.head(child.session) is None:
                 self._find(seq, f"it made session {child.session}, which is gone")
         await self._check_beyond()
         return found
@@ -151,7 +151,7 @@ class _Audit:
         """False if the walk ended before the log: behind a break nothing can be said of the chain."""
         storage, end = self._storage, self._end
         try:
-            async for page in pages(full_log(storage.broker, storage.archive, end.session, 0, end.seq)):
+            async for page in pages(full_log(storage.broker.logs, storage.archive, end.session, 0, end.seq)):
                 links = tuple(links_of(page))
                 broken = self._walk.take(links)
                 if broken is not None:
@@ -277,7 +277,7 @@ class _Audit:
         if not beyond:
             return
         # A living session may have gone on since it was asked for; those who noted it then knew more.
-        now = await self._storage.broker.head(self._end.session)
+        now = await self._storage.broker.logs.head(self._end.session)
         end = max(self._end.seq, now.seq if now is not None else 0)
         for seq, by in sorted(beyond):
             if seq > end:
@@ -290,7 +290,7 @@ async def audit_tree(
     storage: Storage, heads: Sequence[SessionHead], noted: Iterable[ExternalNote] = ()
 ) -> AsyncIterator[LogAudit]:
     """Audits the sessions of one tree, children first: their logs are witnesses of their parents'."""
-    witnesses = [*noted, *(await tree_witnesses(storage.broker, heads[0].tree) if heads else ())]
+    witnesses = [*noted, *(await tree_witnesses(storage.broker.logs, heads[0].tree) if heads else ())]
     for head in sorted(heads, key=lambda head: -head.agent_id):
         audit = await audit_session(storage, head, witnesses)
         if audit.forked_from is not None:

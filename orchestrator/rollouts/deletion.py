@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.broker.deletion import Deletion
+from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, SessionHeld
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
@@ -43,7 +43,7 @@ async def delete_everywhere(storage: Storage, members: Sequence[SessionHead], *,
     tree = members[-1].tree
     await storage.archive.condemn(tree)
     try:
-        await storage.broker.delete_tree(members, owed=owed)
+        await storage.broker.trees.delete_tree(members, owed=owed)
     except SessionHeld:
         await storage.archive.spare(tree)
         raise
@@ -69,14 +69,14 @@ class DeletedFiles:
         A whole tree has one time. A process that starts looks at all again.
         """
 
-    async def remove_some(self, broker: Deletion) -> int:
+    async def remove_some(self, broker: Broker) -> int:
         """Removes files of the next sessions whose time is over; answers how many."""
         removed, until_ms = 0, await broker.server_ms() - self.keep_ms
         for shard in range(broker.config.shards):
             since_ms, seen_then = self._seen[shard]
-            page = await broker.deleted(shard, since_ms, until_ms, AT_ONCE, seen_then)
+            page = await broker.trees.deleted(shard, since_ms, until_ms, AT_ONCE, seen_then)
             # An import may have made a session of that id again.
-            living = {head.session for head in await broker.heads([session for session, _ in page])}
+            living = {head.session for head in await broker.logs.heads([session for session, _ in page])}
             gone = [session for session, _ in page if session not in living]
             removed += await asyncio.to_thread(_remove, self.folder, gone) if gone else 0
             if page:
@@ -131,7 +131,7 @@ def _is_copy(file: BinaryIO) -> bool:
 
 
 @asynccontextmanager
-async def removing(files: DeletedFiles, broker: Deletion) -> AsyncIterator[None]:
+async def removing(files: DeletedFiles, broker: Broker) -> AsyncIterator[None]:
     """Removes files of deleted sessions at regular times for as long as the context is open."""
 
     async def regularly() -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
@@ -26,7 +26,7 @@ class SealedEntries(Protocol):
 
 
 async def full_log(
-    reader: Reader,
+    reader: Logs,
     archive: SealedEntries | None,
     session: SessionId,
     after: int = 0,
@@ -66,7 +66,7 @@ async def pages(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[Store
         yield page
 
 
-async def head_of(reader: Reader, session: SessionId) -> SessionHead:
+async def head_of(reader: Logs, session: SessionId) -> SessionHead:
     """The head of a session; raises `UnknownSession` if there is none."""
     head = await reader.head(session)
     if head is None:
@@ -74,7 +74,7 @@ async def head_of(reader: Reader, session: SessionId) -> SessionHead:
     return head
 
 
-async def _sealed_after(reader: Reader, session: SessionId, after: int) -> Manifest | None:
+async def _sealed_after(reader: Logs, session: SessionId, after: int) -> Manifest | None:
     """The manifest, if it holds entries after `after`."""
     manifest = Manifest.decode((await head_of(reader, session)).manifest)
     return manifest if manifest.last > after else None
@@ -89,7 +89,7 @@ def _archived(
 
 
 async def read_all(
-    reader: Reader, archive: SealedEntries | None, session: SessionId, after: int, through: int
+    reader: Logs, archive: SealedEntries | None, session: SessionId, after: int, through: int
 ) -> Sequence[StoredEntry]:
     """The entries after `after` up to `through` at once; raises `BrokenArchive` if one is missing."""
     found = [entry async for entry in full_log(reader, archive, session, after, through)]

@@ -111,9 +111,9 @@ async def store(
             left = {name: text for name, text in contents.items() if name not in named}
             await _continue(found, born.session, first, cuts[1:], ending, left, writer)
         except BaseException:
-            await found.broker.revoke(born.session)
+            await found.broker.trees.revoke(born.session)
             # Whoever it was lost to made it due, and nobody has been told of it.
-            await found.broker.delete_session(born.session, owed=True)
+            await found.broker.trees.delete_session(born.session, owed=True)
             raise
     return born.session
 
@@ -122,7 +122,7 @@ async def _create(found: LogSource, new: NewTree, texts: Mapping[str, bytes]) ->
     """Stores the texts that a birth names, and makes the session."""
     for _ in range(ATTEMPTS):
         await found.texts.store(new.root.tree, {name: texts[name] for name in new.texts}, unborn=True)
-        if not isinstance(await found.broker.create(new), Unstored):
+        if not isinstance(await found.broker.commits.create(new), Unstored):
             return
     raise _lost(new.root.session)
 
@@ -141,14 +141,16 @@ async def _continue(
     writer: str,
 ) -> None:
     """Writes the rest under a claim; the last commit lowers the bar and parks the session."""
-    claimed = await found.broker.claim_session(session, writer, uuid.uuid4().hex, parked=True, core=BAR)
+    claimed = await found.broker.claims.claim_session(
+        session, writer, uuid.uuid4().hex, parked=True, core=BAR
+    )
     if claimed is None:
         raise RolloutError(f"session {session} was taken by a worker while it was being imported")
     try:
         await _write_rest(found, claimed, first, cuts, ending, texts)
     except BaseException:
         # Nobody may delete what somebody holds.
-        await found.broker.release(claimed.claim)
+        await found.broker.claims.release(claimed.claim)
         raise
 
 
@@ -190,7 +192,7 @@ async def _write_rest(
     )
     if not last.released:
         # Somebody has spoken to it meanwhile: it is due.
-        await found.broker.release(claim)
+        await found.broker.claims.release(claim)
 
 
 async def _committed(
@@ -199,7 +201,7 @@ async def _committed(
     """Stores the texts that a commit names, and sends it; again, if Redis lost one between."""
     for _ in range(ATTEMPTS):
         await found.texts.store(request.claim.tree, {name: texts[name] for name in request.texts})
-        answer = await found.broker.commit(request)
+        answer = await found.broker.commits.commit(request)
         if not isinstance(answer, Unstored):
             return answer
     raise _lost(request.claim.session)

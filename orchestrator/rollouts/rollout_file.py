@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Protocol
 
 import orjson
 
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
@@ -56,7 +56,7 @@ class FilePorts(Protocol):
     """The sources of the file, and the port that writes it."""
 
     @property
-    def broker(self) -> Reader: ...
+    def broker(self) -> Broker: ...
 
     @property
     def texts(self) -> FileTexts: ...
@@ -178,7 +178,7 @@ class RolloutFile:
             await ports.texts.fetch(self._tree, missing)
 
     async def _read(self, ports: FilePorts, after: int, through: int) -> list[StoredEntry]:
-        return list(await read_all(ports.broker, ports.archive, self._session, after, through))
+        return list(await read_all(ports.broker.logs, ports.archive, self._session, after, through))
 
 
 def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None]) -> Iterator[bytes]:

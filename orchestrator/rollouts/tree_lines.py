@@ -32,7 +32,7 @@ class TreeLines:
     def __init__(self, broker: Broker, head: SessionHead) -> None:
         self._head = head
         self._children: set[int] = set()
-        self._entries = tree_entries(broker, head.tree)
+        self._entries = tree_entries(broker.logs, head.tree)
         self._next: TreeEntry | None = None
 
     async def before(self, at_ms: int | None) -> bytes:

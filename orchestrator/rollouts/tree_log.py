@@ -12,6 +12,7 @@ from typing import Final
 import orjson
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink
@@ -54,12 +55,12 @@ def tree_fact(entry: TreeEntry) -> TreeFact:
 
 async def tree_log(broker: Broker, tree: TreeId, after: int = 0) -> list[TreeFact]:
     """All entries of the tree log after a `tree_seq`."""
-    return [tree_fact(entry) async for entry in tree_entries(broker, tree, after)]
+    return [tree_fact(entry) async for entry in tree_entries(broker.logs, tree, after)]
 
 
-async def tree_entries(broker: Broker, tree: TreeId, after: int = 0) -> AsyncIterator[TreeEntry]:
+async def tree_entries(logs: Logs, tree: TreeId, after: int = 0) -> AsyncIterator[TreeEntry]:
     """The same as they are stored, page by page."""
-    while page := await broker.read_tree(tree, after):
+    while page := await logs.read_tree(tree, after):
         for entry in page:
             yield entry
         after = page[-1].tree_seq
@@ -89,9 +90,9 @@ async def audit_tree_log(
     `made` are the agents that the sessions' logs say they made, read before: no more may be missing here.
     """
     broker = storage.broker
-    fields = (await broker.projection(tree))[1]
+    fields = (await broker.trees.projection(tree))[1]
     end = int(fields.get("tree_seq", b"0"))
-    entries = [entry async for entry in tree_entries(broker, tree) if entry.tree_seq <= end]
+    entries = [entry async for entry in tree_entries(broker.logs, tree) if entry.tree_seq <= end]
     try:
         found = list(_disagreements(entries, end, fields, made))
         return len(entries), [*found, *[it async for it in _repeated_otherwise(storage, entries)]]
@@ -141,13 +142,13 @@ async def _repeated_otherwise(storage: Storage, entries: Sequence[TreeEntry]) ->
         decision = message.get("decision")
         if kind not in _REQUESTS and (kind is not RequestResolved or decision == WITHDRAWN):
             continue
-        if await storage.broker.head(entry.session) is None:
+        if await storage.broker.logs.head(entry.session) is None:
             continue  # That it is gone is a finding of its own.
         says = _asks if kind in _REQUESTS else _decides
         near = max(0, entry.seq - _COMMIT)
         # A decision is repeated later, where the turn was stopped first.
         for after in dict.fromkeys((near, 0)):
-            log = full_log(storage.broker, storage.archive, entry.session, after, entry.seq)
+            log = full_log(storage.broker.logs, storage.archive, entry.session, after, entry.seq)
             if any([says(stored.payload, message) async for stored in log]):
                 break
         else:

@@ -52,7 +52,7 @@ class Audited(Protocol):
 
 async def session_report(found: Audited, head: SessionHead, expected: ExpectedHead | None) -> Report:
     """The verification report of a session; `expected` is an earlier head."""
-    witnesses = [*await tree_witnesses(found.broker, head.tree), *_noted_in_file(found, head)]
+    witnesses = [*await tree_witnesses(found.broker.logs, head.tree), *_noted_in_file(found, head)]
     if expected is not None:
         witnesses.append(ExternalNote(head.session, expected.seq, expected.chain, "--expect-head"))
     return _report(await audit_session(found.storage(), head, witnesses))
@@ -75,13 +75,13 @@ async def sessions_by_tree(found: Audited, tree: TreeId | None) -> AsyncIterator
     """The sessions of one tree, or of each tree that there is."""
     if tree is not None:
         # Agents that were pruned are in no registry, so the tree's shard is read.
-        pages = found.broker.heads_of_shard(found.broker.keys.shard_of(tree))
+        pages = found.broker.logs.heads_of_shard(found.broker.keys.shard_of(tree))
         yield [head async for page in pages for head in page if head.tree == tree]
         return
-    async for sessions in found.broker.session_ids():
+    async for sessions in found.broker.logs.session_ids():
         # All of a tree are in one shard, and each page is one shard's.
         trees: dict[str, list[SessionHead]] = {}
-        for head in await found.broker.heads(sessions):
+        for head in await found.broker.logs.heads(sessions):
             trees.setdefault(str(head.tree), []).append(head)
         for heads in trees.values():
             yield heads

@@ -73,7 +73,9 @@ async def admitted(ports: Ports, asking: RoomRequest) -> int:
 async def _answer(ports: Ports, asking: RoomRequest) -> Admitted | Wait:
     while True:
         try:
-            return await ports.broker.admit(asking.provider, asking.ticket, asking.tokens, asking.limits)
+            return await ports.broker.claims.admit(
+                asking.provider, asking.ticket, asking.tokens, asking.limits
+            )
         except (Unavailable, OutOfMemory) as error:
             # Without an answer the claim cannot be renewed either: that ends this wait, if nothing else.
             log.warning("provider %s: no word on its limits, asking again: %s", asking.provider, error)
@@ -85,7 +87,7 @@ async def settle(ports: Ports, asking: RoomRequest, usage: Mapping[str, int] | N
     if usage is None:
         return
     try:
-        await ports.broker.settle(asking.provider, asking.tokens, usage["total_tokens"], asking.limits)
+        await ports.broker.claims.settle(asking.provider, asking.tokens, usage["total_tokens"], asking.limits)
     except BrokerError as error:
         # The response stands whatever becomes of its account; the estimate refills by itself.
         log.warning("provider %s: its usage was not settled: %s", asking.provider, error)

@@ -105,7 +105,7 @@ class Arrivals:
         while self.unread and len(self.inbox) < SQ_PAGE:
             self.unread = False
             page = await self._context.writing.insist(
-                lambda: self._context.ports.broker.read_sq(session, self._read_to, SQ_PAGE)
+                lambda: self._context.ports.broker.logs.read_sq(session, self._read_to, SQ_PAGE)
             )
             if page is None:
                 return
@@ -164,7 +164,9 @@ class Arrivals:
         if not ports.library.keeps_history:
             return command
         noise = ports.random_bytes(NOISE_BYTES)
-        head = await self._context.writing.insist(lambda: ports.broker.history_head(command.who, noise))
+        head = await self._context.writing.insist(
+            lambda: ports.broker.requests.history_head(command.who, noise)
+        )
         return replace(command, history=head or NO_HISTORY)
 
     def _folder(self) -> str:

@@ -87,7 +87,7 @@ class Writing:
         self, request: CommitRequest, texts: Mapping[str, bytes]
     ) -> Committed | Fenced | Refused:
         """Sends a commit once, and again if Redis lost texts that it names: they are stored anew before."""
-        answer = await self._ports.broker.commit(request)
+        answer = await self._ports.broker.commits.commit(request)
         if isinstance(answer, Unstored):
             log.warning(
                 "session %s: Redis lost %d texts, storing them again",
@@ -95,7 +95,7 @@ class Writing:
                 len(answer.digests),
             )
             await self._store({digest: texts[digest] for digest in answer.digests})
-            answer = await self._ports.broker.commit(request)
+            answer = await self._ports.broker.commits.commit(request)
         if isinstance(answer, Unstored):
             raise Unavailable("Redis lost the texts of a step twice")
         if isinstance(answer, Refused) and await self._brought_back(answer):
@@ -180,7 +180,7 @@ class Writing:
             events := self._deltas.take(self._shown_at.seq, self._shown_at.head)
         ):
             try:
-                await self._ports.broker.emit(self._claim, events)
+                await self._ports.broker.commits.emit(self._claim, events)
             except (Unavailable, OutOfMemory) as error:
                 # The finished item will carry the text; nothing but liveliness is lost.
                 log.warning(

@@ -59,7 +59,7 @@ class Copies:
         seq = position.seq
         key = context.config.chain_key
         data = encode_snapshot(position.state, seq, position.head, key.secret if key else b"")
-        stored = await context.writing.insist(lambda: broker.snapshot(claim, seq, data))
+        stored = await context.writing.insist(lambda: broker.commits.snapshot(claim, seq, data))
         if isinstance(stored, Stored):
             self._snapshot_seq = seq
         elif stored is not None and (isinstance(stored, Fenced) or stored.reason == "ahead"):

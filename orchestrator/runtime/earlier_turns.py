@@ -33,12 +33,14 @@ async def state_after(context: RunnerContext, response_id: str) -> State | None:
 async def _state_after(context: RunnerContext, end: Position, response_id: str) -> State:
     ports, session = context.ports, SessionId(context.claim.session)
     secret = context.config.chain_key.secret if context.config.chain_key else b""
-    turn = await end_of_turn(full_log(ports.broker, ports.archive, session, 0, end.seq), secret, response_id)
+    turn = await end_of_turn(
+        full_log(ports.broker.logs, ports.archive, session, 0, end.seq), secret, response_id
+    )
     if turn.broken is not None or (turn.last, turn.head) != (end.seq, end.head):
         raise BrokenLog(f"its entries do not lead to entry {end.seq}")
     if not turn.seq:
         raise ValueError("the log has no turn that ended so")
-    entries = full_log(ports.broker, ports.archive, session, 0, turn.seq)
+    entries = full_log(ports.broker.logs, ports.archive, session, 0, turn.seq)
     state = (await fold_entries(ports, BEGINNING, entries, secret)).state
     if (size := len(orjson.dumps(list(state.history), default=dict))) > MOST_BYTES:
         raise ValueError(f"the conversation has {size:,} bytes, and at most {MOST_BYTES:,} can be put back")

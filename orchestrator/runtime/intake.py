@@ -126,7 +126,7 @@ async def _shown(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[str, 
     begun = await _beginnings(ports, claim, calls)
     heard = {call_id: _Heard() for call_id in calls[:MOST_SHOWN]}
     after = min(begun.get(call_id, 0) for call_id in calls)
-    while page := await ports.broker.read_eq(claim.session, after, _PAGE):
+    while page := await ports.broker.logs.read_eq(claim.session, after, _PAGE):
         after = page[-1].n
         for event in page:
             told = _told(event, ev.ExecCommandOutputDelta)
@@ -142,7 +142,7 @@ async def _beginnings(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[
     begun: dict[str, int] = {}
     before: int | None = None
     while len(begun) < len(set(calls)):
-        page = await ports.broker.read_eq_back(claim.session, before, _PAGE)
+        page = await ports.broker.logs.read_eq_back(claim.session, before, _PAGE)
         for event in page:
             told = _told(event, ev.ExecCommandBegin)
             if told is not None and told.call_id in calls:

@@ -83,7 +83,7 @@ class JobServer:
 
     async def _take_all(self) -> None:
         for pool in self._pools:
-            while (room := self._room()) and (jobs := await self._ports.broker.waiting_jobs(pool, room)):
+            while (room := self._room()) and (jobs := await self._ports.broker.jobs.waiting_jobs(pool, room)):
                 for job in jobs:
                     await self._take(pool, job)
 
@@ -92,7 +92,7 @@ class JobServer:
 
     async def _take(self, pool: str, job: str) -> None:
         sent_at = self._ports.boottime()
-        payload = await self._ports.broker.take_job(pool, job, self._worker)
+        payload = await self._ports.broker.jobs.take_job(pool, job, self._worker)
         if payload is None:
             return
         self._bench.extend(_claim(job), sent_at + TRUST_S)
@@ -135,7 +135,7 @@ class JobServer:
             await self._ports.sleep(KEEP_S)
             sent_at = self._ports.boottime()
             try:
-                if not await self._ports.broker.keep_job(job, self._worker):
+                if not await self._ports.broker.jobs.keep_job(job, self._worker):
                     return
             except BrokerError as error:
                 # The deadline of what runs was not moved: unless the next word is answered, it ends there.
@@ -146,7 +146,7 @@ class JobServer:
     async def _answer(self, job: str, answer: bytes) -> None:
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._insist(lambda: self._ports.broker.answer_job(job, self._worker, answer))
+                await self._insist(lambda: self._ports.broker.jobs.answer_job(job, self._worker, answer))
         except TimeoutError:
             log.warning("job %s: its answer did not reach Redis", job)
 

@@ -15,7 +15,8 @@ from functools import cache
 from operator import attrgetter
 from typing import NamedTuple, Protocol, cast
 
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Claimed, SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries.stored import decode_entry
@@ -141,7 +142,7 @@ class FoldSource(Protocol):
     """The storage that a fold reads, and the clock by which it shares its thread: ports or upkeep."""
 
     @property
-    def broker(self) -> Reader: ...
+    def broker(self) -> Broker: ...
 
     @property
     def archive(self) -> Archive | None: ...
@@ -236,7 +237,7 @@ async def _fold(
     useless = ""
     if end.snapshot_seq:
         try:
-            snapshot = await _snapshot(source.broker, end, secret)
+            snapshot = await _snapshot(source.broker.logs, end, secret)
             if snapshot is not None:
                 return _Fold(await _folded_from(source, snapshot, end, secret, tail), snapshot.seq)
         except (_UselessSnapshot, BrokenLog) as error:
@@ -253,7 +254,7 @@ class _UselessSnapshot(Exception):
     """A stored snapshot that nothing may be built on; without it a load only takes longer."""
 
 
-async def _snapshot(reader: Reader, end: LogEnd, secret: bytes) -> Position | None:
+async def _snapshot(reader: Logs, end: LogEnd, secret: bytes) -> Position | None:
     """The stored snapshot, None if this version has none to read; raises `_UselessSnapshot`."""
     data = await reader.snapshot_of(end.session)
     if not data:
@@ -270,7 +271,7 @@ async def _snapshot(reader: Reader, end: LogEnd, secret: bytes) -> Position | No
 async def _folded_from(
     source: FoldSource, start: Position, end: LogEnd, secret: bytes, tail: deque[StoredEntry] | None
 ) -> Position:
-    entries = full_log(source.broker, source.archive, end.session, start.seq, end.seq)
+    entries = full_log(source.broker.logs, source.archive, end.session, start.seq, end.seq)
     if tail is not None:
         tail.clear()
         entries = _kept(entries, tail)

@@ -82,12 +82,12 @@ async def _add_to_history(context: RunnerContext, asked: PendingLookUp, text: st
         return
     noise, key = ports.random_bytes(NOISE_BYTES), f"{session}|{asked.key}"
     add = (asked.who, key, (session, text), noise)
-    await context.writing.insist(lambda: ports.broker.add_to_history(*add))
+    await context.writing.insist(lambda: ports.broker.requests.add_to_history(*add))
 
 
 async def _history_entry(context: RunnerContext, who: str, op: ops.GetHistoryEntryRequest) -> Answer:
     broker = context.ports.broker
-    kept = await context.writing.insist(lambda: broker.history_entry(who, op.log_id, op.offset))
+    kept = await context.writing.insist(lambda: broker.requests.history_entry(who, op.log_id, op.offset))
     entry = (
         HistoryEntry(conversation_id=kept.session, ts=kept.at_ms // 1000, text=kept.text) if kept else None
     )

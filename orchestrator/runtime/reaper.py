@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Fired
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
@@ -59,13 +60,13 @@ async def unended(
 
     `known` are other sessions that may owe a report: one session knows of them and the registry does not.
     """
-    agents = projected(await broker.agents(tree)).agents.values()
+    agents = projected(await broker.trees.agents(tree)).agents.values()
     marked = [agent for agent in agents if agent.marked and agent.below(under)]
     active = tuple(SessionId(agent.session) for agent in marked if agent.active)
     # One that is done already owes its own parent word of the end, too.
     resting = (SessionId(agent.session) for agent in marked if not agent.active)
     others = [session for session in dict.fromkeys((*known, *resting)) if session not in active]
-    heads = [await broker.head(session) for session in others]
+    heads = [await broker.logs.head(session) for session in others]
     # With nothing to read a parked one would be taken in vain, and be quarantined after a few times.
     owing = (h.session for h in heads if h is not None and (h.holder is not None or h.has_unread))
     return Unended(active, tuple(owing))
@@ -78,7 +79,7 @@ async def forsaken(broker: Broker, tree: TreeId) -> Forsaken:
     """
     root = SessionId(tree)
     found = await unended(broker, tree, known=(root,))
-    states = await broker.revoke_tree(tree, found.sessions, SILENT_S) if found.sessions else ()
+    states = await broker.trees.revoke_tree(tree, found.sessions, SILENT_S) if found.sessions else ()
     lying = (state.session for state in states if state.state in ("free", "revoked"))
     return Forsaken(any(session != root for session in found.sessions), tuple(lying))
 
@@ -90,18 +91,18 @@ async def taken_at_once(broker: Broker, tree: TreeId, under: int, known: Iterabl
     next worker of the others finds the cancel.
     """
     found = await unended(broker, tree, under, known)
-    states = await broker.revoke_tree(tree, found.sessions) if found.sessions else ()
+    states = await broker.trees.revoke_tree(tree, found.sessions) if found.sessions else ()
     lying = (state.session for state in states if state.state == "free")
     return Forsaken(bool(found.active), tuple(lying))
 
 
-async def trees_with_cancels(broker: Broker, fired: Sequence[Fired]) -> list[TreeId]:
+async def trees_with_cancels(logs: Logs, fired: Sequence[Fired]) -> list[TreeId]:
     """The trees whose cancels were not over when these timers fired."""
     trees = []
     for timer in fired:
         if timer.timer in STANDING_TIMERS:
             with suppress(UnknownSession):
-                trees.append((await broker.place(timer.session)).tree)
+                trees.append((await logs.place(timer.session)).tree)
     return list(dict.fromkeys(trees))
 
 
@@ -116,7 +117,7 @@ class Reaper:
 
     async def receive(self, fired: Sequence[Fired]) -> None:
         """Notes the trees of cancels that are not over."""
-        for tree in await trees_with_cancels(self.broker, fired):
+        for tree in await trees_with_cancels(self.broker.logs, fired):
             self._since.setdefault(tree, self.broker.now_ms())
 
     async def poll(self) -> None:

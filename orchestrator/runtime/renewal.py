@@ -161,7 +161,7 @@ class Leases:
             return []
         claims, sent_at = [claim for claim, _ in held], self._clock()
         try:
-            answers = await broker.renew(claims, [reached() for _, reached in held])
+            answers = await broker.claims.renew(claims, [reached() for _, reached in held])
         except BrokerError as error:
             log.warning("%d claims were not renewed: %s", len(claims), error)
             self._answered = False

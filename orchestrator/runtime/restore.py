@@ -27,7 +27,7 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
     callers may do so at once. Raises `UnknownSession`, `BrokenLog` if the archive cannot be trusted,
     `ArchiveUnavailable`, or `Unavailable` if Redis lost the large texts that were put back.
     """
-    head = await head_of(storage.broker, session)
+    head = await head_of(storage.broker.logs, session)
     if not head.archived:
         return False
     try:
@@ -35,10 +35,10 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
         texts = await _restored_blobs(storage, head.tree, session)
     except (BrokenLog, BrokenArchive, ArchiveUnavailable):
         # What retention deletes meanwhile is not damaged, it is gone.
-        await head_of(storage.broker, session)
+        await head_of(storage.broker.logs, session)
         raise
     snapshot = encode_snapshot(position.state, position.seq, position.head, storage.secret)
-    answer = await storage.broker.restore(session, position.seq, snapshot, texts)
+    answer = await storage.broker.commits.restore(session, position.seq, snapshot, texts)
     if isinstance(answer, Unstored):
         raise Unavailable(f"Redis lost {len(answer.digests)} large texts of session {session}")
     if isinstance(answer, Refused):
@@ -63,7 +63,7 @@ async def referenced_blobs(storage: Storage, session: SessionId) -> set[str]:
     """The hashes of all large texts that the session's log mentions."""
     found: set[str] = set()
     page: list[StoredEntry] = []
-    async for entry in full_log(storage.broker, storage.archive, session):
+    async for entry in full_log(storage.broker.logs, storage.archive, session):
         page.append(entry)
         if len(page) == _PAGE:
             found |= blob_hashes(page)

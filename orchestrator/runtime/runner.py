@@ -307,11 +307,11 @@ class Runner:
         warning = e.event(short_id(error.submission), WarningEvent(message=str(error)))
         position = self._journal.position
         with suppress(BrokerError):
-            await self._ports.broker.emit(
+            await self._ports.broker.commits.emit(
                 self.claim, [NewEvent(encode_event(warning), position.seq, position.head[:4].hex())]
             )
         with suppress(BrokerError):
-            await self._ports.broker.release(self.claim)
+            await self._ports.broker.claims.release(self.claim)
 
     def _turned_away(self, answer: Fenced | None) -> Ended:
         if answer is not None:
@@ -328,12 +328,14 @@ class Runner:
         It is sent once: if it does not arrive, the lease runs out instead.
         """
         with suppress(BrokerError):
-            await self._ports.broker.release(self.claim)
+            await self._ports.broker.claims.release(self.claim)
 
     async def _give_back(self, release: Release) -> bool:
         """Releases the claim; False if it was given up meanwhile. A release sent twice finds it released."""
         end = self._journal.position if release == "park" else None
-        answer = await self._writing.insist(lambda: self._ports.broker.release(self.claim, park_at=end))
+        answer = await self._writing.insist(
+            lambda: self._ports.broker.claims.release(self.claim, park_at=end)
+        )
         return answer is not None
 
     async def _start_owed(self) -> None:

@@ -6,6 +6,7 @@ Nothing here is logged but names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import orjson
 
@@ -58,7 +59,7 @@ async def with_texts(context: RunnerContext, entry: SqEntry) -> c.Command | Note
 
 async def _texts(context: RunnerContext, name: str) -> bytes:
     tree = context.claim.tree
-    return await context.writing.insist(lambda: context.ports.broker.secret(tree, name)) or b""
+    return await context.writing.insist(lambda: context.ports.broker.requests.secret(tree, name)) or b""
 
 
 async def _kept(context: RunnerContext, sq_id: str, name: str, op: UserInputAnswer) -> str:
@@ -67,7 +68,9 @@ async def _kept(context: RunnerContext, sq_id: str, name: str, op: UserInputAnsw
     texts, claim = orjson.dumps(frame["op"]["response"]), context.claim
     place = Place(claim.session, claim.tree, claim.pool)
     try:
-        await context.writing.insist(lambda: context.ports.broker.keep_secret(place, sq_id, name, texts))
+        await context.writing.insist(
+            lambda: context.ports.broker.requests.keep_secret(place, sq_id, name, texts)
+        )
     except SecretsFull:
         return ""
     return name
@@ -79,7 +82,8 @@ async def kept_answers(ports: Ports, state: State) -> Sequence[tuple[str, JsonMa
     tree = TreeId(state.facts.tree_id)
     for secret in state.task.secrets if state.task is not None else ():
         what = f"session {state.facts.session_id}: an answer"
-        texts = await patiently(lambda name=secret.name: ports.broker.secret(tree, name), ports.sleep, what)  # type: ignore[misc]
+        read = partial(ports.broker.requests.secret, tree, secret.name)
+        texts = await patiently(read, ports.sleep, what)
         if texts:
             told.append((secret.call_id, orjson.loads(texts)))
     return told

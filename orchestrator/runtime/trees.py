@@ -84,7 +84,7 @@ class TreeLookups:
 
     async def _new(self, wanted: int) -> tuple[AgentId, SessionId, str | None]:
         if not self._numbers:
-            self._numbers = list(await self._broker.reserve(self._tree, max(1, wanted)))
+            self._numbers = list(await self._broker.trees.reserve(self._tree, max(1, wanted)))
         number, now_ms = self._numbers.pop(0), self._broker.now_ms()
         noise = int.from_bytes(self.ports.random_bytes(8), "big")
         session = new_session_id(now_ms, shard_of(self._tree, self._broker.config.shards), noise)
@@ -92,16 +92,16 @@ class TreeLookups:
 
     async def registry(self) -> RegistryView:
         """The agents of the tree, as the last commits said."""
-        return projected(await self._broker.agents(self._tree))
+        return projected(await self._broker.trees.agents(self._tree))
 
     async def log(self, session: str) -> list[tuple[int, int, dict[str, Any]]]:
         """The newest events of an agent's log, oldest first: (entry number, milliseconds, Event)."""
-        head = await self._broker.head(SessionId(session))
+        head = await self._broker.logs.head(SessionId(session))
         if head is None:
             return []
         first = max(0, head.seq - _ENTRIES_READ)
         try:
-            entries = await read_all(self._broker, self.ports.archive, head.session, first, head.seq)
+            entries = await read_all(self._broker.logs, self.ports.archive, head.session, first, head.seq)
         except (BrokenArchive, ArchiveUnavailable) as error:
             # The caller's own session is whole: its model is told, its worker goes on.
             raise LogUnreadable(str(error)) from None
@@ -114,7 +114,7 @@ class TreeLookups:
 
     async def pending_below(self, at_ms: int) -> tuple[PendingBelow, ...]:
         """The requests of agents below a root that stood open when an answer was given (Redis's clock)."""
-        opened = await self._broker.approvals()
+        opened = await self._broker.requests.approvals()
         found = (_pending(approval, self.facts.tree_id, at_ms) for approval in opened)
         return tuple(pending for pending in found if pending is not None)
 
@@ -123,7 +123,7 @@ class TreeLookups:
         found: list[DecidedBelow] = []
         before: int | None = None
         for _ in range(_TREE_PAGES):
-            page = await self._broker.read_tree_back(self._tree, before, _TREE_PAGE)
+            page = await self._broker.logs.read_tree_back(self._tree, before, _TREE_PAGE)
             found += (decided for decided in map(_decided, page) if decided is not None)
             if len(page) < _TREE_PAGE:
                 break

@@ -181,7 +181,7 @@ class Worker:
 
     def _return_to(self, pool: str, shard: int) -> None:
         """Polls the shard again as soon as what was left there to another machine may be taken."""
-        seconds = self._ports.broker.returns_in(pool, shard)
+        seconds = self._ports.broker.claims.returns_in(pool, shard)
         if seconds is not None and (pool, shard) not in self._returning:
             task = self._ports.spawn(self._poll_in(seconds, pool, shard), f"return:{pool}:{shard}")
             self._returning[pool, shard] = task
@@ -208,7 +208,9 @@ class Worker:
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
         unfit = bool(self._unfit)
-        claimed = await self._ports.broker.claim(pool, self._config.name, claim_id, shard, guess, unfit=unfit)
+        claimed = await self._ports.broker.claims.claim(
+            pool, self._config.name, claim_id, shard, guess, unfit=unfit
+        )
         if claimed is None:
             return None
         self._take(claimed, sent_at)
@@ -229,7 +231,7 @@ class Worker:
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
         try:
-            claimed = await self._ports.broker.claim_session(session, self._config.name, claim_id)
+            claimed = await self._ports.broker.claims.claim_session(session, self._config.name, claim_id)
         except BrokerError as error:
             log.warning("session %s: not taken over: %s", session, error)
             return
@@ -278,7 +280,9 @@ class Worker:
         cursors: Any = {}
         while True:
             try:
-                notices = await self._ports.broker.wait_for_notices(pool, self._config.name, cursors, 30.0)
+                notices = await self._ports.broker.claims.wait_for_notices(
+                    pool, self._config.name, cursors, 30.0
+                )
             except BrokerError as error:
                 log.warning("not listening: %s", error)
                 await self._ports.sleep(UNAVAILABLE_S)
@@ -310,7 +314,7 @@ class Worker:
         while True:
             try:
                 for shard in range(self._ports.broker.config.shards):
-                    await self._reaper.receive(await self._ports.broker.fire(shard))
+                    await self._reaper.receive(await self._ports.broker.claims.fire(shard))
                 await self._reaper.poll()
             except BrokerError as error:
                 log.warning("timers were not looked at: %s", error)
@@ -321,7 +325,7 @@ class Worker:
         while True:
             self._unfit = await self._ports.folders.unfit()
             try:
-                if await self._ports.broker.heartbeat(self._config.name, encoded(self._state())):
+                if await self._ports.broker.claims.heartbeat(self._config.name, encoded(self._state())):
                     self.drain()
             except BrokerError as error:
                 log.warning("no heartbeat: %s", error)
@@ -342,7 +346,9 @@ class Worker:
         """Says that this worker has left, so that nobody takes it for one that was lost."""
         try:
             async with asyncio.timeout(GOODBYE_S):
-                await self._ports.broker.heartbeat(self._config.name, encoded(self._state()), left=True)
+                await self._ports.broker.claims.heartbeat(
+                    self._config.name, encoded(self._state()), left=True
+                )
         except Exception as error:  # what it ends with is told already
             log.info("nobody heard that this worker left: %s", error)
 

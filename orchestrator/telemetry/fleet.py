@@ -33,10 +33,10 @@ class FleetMetrics:
         if self._looked_at is not None and now - self._looked_at < FRESH_S:
             return
         for pool in self._pools:
-            queue = await self._broker.queue_of(pool)
+            queue = await self._broker.claims.queue_of(pool)
             label = self._metrics.name(pool)
             self._metrics.gauge(m.QUEUE_DEPTH, label).set(queue.due)
             self._metrics.gauge(m.LEASED, label).set(queue.leased)
             self._metrics.gauge(m.QUEUE_AGE, label).set(queue.age_ms / 1000)
-        self._metrics.gauge(m.OPEN_REQUESTS).set(await self._broker.count_open_requests())
+        self._metrics.gauge(m.OPEN_REQUESTS).set(await self._broker.requests.count_open_requests())
         self._looked_at = now

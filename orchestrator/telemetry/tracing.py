@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import DENDRO, Entry
@@ -76,7 +76,7 @@ class Tracing:
     def __init__(
         self,
         processor: SpanProcessor,
-        reader: Reader,
+        reader: Logs,
         clock: Callable[[], float],
         resource: Resource | None = None,
         *,
@@ -249,7 +249,7 @@ def _begins(entry: Entry, task_id: str) -> bool:
 
 
 def exported(
-    environ: Mapping[str, str], version: str, worker: str, reader: Reader, *, contents: bool
+    environ: Mapping[str, str], version: str, worker: str, reader: Logs, *, contents: bool
 ) -> Tracing:
     """Traces of a worker that go by OTLP over HTTP, as the standard variables say."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

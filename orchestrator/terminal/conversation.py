@@ -498,8 +498,8 @@ def _tells_of_a_spent_budget(event: Event) -> bool:
 async def who_goes_on(found: Opened, session: SessionId, own: Companion | None) -> str:
     """Says who goes on with a task when this process leaves, and its worker `own` with it."""
     try:
-        head = await found.broker.head(session)
-        serving = await serving_pool(found.broker, head.pool) if head is not None else []
+        head = await found.broker.logs.head(session)
+        serving = await serving_pool(found.broker.claims, head.pool) if head is not None else []
     except BrokerError as error:
         return f"who goes on with the task is not known: {error}"
     others = [name for name in serving if own is None or not own.is_named(name)]

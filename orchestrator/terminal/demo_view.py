@@ -222,7 +222,7 @@ class Picture:
         while True:
             try:
                 picture = await self._draw(reader)
-                await reader.broker.wait_tree(reader.tree, picture.registry.tree_seq, POLL_S)
+                await reader.broker.logs.wait_tree(reader.tree, picture.registry.tree_seq, POLL_S)
             except Unavailable as error:
                 self.note(f"{error}; looking again", "dim")
             await asyncio.sleep(PAUSE_S)

@@ -71,7 +71,7 @@ async def changed_from_here(
     if mode is None:
         return override
     changed = override or OverrideTurnContext()
-    now = await settings_of(found, await head_of(found.broker, session))
+    now = await settings_of(found, await head_of(found.broker.logs, session))
     named = {"model": changed.model or now.model, "reasoning_effort": now.effort}
     chosen = CollaborationMode.model_validate({"mode": mode, "settings": named})
     return changed.model_copy(update={"collaboration_mode": chosen})

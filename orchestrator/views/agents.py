@@ -58,7 +58,7 @@ async def addressed(found: LogSource, text: str, agent: int | None, *, certain: 
     tree = await find_tree(found, text)
     if agent == 0:
         return Addressed(await _known(found, SessionId(tree)))
-    fields = await found.broker.agents(tree)
+    fields = await found.broker.trees.agents(tree)
     session = fields.get(f"s:{agent}")
     if session is None:
         raise ViewError(f"there is no agent {agent} in the tree {tree}; {_there_are(fields)}")
@@ -69,12 +69,12 @@ async def labels(found: LogSource, tree: TreeId) -> Mapping[int, str]:
     """The labels of a tree's agents; empty for one that has none."""
     from orchestrator.core.registry import projected
 
-    agents = projected(await found.broker.agents(tree)).agents.values()
+    agents = projected(await found.broker.trees.agents(tree)).agents.values()
     return {agent.agent_id: str(agent.record.get("label") or "") for agent in agents}
 
 
 async def _known(found: LogSource, session: SessionId) -> SessionHead:
-    head = await found.broker.head(session)
+    head = await found.broker.logs.head(session)
     if head is None:
         raise ViewError(f"the session {session} of this agent is gone: its tree was deleted")
     return head

@@ -173,8 +173,8 @@ class Asked:
 async def open_requests_of(found: LogSource, tree: TreeId | None) -> list[Asked]:
     """The open requests of a tree, oldest first; of the whole fleet if `tree` is None."""
     asked = []
-    for approval in await found.broker.approvals():
-        place = await found.broker.head(approval.session)
+    for approval in await found.broker.requests.approvals():
+        place = await found.broker.logs.head(approval.session)
         if place is not None and tree in (None, place.tree):
             asked.append(await _asked(found, approval, place))
     return asked
@@ -182,7 +182,7 @@ async def open_requests_of(found: LogSource, tree: TreeId | None) -> list[Asked]
 
 async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
     """The open request with all that it asks; None if its session is gone."""
-    head = await found.broker.head(approval.session)
+    head = await found.broker.logs.head(approval.session)
     return None if head is None else await _asked(found, approval, head)
 
 
@@ -291,8 +291,8 @@ async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
     """The requests with names and folders, in the same order."""
     trees = list(dict.fromkeys(one.tree for one in asked))
     sessions = dict.fromkeys((*map(SessionId, trees), *(one.session for one in asked)))
-    heads = {head.session: head for head in await found.broker.heads(list(sessions))}
-    registries = zip(trees, await found.broker.registries(trees), strict=True)
+    heads = {head.session: head for head in await found.broker.logs.heads(list(sessions))}
+    registries = zip(trees, await found.broker.trees.registries(trees), strict=True)
     agents = {tree: projected(fields).agents for tree, fields in registries}
     shorts = short_ids(map(SessionId, trees))
     return [

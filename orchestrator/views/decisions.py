@@ -80,7 +80,7 @@ async def _trees(found: LogSource, tree: TreeId | None) -> AsyncIterator[TreeId]
     if tree is not None:
         yield tree
         return
-    heads = await found.broker.heads(await found.broker.newest(NEWEST))
+    heads = await found.broker.logs.heads(await found.broker.logs.newest(NEWEST))
     for each in dict.fromkeys(head.tree for head in heads):
         yield each
 
@@ -104,7 +104,7 @@ async def _look_through(found: LogSource, tree: TreeId, gone: Sequence[Gone], be
 
 async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
     """The requests of a tree that were decided, the last one first."""
-    root = await found.broker.head(SessionId(tree))
+    root = await found.broker.logs.head(SessionId(tree))
     if root is None:
         return []
     page = await page_before(found, root, LOOK_BACK, _asks_or_resolves)
@@ -157,8 +157,8 @@ async def _named_calls(found: LogSource, tree: TreeId, gone: Sequence[Gone]) -> 
 
 async def _answer(found: LogSource, tree: TreeId, agent: int, call_id: str) -> f.Answered | None:
     """The decision about a call in its agent's log, the last one of this id."""
-    named = (await found.broker.agents(tree)).get(f"s:{agent}") if agent else tree.encode()
-    head = await found.broker.head(SessionId(named.decode())) if named else None
+    named = (await found.broker.trees.agents(tree)).get(f"s:{agent}") if agent else tree.encode()
+    head = await found.broker.logs.head(SessionId(named.decode())) if named else None
     if head is None:
         return None
     answer = None

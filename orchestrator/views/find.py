@@ -44,14 +44,14 @@ async def find_one(source: LogSource, text: str) -> SessionHead:
 async def _found(source: LogSource, text: str) -> tuple[SessionHead, ...]:
     """The sessions that `text` may mean, of very many only some."""
     with suppress(InvalidSessionId):
-        return await source.broker.heads([parse_session_id(text)])
+        return await source.broker.logs.heads([parse_session_id(text)])
     part = Abbreviation.of(text)
     found: list[SessionId] = []
     if part is not None:
-        async for sessions in source.broker.session_ids():
+        async for sessions in source.broker.logs.session_ids():
             found += filter(part.means, sessions)
     # A root is older than its agents, and so are its digits lower.
-    return await source.broker.heads(sorted(found)[:MOST_MEANT])
+    return await source.broker.logs.heads(sorted(found)[:MOST_MEANT])
 
 
 def chosen(text: str, found: Sequence[SessionHead]) -> SessionHead:

@@ -40,7 +40,7 @@ async def message_in(found: LogSource, head: SessionHead, fact: f.Fact | f.Unkno
             return _sent("message", {**sent, "watchdog": True})
         case f.AgentChanged({"turns": _, "status": status}) if head.parent is not None:
             # With the number of a turn the agent's result went to its parent, in the same commit.
-            parent = await found.broker.head(head.parent)
+            parent = await found.broker.logs.head(head.parent)
             above = 0 if parent is None else int(parent.agent_id)
             return _sent("completion", {"agent_id": above, "status": status, "text": None})
         case _:
@@ -110,7 +110,7 @@ async def with_messages(
     async for event in events:
         reached = at if event.cursor is None else event.cursor.seq
         if reached > at:
-            for stored in await found.broker.read_rollout(head.session, at, reached - at):
+            for stored in await found.broker.logs.read_rollout(head.session, at, reached - at):
                 if stored_kind(stored.payload) not in HOLD_MESSAGES:
                     continue
                 told = await message_in(found, head, f.decode(decode_entry(stored.payload).payload))

@@ -107,7 +107,7 @@ async def page_before(
 
 
 async def _end_of_tree(found: LogSource, head: SessionHead) -> int:
-    last = await found.broker.read_tree_back(head.tree, None, 1)
+    last = await found.broker.logs.read_tree_back(head.tree, None, 1)
     return last[0].tree_seq if last else 0
 
 
@@ -166,7 +166,7 @@ def _answered(head: SessionHead, answer: f.Answered) -> Event:
 async def _of_tree(found: LogSource, head: SessionHead, before: int, shows: Shows) -> AsyncIterator[_Step]:
     """The steps of the tree's log that concern this agent, backwards."""
     stretch = STRETCH
-    while page := await found.broker.read_tree_back(head.tree, before, stretch):
+    while page := await found.broker.logs.read_tree_back(head.tree, before, stretch):
         for entry in page:
             event, at_ms = None, entry.at_ms
             # Asked for before it is decoded: most of a tree's log is about other things.

@@ -19,7 +19,7 @@ async def waiting_inputs(found: LogSource, head: SessionHead) -> tuple[Queued, .
     """The queue as the log has it; what no worker has read is not in it."""
     if head.status == "idle":
         return ()
-    data = await found.broker.snapshot_of(head.session)
+    data = await found.broker.logs.snapshot_of(head.session)
     decoded = decode_snapshot(data, found.secret) if data else None
     state, after = State(), 0
     if decoded is not None and decoded[1] <= head.seq:

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
@@ -110,7 +111,7 @@ def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict
 
 async def sessions_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
     """Single sessions, agents too, for programs."""
-    listing = Listing(await broker.count_sessions())
+    listing = Listing(await broker.logs.count_sessions())
     async for found, _ in found_rows(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
         listing.looked += 1
         if wanted.wants(found):
@@ -122,11 +123,11 @@ async def sessions_listed(broker: Broker, wanted: Filter, limit: int, *, all: bo
 
 async def found_rows(broker: Broker, most: int) -> AsyncIterator[tuple[dict[str, Any], SessionHead]]:
     """The newest sessions, read a page at a time."""
-    ids = await broker.newest(most)
+    ids = await broker.logs.newest(most)
     for start in range(0, len(ids), PAGE):
-        heads = await broker.heads(ids[start : start + PAGE])
+        heads = await broker.logs.heads(ids[start : start + PAGE])
         agents = await _agents(broker, {head.tree for head in heads if head.agent_id})
-        for found, head in zip(await _rows(broker, heads, agents), heads, strict=True):
+        for found, head in zip(await _rows(broker.logs, heads, agents), heads, strict=True):
             yield found, head
 
 
@@ -136,12 +137,12 @@ Agents = Mapping[TreeId, Mapping[int, Agent]]
 async def _agents(broker: Broker, trees: set[TreeId]) -> Agents:
     """The agents of some trees as their registries have them; pruned agents are on no list."""
     ordered = sorted(trees)
-    found = await broker.registries(ordered)
+    found = await broker.trees.registries(ordered)
     return {tree: projected(fields).agents for tree, fields in zip(ordered, found, strict=True)}
 
 
-async def _rows(broker: Broker, heads: Sequence[SessionHead], agents: Agents) -> list[dict[str, Any]]:
-    served = await broker.serving(heads)
+async def _rows(logs: Logs, heads: Sequence[SessionHead], agents: Agents) -> list[dict[str, Any]]:
+    served = await logs.serving(heads)
     return [row(head, served[head.session], agents.get(head.tree, {}).get(head.agent_id)) for head in heads]
 
 
@@ -150,10 +151,10 @@ async def _rows(broker: Broker, heads: Sequence[SessionHead], agents: Agents) ->
 
 async def trees_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
     """Whole trees; one is wanted if its root or one of its agents is."""
-    listing, seen = Listing(await broker.count_sessions()), set[TreeId]()
-    ids = await broker.newest(listing.total if all else LOOKED_THROUGH)
+    listing, seen = Listing(await broker.logs.count_sessions()), set[TreeId]()
+    ids = await broker.logs.newest(listing.total if all else LOOKED_THROUGH)
     for start in range(0, len(ids), PAGE):
-        page = await broker.heads(ids[start : start + PAGE])
+        page = await broker.logs.heads(ids[start : start + PAGE])
         new = [tree for tree in dict.fromkeys(head.tree for head in page) if tree not in seen]
         seen.update(new)
         for tree in await _trees(broker, new, wanted, all=all):
@@ -184,9 +185,9 @@ async def _trees(
     rows: dict[str, list[dict[str, Any]]] = {}
     unspoken: set[str] = set()
     for start in range(0, len(members), PAGE):
-        heads = await broker.heads(members[start : start + PAGE])
+        heads = await broker.logs.heads(members[start : start + PAGE])
         unspoken.update(head.tree for head in heads if not head.agent_id and _nobody_spoke(head))
-        for found in await _rows(broker, heads, agents):
+        for found in await _rows(broker.logs, heads, agents):
             rows.setdefault(found["tree_id"], []).append(found)
     found_trees = (tree for tree in trees if tree in rows and any(map(wanted.wants, rows[tree])))
     return [

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import Claims
 from orchestrator.broker.records import PoolQueue
 from orchestrator.broker.worker_state import Pace
 from orchestrator.core.counts import counted
@@ -67,7 +68,7 @@ def waits_for(machine: str, sessions: Sequence[str]) -> tuple[str, str]:
 
 async def fleet_stats(broker: Broker) -> FleetStats:
     """Looks at the workers, the pools' queues, and the newest sessions; each at its own moment."""
-    workers = await workers_of(broker)
+    workers = await workers_of(broker.claims)
     parked: dict[str, Counter[str]] = {}
     waiting: dict[str, list[str]] = {}
     looked = 0
@@ -80,26 +81,29 @@ async def fleet_stats(broker: Broker) -> FleetStats:
             of_pool[UNSAVED] += 1
             waiting.setdefault(head.unsaved_on, []).append(head.session)
     named = {pool for worker in workers for pool in worker.state.pools}
-    pools = [await _pool(broker, pool, workers, parked.get(pool, {})) for pool in sorted(named | set(parked))]
+    pools = [
+        await _pool(broker.claims, pool, workers, parked.get(pool, {}))
+        for pool in sorted(named | set(parked))
+    ]
     return FleetStats(
         pools=pools,
         workers=len(workers),
         silent=sum(worker.status == "silent" for worker in workers),
         draining=sum(worker.status == "draining" for worker in workers),
-        open_requests=await broker.count_open_requests(),
-        sessions=await broker.count_sessions(),
+        open_requests=await broker.requests.count_open_requests(),
+        sessions=await broker.logs.count_sessions(),
         looked=looked,
         waiting=waiting,
     )
 
 
 async def _pool(
-    broker: Broker, pool: str, workers: Sequence[SeenWorker], parked: Mapping[str, int]
+    claims: Claims, pool: str, workers: Sequence[SeenWorker], parked: Mapping[str, int]
 ) -> PoolStats:
     serving = [one for one in workers if pool in one.state.pools and one.status == "serving"]
     return PoolStats(
         pool=pool,
-        queue=await broker.queue_of(pool),
+        queue=await claims.queue_of(pool),
         workers=len(serving),
         slots=sum(one.state.room for one in serving),
         pace=_sum([one.state.paces[pool] for one in workers if not one.silent and pool in one.state.paces]),

@@ -15,7 +15,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.fleet_index import IndexPlace, Listed
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, Source
+from orchestrator.broker.trees import Trees
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.core.registry import projected
@@ -148,7 +150,9 @@ async def threads_page(broker: Broker, asked: ListAsked) -> ThreadPage:
     """The next threads of the order that are wanted."""
     found: list[tuple[Key, Thread]] = []
     looked, last = 0, None
-    async for stretch in _agents_too(broker, asked) if asked.wanted.of_agents else _listed(broker, asked):
+    async for stretch in (
+        _agents_too(broker, asked) if asked.wanted.of_agents else _listed(broker.trees, asked)
+    ):
         if looked >= LOOKED_THROUGH:
             return _page(asked, found, last)
         heads = {head.session: (key, head) for key, head in stretch}
@@ -174,7 +178,7 @@ def _page(asked: ListAsked, found: Sequence[tuple[Key, Thread]], last: Key | Non
 Stretch: TypeAlias = list[tuple[Key, SessionHead]]
 
 
-async def _listed(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch]:
+async def _listed(trees: Trees, asked: ListAsked) -> AsyncIterator[Stretch]:
     """The roots of the fleet's index behind the cursor, some at a time."""
     wanted = Listed(
         asked.namespace,
@@ -185,7 +189,7 @@ async def _listed(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch]:
     )
     place = None if asked.cursor is None else _place(asked.cursor, asked.direction)
     size = READ if asked.wanted.is_narrow else min(READ, asked.limit + 1)
-    while found := await broker.listed_heads(wanted, place, size):
+    while found := await trees.listed_heads(wanted, place, size):
         yield [(Key(at.at_ms, at.session), head) for at, head in found]
         place, size = found[-1][0], READ
 
@@ -204,7 +208,7 @@ async def _agents_too(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch
     ids = await _sessions_of(broker, asked.wanted)
     found: Stretch = []
     for start in range(0, len(ids), READ):
-        for head in await broker.heads(ids[start : start + READ]):
+        for head in await broker.logs.heads(ids[start : start + READ]):
             if head.labels.namespace == asked.namespace:
                 found.append((_key(asked, head), head))
     found.sort(key=lambda one: one[0], reverse=asked.direction == "desc")
@@ -216,11 +220,11 @@ async def _agents_too(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch
 
 async def _sessions_of(broker: Broker, wanted: ThreadFilter) -> list[SessionId]:
     if not (above := wanted.parent or wanted.ancestor):
-        return list(await broker.newest(LOOKED_THROUGH))
-    head = await broker.head(SessionId(above))
+        return list(await broker.logs.newest(LOOKED_THROUGH))
+    head = await broker.logs.head(SessionId(above))
     if head is None:
         return []
-    agents = projected(await broker.agents(head.tree)).agents.values()
+    agents = projected(await broker.trees.agents(head.tree)).agents.values()
     under = [agent for agent in agents if head.agent_id == ROOT or agent.below(head.agent_id)]
     return [SessionId(agent.session) for agent in under]
 
@@ -238,12 +242,12 @@ def _behind(key: Key, cursor: ListCursor, direction: Direction) -> bool:
     return key < cursor.key if direction == "desc" else key > cursor.key
 
 
-async def loaded(broker: Broker, most: int, namespace: str = "") -> list[SessionId]:
+async def loaded(logs: Logs, most: int, namespace: str = "") -> list[SessionId]:
     """The sessions of a namespace that are at work or wait for somebody, newest first."""
-    ids = await broker.newest(LOOKED_THROUGH)
+    ids = await logs.newest(LOOKED_THROUGH)
     found: list[SessionId] = []
     for start in range(0, len(ids), READ):
-        heads = await broker.heads(ids[start : start + READ])
+        heads = await logs.heads(ids[start : start + READ])
         found += [head.session for head in heads if _is_loaded(head) and head.labels.namespace == namespace]
         if len(found) >= most:
             break

@@ -292,7 +292,7 @@ async def _source(found: LogSource, head: SessionHead) -> tuple[SessionHead, int
         fact = f.decode(decode_entry(stored.payload).payload)
         assert isinstance(fact, f.Forked)
         parent = fact.parent
-        source = await found.broker.head(parent["session"])
+        source = await found.broker.logs.head(parent["session"])
         if source is None or source.seq < parent["seq"]:
             return None
         async for there in found.log(source.session, parent["seq"], parent["seq"] - 1):

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import orjson
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.entries.stored import decode_entry, stored_kind
@@ -144,16 +145,16 @@ async def threads(broker: Broker, heads: Sequence[SessionHead]) -> list[Thread]:
     """The threads of some sessions, in their order."""
     agents = await _agents(broker, [head.tree for head in heads if head.agent_id != ROOT])
     return [
-        thread(head, agents.get(head.tree, {}).get(head.agent_id), await _first_words(broker, head))
+        thread(head, agents.get(head.tree, {}).get(head.agent_id), await _first_words(broker.logs, head))
         for head in heads
     ]
 
 
-async def path_at_birth(broker: Broker, head: SessionHead) -> str:
+async def path_at_birth(logs: Logs, head: SessionHead) -> str:
     """Where the rollout of a session is to be, as its log begins; its head says so once it has rested."""
     if head.labels.namespace or head.archived:
         return ""
-    for stored in await broker.read_rollout(head.session, 0, FIRST_ENTRIES):
+    for stored in await logs.read_rollout(head.session, 0, FIRST_ENTRIES):
         if stored_kind(stored.payload) is SessionConfigured:
             return str(decode_entry(stored.payload).payload.get("rollout_path") or "")
     return ""
@@ -161,15 +162,15 @@ async def path_at_birth(broker: Broker, head: SessionHead) -> str:
 
 async def _agents(broker: Broker, trees: Sequence[TreeId]) -> Mapping[TreeId, Mapping[int, Agent]]:
     ordered = list(dict.fromkeys(trees))
-    found = await broker.registries(ordered)
+    found = await broker.trees.registries(ordered)
     return {tree: projected(fields).agents for tree, fields in zip(ordered, found, strict=True)}
 
 
-async def _first_words(broker: Broker, head: SessionHead) -> str:
+async def _first_words(logs: Logs, head: SessionHead) -> str:
     """The first words of a person in a session that has never rested; later its head says them."""
     if head.archived or head.status in AT_REST or "updated_ms" in head.summary:
         return ""
-    for stored in await broker.read_rollout(head.session, 0, FIRST_ENTRIES):
+    for stored in await logs.read_rollout(head.session, 0, FIRST_ENTRIES):
         if stored_kind(stored.payload) is UserMessage:
             said = decode_entry(stored.payload).payload.get("message")
             return (one_line(said, PREVIEW_CHARS) or "") if isinstance(said, str) else ""

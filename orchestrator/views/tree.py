@@ -127,13 +127,13 @@ class TreeReader:
 
     async def picture(self) -> TreePicture:
         """The tree as it is now; raises `UnknownSession` if it is gone."""
-        registry, fields = await self.broker.projection(self.tree)
+        registry, fields = await self.broker.trees.projection(self.tree)
         known = projected(fields).agents
         sessions = (SessionId(self.tree), *(SessionId(agent.session) for agent in known.values()))
         gate = asyncio.Semaphore(AT_ONCE)
         looks = await asyncio.gather(*(self._look(session, gate) for session in sessions))
         found = [look for look in looks if look is not None]
-        served = await self.broker.serving([head for head, _ in found])
+        served = await self.broker.logs.serving([head for head, _ in found])
         used = {int(number): agent.used for number, agent in registry.agents.items()}
         agents = {
             int(head.agent_id): _drawn(
@@ -150,20 +150,20 @@ class TreeReader:
         if root is None:
             return 0
         meta = root.summary
-        entries = await self.broker.read_rollout(root.session, 0, TAIL)
+        entries = await self.broker.logs.read_rollout(root.session, 0, TAIL)
         told = sum(stored_kind(stored.payload) is SubagentLifecycle for stored in entries)
         return max(told, int(meta.get("children", 0)))
 
     async def _look(self, session: SessionId, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing] | None:
         async with gate:
-            head = await self.broker.head(session)
+            head = await self.broker.logs.head(session)
             return None if head is None else (head, await self._doing(head))
 
     async def _doing(self, head: SessionHead) -> Doing:
         known = self._doings.get(head.session)
         if known is not None and known.seq == head.seq:
             return known
-        entries = await self.broker.read_rollout(head.session, max(0, head.seq - TAIL), TAIL)
+        entries = await self.broker.logs.read_rollout(head.session, max(0, head.seq - TAIL), TAIL)
         doing = doing_of(entries, head)
         self._doings[head.session] = doing
         return doing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.claims import Claims
 from orchestrator.broker.records import Heard
 from orchestrator.broker.worker_state import SILENT_MS, WorkerState, decoded
 from orchestrator.core.counts import age
@@ -33,15 +33,15 @@ class SeenWorker:
         return "draining" if self.state.draining else "serving"
 
 
-async def workers_of(broker: Reader) -> list[SeenWorker]:
+async def workers_of(claims: Claims) -> list[SeenWorker]:
     """The workers of the last day that have not left, those heard from last first."""
-    heard = await broker.workers()
-    return seen_workers(heard, await broker.server_ms())
+    heard = await claims.workers()
+    return seen_workers(heard, await claims.server_ms())
 
 
-async def serving_pool(broker: Reader, pool: str) -> list[str]:
+async def serving_pool(claims: Claims, pool: str) -> list[str]:
     """The names of the workers that take sessions of a pool, those heard from last first."""
-    found = await workers_of(broker)
+    found = await workers_of(claims)
     return [one.name for one in found if one.status == "serving" and pool in one.state.pools]
 
 

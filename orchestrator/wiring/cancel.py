@@ -58,12 +58,12 @@ async def agents_to_end(found: Opened, target: Addressed) -> list[int]:
 
 async def agents_at_work(found: Opened, tree: TreeId) -> list[int]:
     """The agents of a tree, beside its root, that are active or have messages to begin with."""
-    agents = projected(await found.broker.agents(tree)).agents
+    agents = projected(await found.broker.trees.agents(tree)).agents
     return [number for number, agent in agents.items() if number and agent.at_work]
 
 
 async def _agents(found: Opened, target: Addressed) -> Mapping[int, Agent]:
-    return projected(await found.broker.agents(target.tree)).agents
+    return projected(await found.broker.trees.agents(target.tree)).agents
 
 
 async def submit_end(found: Opened, target: Addressed, reason: str | None, timeout_s: float) -> None:
@@ -112,7 +112,7 @@ async def _left(found: Opened, target: Addressed, ending: Sequence[int]) -> list
     known = await _agents(found, target)
     left = [f"agent {number}" for number in ending if number in known and known[number].active]
     if not target.agent_id:
-        head = await found.broker.head(target.root)
+        head = await found.broker.logs.head(target.root)
         left += ["the root"] if head is not None and head.status != "closed" else []
     return left
 
@@ -124,7 +124,7 @@ async def _take_claims(
     known = await _agents(found, target)
     sessions = [SessionId(known[number].session) for number in ending if number in known]
     sessions += [] if target.agent_id else [target.root]
-    for state in await found.broker.revoke_tree(target.tree, sessions):
+    for state in await found.broker.trees.revoke_tree(target.tree, sessions):
         if state.state == "revoked":
             say(f"taken from worker {state.worker}: {state.session}")
 
@@ -143,7 +143,7 @@ async def published_ends(found: Opened, target: Addressed, ending: Sequence[int]
         elif number in known and not known[number].active:
             lines.append(f"agent {number} had come to its end before: {known[number].status}")
     if not target.agent_id:
-        head = await found.broker.head(target.root)
+        head = await found.broker.logs.head(target.root)
         if head is not None and head.status == "closed":
             lines.append(f"the root is closed; resume it with: dendro run --resume {target.root}")
     return lines

@@ -55,7 +55,7 @@ def authentication(settings: Settings, tokens: TokenLookUp) -> Authentication:
 
 def tokens_of(found: Opened) -> PrincipalLookUp | IssuerTokens:
     """The tokens of a deployment, and those of its issuer if it has one."""
-    own = PrincipalLookUp(found.broker, lambda: time.time_ns() // 1_000_000)
+    own = PrincipalLookUp(found.broker.requests, lambda: time.time_ns() // 1_000_000)
     issuer, audience = found.settings.gateway.token_issuer, found.settings.gateway.token_audience
     if issuer is None or audience is None:
         return own
@@ -125,7 +125,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Address, ...]]:
     """All doors of a deployment on these addresses."""
     raise_descriptor_limit()
-    shared = replace(found, events=SharedReads(found.broker), messages=Messages())
+    shared = replace(found, events=SharedReads(found.broker.logs), messages=Messages())
     ports = door_ports(shared, sources)
     server = AppServer(ports)
     line_limit = found.settings.wire.line_limit_bytes

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 
-from orchestrator.broker.births import Births
+from orchestrator.broker.commits import Commits
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.frozen import record
@@ -90,8 +90,8 @@ class NewThreads:
         facts = replace(birth.facts, client_tools=self._brought(wish))
         birth = replace(birth, facts=facts, history=await client.history())
         session = await client.create(birth, ephemeral=wish.ephemeral)
-        head, path = await head_of(self.found.broker, session), birth.facts.rollout_path or ""
-        self.found.broker.remember(head)
+        head, path = await head_of(self.found.broker.logs, session), birth.facts.rollout_path or ""
+        self.found.broker.logs.remember(head)
         return Born(head, birth.settings, warnings, path, portable=wish.workspace is not None)
 
     def _brought(self, wish: NewThread) -> ClientTools | None:
@@ -153,14 +153,14 @@ class NewThreads:
         """
         settings, warnings = await in_git_thread(self._seen, principal, wish)
         own = replace(await in_git_thread(self._birth, settings), history=await client.history())
-        birth = await _forked(self.found.broker, replace(settings, named=_named(wish)), source, own)
+        birth = await _forked(self.found.broker.commits, replace(settings, named=_named(wish)), source, own)
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))
         tree = TreeId(birth.facts.tree_id)
         session = await client.create(
             birth, ephemeral=wish.ephemeral, copies=lambda: copy_texts(self.found, source, tree)
         )
-        return Born(await head_of(self.found.broker, session), birth.settings, warnings)
+        return Born(await head_of(self.found.broker.logs, session), birth.settings, warnings)
 
     def _birth(self, settings: Settings) -> Birth:
         cwd = settings.session_defaults.cwd
@@ -272,13 +272,13 @@ async def _check_seen(client: Client, text: str) -> None:
         raise BadSetting(f"workspace: there is no session {text[:80]}")
 
 
-async def _forked(broker: Births, settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+async def _forked(commits: Commits, settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
     if source.state.facts.portable is None:
         return forked_birth(settings, source, own)
     from orchestrator.wiring.portable import forked_folder
 
     try:
-        return await forked_folder(broker, settings, source, own)
+        return await forked_folder(commits, settings, source, own)
     except ViewError as error:
         raise BadSetting(f"workspace: {error}") from None
 

@@ -104,6 +104,6 @@ async def _tracing(
         say(f"no traces: {error}; worker.tracing needs an extra ({extra}): this worker goes on without")
         return []
     host, contents = settings.host, settings.worker.trace_contents
-    tracing = exported(host.environ, ports.version, worker_name(), ports.broker, contents=contents)
+    tracing = exported(host.environ, ports.version, worker_name(), ports.broker.logs, contents=contents)
     stack.push_async_callback(tracing.aclose)
     return [tracing]

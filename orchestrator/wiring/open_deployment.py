@@ -113,7 +113,7 @@ class Opened:
         """The session's entries after `after` up to `through`, wherever they are kept."""
         from orchestrator.rollouts.full_log import full_log
 
-        return full_log(self.broker, _WhenSealed(self.archive), session, after, through)
+        return full_log(self.broker.logs, _WhenSealed(self.archive), session, after, through)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         """The texts that entries refer to, from Redis or the archive; one that is nowhere is left out."""
@@ -225,7 +225,7 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
     birth = await _forked(found, source, replace(own, history=await client.history()))
     tree = TreeId(birth.facts.tree_id)
     session = await client.create(birth, copies=lambda: copy_texts(found, source, tree))
-    return await head_of(found.broker, session)
+    return await head_of(found.broker.logs, session)
 
 
 async def _forked(found: Opened, source: ForkedFrom, own: Birth) -> Birth:
@@ -235,7 +235,7 @@ async def _forked(found: Opened, source: ForkedFrom, own: Birth) -> Birth:
         return forked_birth(found.settings, source, own)
     from orchestrator.wiring.portable import forked_folder
 
-    return await forked_folder(found.broker, found.settings, source, own)
+    return await forked_folder(found.broker.commits, found.settings, source, own)
 
 
 async def portable_session(

@@ -37,7 +37,7 @@ async def submit_to_parked(
 
 async def _at_rest(found: Opened, head: SessionHead) -> bool:
     """Whether the session owes nothing and no worker holds it: the next op that it reads came from us."""
-    serving = (await found.broker.serving([head]))[head.session]
+    serving = (await found.broker.logs.serving([head]))[head.session]
     return not (serving.due or serving.lease_ms is not None or head.quarantined)
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.boottime import boottime
-from orchestrator.broker.births import Births
+from orchestrator.broker.commits import Commits
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.frozen import replace
@@ -172,17 +172,17 @@ def _of_session(settings: Settings, source: tuple[State, str]) -> FirstFolder:
     return FirstFolder(replace(theirs, root=root, untold=True), source=source)
 
 
-async def with_folder(broker: Births, settings: Settings, birth: Birth, first: FirstFolder) -> Birth:
+async def with_folder(commits: Commits, settings: Settings, birth: Birth, first: FirstFolder) -> Birth:
     """The birth with its first snapshot, whose packs the store has; raises `NoWorkspace`.
 
-    `broker` hears of the session before the store does: packs of one that is never made are removed by it.
+    `commits` hears of the session before the store does: packs of one that is never made are removed by it.
     """
     try:
         if first.top is not None:
-            await broker.announce(SessionId(birth.facts.session_id))
+            await commits.announce(SessionId(birth.facts.session_id))
             return replace(birth, folder=await _packed(settings, birth, first.top))
         if first.source is not None and first.source[0].workspace.snapshot is not None:
-            await broker.announce(SessionId(birth.facts.session_id))
+            await commits.announce(SessionId(birth.facts.session_id))
             return replace(birth, folder=await _copied(settings, birth, first.source[0]))
         return birth
     except FolderError as error:
@@ -243,7 +243,7 @@ async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Sett
     birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom, first)
     if first.warning:
         birth = replace(birth, warnings=(*birth.warnings, first.warning))
-    return await with_folder(found.broker, settings, birth, first)
+    return await with_folder(found.broker.commits, settings, birth, first)
 
 
 def _looked_at(settings: Settings, top: Path | None, within: str) -> Workspace:
@@ -261,7 +261,7 @@ async def _state_of(found: LogSource, session: str, at: int | None) -> tuple[Sta
     return source.state, str(head.session)
 
 
-async def forked_folder(broker: Births, settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
+async def forked_folder(commits: Commits, settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
     """The birth of a fork whose source has a portable folder: it begins with a copy, in a tree of its own.
 
     `own` is what the session would be without a source. Raises `NoWorkspace`.
@@ -278,7 +278,7 @@ async def forked_folder(broker: Births, settings: Settings, source: ForkedFrom, 
     pool = own.facts.pool if "pool" in settings.named else state.facts.pool
     facts = replace(birth.facts, portable=first.portable, workspace=None, pool=pool)
     moved = replace(birth, facts=facts, settings=replace(birth.settings, cwd=cwd))
-    return await with_folder(broker, settings, moved, first)
+    return await with_folder(commits, settings, moved, first)
 
 
 def _moved(source: State, folder: str) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import Claims
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim
 from orchestrator.broker.worker_state import MachineFacts
@@ -199,7 +200,7 @@ def _worker_config(
             ),
             chain_key=chain_key(settings),
             accounting=Accounting(settings.model),
-            confirm_effects=_confirmation(settings, broker),
+            confirm_effects=_confirmation(settings, broker.claims),
             worker=settings.worker,
             hold_s=settings.workspace.hold_s,
             log=settings.log,
@@ -221,13 +222,13 @@ def _facts(settings: Settings, started_ms: int) -> MachineFacts:
     )
 
 
-def _confirmation(settings: Settings, broker: Broker) -> Callable[[Claim, int], Awaitable[bool]] | None:
+def _confirmation(settings: Settings, claims: Claims) -> Callable[[Claim, int], Awaitable[bool]] | None:
     """Under `effects = wait`: whether enough replicas have a session's log up to an entry."""
     redis = settings.redis
     if redis.effects != "wait":
         return None
 
-    return lambda claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, redis.wait_timeout_s)
+    return lambda claim, seq: claims.confirmed(claim, seq, redis.wait_replicas, redis.wait_timeout_s)
 
 
 def _renewal_confirmation(settings: Settings) -> Confirm | None:
@@ -236,7 +237,7 @@ def _renewal_confirmation(settings: Settings) -> Confirm | None:
     if redis.effects != "wait":
         return None
     patience_s = min(redis.wait_timeout_s, settings.worker.renew_s / 2)
-    return lambda broker, claim, seq: broker.confirmed(claim, seq, redis.wait_replicas, patience_s)
+    return lambda broker, claim, seq: broker.claims.confirmed(claim, seq, redis.wait_replicas, patience_s)
 
 
 def _renewal(

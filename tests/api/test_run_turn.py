@@ -147,7 +147,7 @@ async def test_program_is_told_that_its_session_is_quarantined_meanwhile_or_was_
         while not (await head_of(harness, session)).sq_tip:
             await asyncio.sleep(0)
         for number in range(5):
-            await broker.claim_session(session, f"w{number}", f"c{number}")
+            await broker.claims.claim_session(session, f"w{number}", f"c{number}")
         with pytest.raises(SetAside, match="quarantined"):
             await program.ended()
     with pytest.raises(SetAside, match="quarantined"):
@@ -157,7 +157,7 @@ async def test_program_is_told_that_its_session_is_quarantined_meanwhile_or_was_
 async def test_turn_goes_on_with_another_worker_when_its_session_was_revoked(harness: Harness) -> None:
     async with beside_a_turn(harness) as (session, _, gate), waiting(harness, session) as program:
         await program.saw("input_accepted")
-        await harness.broker.revoke(session)
+        await harness.broker.trees.revoke(session)
         gate.open()
         turn = await program.ended()
     assert turn.status in {"completed", "aborted"}
@@ -178,7 +178,7 @@ async def test_program_is_told_that_its_session_was_deleted(harness: Harness) ->
 
 
 async def head_of(harness: Harness, session: SessionId) -> SessionHead:
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     return head
 

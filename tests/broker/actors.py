@@ -99,25 +99,25 @@ class Backend:
 async def created(broker: Broker, session: SessionId | None = None, **changes: Any) -> SessionId:
     """A root session without work."""
     born = new_session(session, **changes)
-    await broker.create(NewTree(born))
+    await broker.commits.create(NewTree(born))
     return born.session
 
 
 async def submitted(
     broker: Broker, session: SessionId, submission: str = "s1", payload: bytes = b"op"
 ) -> Submitted:
-    return await broker.submit(Submit(session, "client", submission, payload))
+    return await broker.commits.submit(Submit(session, "client", submission, payload))
 
 
 async def claimed(broker: Broker, session: SessionId, worker: str = "w1", claim_id: str = "c1") -> Claimed:
-    found = await broker.claim_session(session, worker, claim_id)
+    found = await broker.claims.claim_session(session, worker, claim_id)
     assert found is not None
     return found
 
 
 async def lease_runs_out(broker: Broker, session: SessionId) -> None:
     """The session's holder has not renewed its claim for long enough."""
-    place = await broker.place(session)
+    place = await broker.logs.place(session)
     leases = broker.keys.leases(broker.keys.shard_of(place.tree), place.pool)
     await broker.command("ZADD", leases, "XX", 0, session)
 
@@ -125,7 +125,7 @@ async def lease_runs_out(broker: Broker, session: SessionId) -> None:
 async def holder_died(broker: Broker, session: SessionId) -> None:
     """The lease of whoever holds it has run out, and the claim is taken: the session is due."""
     await lease_runs_out(broker, session)
-    await broker.revoke(session)
+    await broker.trees.revoke(session)
 
 
 async def working(broker: Broker, **changes: Any) -> Claimed:

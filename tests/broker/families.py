@@ -38,14 +38,14 @@ class Agent:
 
     async def does(self, **more: Any) -> Committed:
         """A step that must be accepted."""
-        answer = await self.broker.commit(self.request(**more))
+        answer = await self.broker.commits.commit(self.request(**more))
         assert isinstance(answer, Committed), answer
         self.at = answer
         return answer
 
     async def refused(self, **more: Any) -> Refused:
         """A step that must be refused."""
-        answer = await self.broker.commit(self.request(**more))
+        answer = await self.broker.commits.commit(self.request(**more))
         assert isinstance(answer, Refused), answer
         return answer
 
@@ -75,13 +75,13 @@ class Agent:
 
     async def is_put_away(self, closed_root: SessionId | None = None) -> Stored | Fenced | Refused:
         """Answers what upkeep is told that puts away the session, which is at rest."""
-        found = await self.broker.claim_session(
+        found = await self.broker.claims.claim_session(
             self.session, "upkeep", f"claim-{next(_commits)}", parked=True
         )
         assert found is not None
-        await self.broker.snapshot(found.claim, found.seq, b"state")
-        await self.broker.seal(found.claim, found.seq, b"manifest")
-        return await self.broker.archive(found.claim, closed_root)
+        await self.broker.commits.snapshot(found.claim, found.seq, b"state")
+        await self.broker.commits.seal(found.claim, found.seq, b"manifest")
+        return await self.broker.commits.archive(found.claim, closed_root)
 
 
 async def claims(broker: Broker, session: SessionId) -> Agent:
@@ -92,7 +92,7 @@ async def root_of(broker: Broker, **summary: bytes) -> Agent:
     """A root at work; `limit_tokens=b"5"` sets the field `limit:tokens`."""
     root = new_session(submissions=OP)
     fields = {name.replace("_", ":", 1): value for name, value in summary.items()}
-    await broker.create(NewTree(root, fields))
+    await broker.commits.create(NewTree(root, fields))
     return await claims(broker, root.session)
 
 

@@ -28,7 +28,7 @@ class Fleet:
 
     async def asks(self, ticket: str, tokens: int, limits: ProviderLimits) -> int:
         """0 if the ticket is admitted, else what it is told to wait."""
-        match await self.broker.admit("openai", ticket, tokens, limits):
+        match await self.broker.claims.admit("openai", ticket, tokens, limits):
             case Admitted():
                 return 0
             case Wait(wait_ms):
@@ -58,7 +58,8 @@ async def fleet(clock: FakeClock) -> AsyncIterator[Fleet]:
 async def test_workers_that_ask_at_once_are_admitted_up_to_the_limit(backend: Backend) -> None:
     workers = [backend.broker() for _ in range(3)]
     asks = [
-        workers[n % 3].admit("openai", f"s{n}", 1, ProviderLimits(requests_per_minute=10)) for n in range(40)
+        workers[n % 3].claims.admit("openai", f"s{n}", 1, ProviderLimits(requests_per_minute=10))
+        for n in range(40)
     ]
     answers = await asyncio.gather(*asks)
     assert sum(isinstance(answer, Admitted) for answer in answers) == 10
@@ -68,26 +69,26 @@ async def test_workers_that_ask_at_once_are_admitted_up_to_the_limit(backend: Ba
 
 async def test_refused_request_is_told_when_its_tokens_will_be_there(broker: Broker) -> None:
     limits = ProviderLimits(tokens_per_minute=60_000)
-    assert isinstance(await broker.admit("openai", "a", 60_000, limits), Admitted)
-    answer = await broker.admit("openai", "b", 30_000, limits)
+    assert isinstance(await broker.claims.admit("openai", "a", 60_000, limits), Admitted)
+    answer = await broker.claims.admit("openai", "b", 30_000, limits)
     assert isinstance(answer, Wait)
     assert 25_000 < answer.wait_ms <= 30_000
 
 
 async def test_providers_are_counted_apart(broker: Broker) -> None:
     limits = ProviderLimits(requests_per_minute=1)
-    assert isinstance(await broker.admit("one", "a", 1, limits), Admitted)
-    assert isinstance(await broker.admit("two", "b", 1, limits), Admitted)
-    assert isinstance(await broker.admit("one", "c", 1, limits), Wait)
+    assert isinstance(await broker.claims.admit("one", "a", 1, limits), Admitted)
+    assert isinstance(await broker.claims.admit("two", "b", 1, limits), Admitted)
+    assert isinstance(await broker.claims.admit("one", "c", 1, limits), Wait)
 
 
 async def test_settled_usage_makes_room_or_debt(broker: Broker) -> None:
     limits = ProviderLimits(tokens_per_minute=1_000)
-    await broker.admit("openai", "a", 1_000, limits)
-    await broker.settle("openai", 1_000, 100, limits)
-    assert isinstance(await broker.admit("openai", "b", 800, limits), Admitted)
-    await broker.settle("openai", 800, 1_600, limits)
-    answer = await broker.admit("openai", "c", 1, limits)
+    await broker.claims.admit("openai", "a", 1_000, limits)
+    await broker.claims.settle("openai", 1_000, 100, limits)
+    assert isinstance(await broker.claims.admit("openai", "b", 800, limits), Admitted)
+    await broker.claims.settle("openai", 800, 1_600, limits)
+    answer = await broker.claims.admit("openai", "c", 1, limits)
     assert isinstance(answer, Wait)
     assert answer.wait_ms > 35_000, "700 tokens of debt are 42 s"
 
@@ -122,7 +123,7 @@ async def test_small_request_goes_ahead_only_where_it_delays_nobody(fleet: Fleet
     await fleet.asks("first", 30_000, limits)
     assert await fleet.asks("large", 40_000, limits) == 10_000
     assert await fleet.asks("small", 100, limits) == 10_100
-    await fleet.broker.settle("openai", 30_000, 19_000, limits)
+    await fleet.broker.claims.settle("openai", 30_000, 19_000, limits)
     assert await fleet.asks("small", 100, limits) == 0
     assert await fleet.asks("large", 40_000, limits) == 0
 
@@ -186,7 +187,7 @@ async def test_settling_never_saves_more_than_a_minute(fleet: Fleet) -> None:
     limits = ProviderLimits(tokens_per_minute=1_000)
     await fleet.asks("a", 1_000, limits)
     fleet.after(59_000)
-    await fleet.broker.settle("openai", 1_000, 0, limits)
+    await fleet.broker.claims.settle("openai", 1_000, 0, limits)
     assert await fleet.asks("b", 1_000, limits) == 0
     assert await fleet.asks("c", 1_000, limits) == PATIENCE_MS
 
@@ -200,7 +201,7 @@ async def test_clock_that_went_back_gives_nothing_and_takes_nothing(fleet: Fleet
 
 
 async def test_provider_without_a_token_limit_is_not_settled(fleet: Fleet) -> None:
-    await fleet.broker.settle("openai", 1, 2, ProviderLimits(requests_per_minute=1))
+    await fleet.broker.claims.settle("openai", 1, 2, ProviderLimits(requests_per_minute=1))
     assert await fleet.broker.command("KEYS", "*") == []
 
 
@@ -228,7 +229,7 @@ async def _never_too_much(story: list[tuple[str, int, int, int]], clock: FakeClo
         if kind == "move":
             fleet.after(number)
         elif await fleet.asks(f"s{number}", estimate, limits) == 0:
-            await fleet.broker.settle("openai", estimate, min(used, estimate), limits)
+            await fleet.broker.claims.settle("openai", estimate, min(used, estimate), limits)
             sent.append((clock.now_ms(), min(used, estimate)))
     for first, (begin, _) in enumerate(sent):
         tokens = 0

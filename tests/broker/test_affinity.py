@@ -52,7 +52,7 @@ class Fleet:
 
     async def says(self, machine: str, worker: str = "", **changes: Any) -> None:
         """A worker of the machine is heard from."""
-        await self.on(machine).heartbeat(worker or f"w-{machine}", state(machine, **changes))
+        await self.on(machine).claims.heartbeat(worker or f"w-{machine}", state(machine, **changes))
 
     async def silent(self, worker: str) -> None:
         """The worker was heard from too long ago."""
@@ -65,18 +65,18 @@ class Fleet:
         session = await created(broker, session)
         await submitted(broker, session)
         held = await claimed(broker, session, "w-m1", f"first-{session}")
-        done = await broker.commit(step(held, held.claim, f"k-{session}", folder=place))
+        done = await broker.commits.commit(step(held, held.claim, f"k-{session}", folder=place))
         assert isinstance(done, Committed)
-        assert isinstance(await broker.release(held.claim), Released)
+        assert isinstance(await broker.claims.release(held.claim), Released)
         return session
 
     async def takes(self, machine: str, session: SessionId, claim: str = "c") -> bool:
-        found = await self.on(machine).claim_session(session, f"w-{machine}", claim)
+        found = await self.on(machine).claims.claim_session(session, f"w-{machine}", claim)
         return found is not None
 
     async def takes_unfit(self, machine: str) -> SessionId | None:
         """The session that a machine without room for folders takes."""
-        found = await self.on(machine).claim(POOL, f"w-{machine}", "c", SHARD, unfit=True)
+        found = await self.on(machine).claims.claim(POOL, f"w-{machine}", "c", SHARD, unfit=True)
         return found.claim.session if found is not None else None
 
     async def is_late(self, session: SessionId) -> None:
@@ -103,7 +103,7 @@ async def test_session_is_left_to_the_machine_of_its_copy_and_taken_there(fleet:
     session = await fleet.due(ON_M1)
     await fleet.says("m1")
     assert not await fleet.takes("m2", session)
-    assert await fleet.on("m2").claim(POOL, "w-m2", "c2", SHARD) is None
+    assert await fleet.on("m2").claims.claim(POOL, "w-m2", "c2", SHARD) is None
     assert await fleet.takes("m1", session)
     assert await fleet.fields(session, "left_ms") == [None]
 
@@ -148,7 +148,7 @@ async def test_session_of_a_machine_that_is_gone_is_taken_at_once(fleet: Fleet, 
             await fleet.says("m1", pools=("other",))
         elif gone == "left":
             await fleet.says("m1")
-            await fleet.on("m1").heartbeat("w-m1", state("m1"), left=True)
+            await fleet.on("m1").claims.heartbeat("w-m1", state("m1"), left=True)
         assert await fleet.takes("m2", session)
 
 
@@ -191,7 +191,7 @@ async def test_save_and_the_end_of_waiting_are_one_commit(fleet: Fleet) -> None:
     await fleet.says("m1", held=2)
     held = await claimed(fleet.on("m1"), session, "w-m1", "c2")
     saved = step(held, held.claim, "saved", folder=ON_M1, release="yield")
-    assert isinstance(await fleet.on("m1").commit(saved), Committed)
+    assert isinstance(await fleet.on("m1").commits.commit(saved), Committed)
     assert await fleet.takes("m2", session)
 
 
@@ -199,18 +199,18 @@ async def test_person_gives_unsaved_changes_up_and_the_next_holder_hears_who(fle
     session = await fleet.due(UNSAVED)
     await fleet.says("m1")
     held = await claimed(fleet.on("m1"), session, "w-m1", "holds")
-    told = await fleet.on("m2").abandon_unsaved(session, "ada")
+    told = await fleet.on("m2").trees.abandon_unsaved(session, "ada")
     assert (told.state, told.worker) == ("revoked", "w-m1")
     assert not await fleet.takes("m2", session), "its holder has not stopped yet"
-    assert isinstance(await fleet.on("m1").release(held.claim), Released)
-    found = await fleet.on("m2").claim_session(session, "w-m2", "c")
+    assert isinstance(await fleet.on("m1").claims.release(held.claim), Released)
+    found = await fleet.on("m2").claims.claim_session(session, "w-m2", "c")
     assert found is not None
     assert found.abandoned == "ada"
     stays = step(found, found.claim, "1", folder=replace(UNSAVED, settled=False))
-    done = await fleet.on("m2").commit(stays)
+    done = await fleet.on("m2").commits.commit(stays)
     assert isinstance(done, Committed)
     assert await fleet.fields(session, "abandoned") == ["ada"]
-    done = await fleet.on("m2").commit(step(done, found.claim, "2", folder=FolderPlace("m2")))
+    done = await fleet.on("m2").commits.commit(step(done, found.claim, "2", folder=FolderPlace("m2")))
     assert await fleet.fields(session, "abandoned", "unsaved", "copy_on") == ["", "", "m2"]
 
 
@@ -218,11 +218,11 @@ async def test_parked_session_whose_changes_are_given_up_is_due(fleet: Fleet) ->
     session = await fleet.due(UNSAVED)
     held = await claimed(fleet.on("m1"), session, "w-m1", "parks")
     parks = step(held, held.claim, "parks", cursor="1-0", release="park")
-    assert isinstance(await fleet.on("m1").commit(parks), Committed)
+    assert isinstance(await fleet.on("m1").commits.commit(parks), Committed)
     await fleet.says("m1")
-    assert (await fleet.on("m2").abandon_unsaved(session, "ada")).state == "free"
-    assert (await fleet.on("m2").abandon_unsaved(session, "bo")).state == "free"
-    found = await fleet.on("m2").claim(POOL, "w-m2", "c", SHARD)
+    assert (await fleet.on("m2").trees.abandon_unsaved(session, "ada")).state == "free"
+    assert (await fleet.on("m2").trees.abandon_unsaved(session, "bo")).state == "free"
+    found = await fleet.on("m2").claims.claim(POOL, "w-m2", "c", SHARD)
     assert found is not None
     assert found.abandoned == "bo"
 
@@ -230,8 +230,8 @@ async def test_parked_session_whose_changes_are_given_up_is_due(fleet: Fleet) ->
 async def test_nothing_is_taken_where_nothing_is_unsaved(fleet: Fleet) -> None:
     session = await fleet.due(ON_M1)
     held = await claimed(fleet.on("m1"), session, "w-m1", "holds")
-    assert (await fleet.on("m2").abandon_unsaved(session, "ada")).state == "saved"
-    assert isinstance(await fleet.on("m1").commit(step(held, held.claim, "goes on")), Committed)
+    assert (await fleet.on("m2").trees.abandon_unsaved(session, "ada")).state == "saved"
+    assert isinstance(await fleet.on("m1").commits.commit(step(held, held.claim, "goes on")), Committed)
     assert await fleet.fields(session, "abandoned") == [""]
 
 
@@ -263,7 +263,7 @@ async def test_machine_without_room_leaves_portable_sessions_to_those_that_have_
     await fleet.says("m1", unfit="no room")
     await fleet.says("m2")
     assert await fleet.takes_unfit("m1") is None
-    assert fleet.on("m1").returns_in(POOL, SHARD) == LOOK_AGAIN_S
+    assert fleet.on("m1").claims.returns_in(POOL, SHARD) == LOOK_AGAIN_S
     plain = await fleet.due(None, session_id())
     assert await fleet.takes_unfit("m1") == plain
     assert await fleet.takes("m2", portable), "its copy's machine has no room, so it is not waited for"
@@ -299,7 +299,7 @@ async def test_machine_without_room_leaves_a_session_whose_changes_were_given_up
     session = await fleet.due(UNSAVED)
     await fleet.says("m1", unfit="no room")
     await fleet.says("m2")
-    await fleet.on("m2").abandon_unsaved(session, "ada")
+    await fleet.on("m2").trees.abandon_unsaved(session, "ada")
     assert await fleet.takes_unfit("m1") is None
     assert await fleet.takes("m2", session)
 
@@ -308,23 +308,23 @@ async def test_upkeep_looks_at_a_parked_session_whatever_machine_has_its_copy(fl
     session = await fleet.due(UNSAVED)
     held = await claimed(fleet.on("m1"), session, "w-m1", "parks")
     parks = step(held, held.claim, "parks", cursor="1-0", release="park")
-    assert isinstance(await fleet.on("m1").commit(parks), Committed)
+    assert isinstance(await fleet.on("m1").commits.commit(parks), Committed)
     await fleet.says("m1")
-    assert await fleet.on("m2").claim_session(session, "upkeep", "c", parked=True) is not None
+    assert await fleet.on("m2").claims.claim_session(session, "upkeep", "c", parked=True) is not None
 
 
 async def test_session_of_an_earlier_version_is_claimed_by_any_machine(fleet: Fleet) -> None:
     session = await fleet.due(None)
     await fleet.says("m1")
     assert await fleet.fields(session, "copy_on", "unsaved") == [None, None]
-    found = await fleet.on("m2").claim(POOL, "w-m2", "c", SHARD)
+    found = await fleet.on("m2").claims.claim(POOL, "w-m2", "c", SHARD)
     assert found is not None
     assert (found.claim.session, found.abandoned) == (session, "")
 
 
 async def test_machine_whose_workers_are_of_an_earlier_version_is_not_waited_for(fleet: Fleet) -> None:
     session = await fleet.due(UNSAVED)
-    await fleet.on("m1").heartbeat(
+    await fleet.on("m1").claims.heartbeat(
         "older", b'{"pools": ["default"], "held": 0, "room": 2, "machine": "host"}'
     )
     assert await fleet.takes("m2", session)
@@ -338,18 +338,18 @@ async def test_others_are_claimed_past_a_session_that_is_left_at_the_cost_of_one
     await fleet.says("m1")
     connection = RecordingConnection(backend.connect())
     broker = Broker(connection, BrokerConfig(lease_s=60.0, machine="m2", leave_s=LEAVE_S), lambda: 0.0)
-    first = await broker.claim(POOL, "w-m2", "c0", SHARD, left)
+    first = await broker.claims.claim(POOL, "w-m2", "c0", SHARD, left)
     assert first is not None
     connection.calls.clear()
     found, after = [first.claim.session], first.after
     while after is not None:
-        taken = await broker.claim(POOL, "w-m2", f"c{len(found)}", SHARD, after)
+        taken = await broker.claims.claim(POOL, "w-m2", f"c{len(found)}", SHARD, after)
         assert taken is not None
         found.append(taken.claim.session)
         after = taken.after
     assert found == others
     assert [call.script.name for call in connection.calls] == ["claim", "claim"]
-    assert await broker.claim(POOL, "w-m2", "c9", SHARD) is None
+    assert await broker.claims.claim(POOL, "w-m2", "c9", SHARD) is None
     await broker.aclose()
 
 
@@ -358,14 +358,14 @@ async def test_session_that_is_left_is_asked_for_again_in_time_and_not_before(
 ) -> None:
     session = await fleet.due(UNSAVED)
     await fleet.says("m1")
-    assert await fleet.on("m2").claim(POOL, "w-m2", "c1", SHARD) is None
-    assert fleet.on("m2").returns_in(POOL, SHARD) == LOOK_AGAIN_S
-    assert fleet.on("m2").returns_in("other", SHARD) is None
+    assert await fleet.on("m2").claims.claim(POOL, "w-m2", "c1", SHARD) is None
+    assert fleet.on("m2").claims.returns_in(POOL, SHARD) == LOOK_AGAIN_S
+    assert fleet.on("m2").claims.returns_in("other", SHARD) is None
     await fleet.silent("w-m1")
-    assert await fleet.on("m2").claim(POOL, "w-m2", "c2", SHARD) is None
+    assert await fleet.on("m2").claims.claim(POOL, "w-m2", "c2", SHARD) is None
     fleet.now_s += LOOK_AGAIN_S
-    assert fleet.on("m2").returns_in(POOL, SHARD) is None
-    found = await fleet.on("m2").claim(POOL, "w-m2", "c3", SHARD)
+    assert fleet.on("m2").claims.returns_in(POOL, SHARD) is None
+    found = await fleet.on("m2").claims.claim(POOL, "w-m2", "c3", SHARD)
     assert found is not None
     assert found.claim.session == session
 
@@ -374,10 +374,10 @@ async def test_more_sessions_are_left_than_a_claim_names(fleet: Fleet) -> None:
     left = [await fleet.due(UNSAVED, session_id()) for _ in range(MOST_PASSED + 2)]
     other = await fleet.due(None, session_id())
     await fleet.says("m1")
-    found = await fleet.on("m2").claim(POOL, "w-m2", "c1", SHARD, left[0])
+    found = await fleet.on("m2").claims.claim(POOL, "w-m2", "c1", SHARD, left[0])
     assert found is not None
     assert found.claim.session == other
-    assert await fleet.on("m2").claim(POOL, "w-m2", "c2", SHARD, left[0]) is None
+    assert await fleet.on("m2").claims.claim(POOL, "w-m2", "c2", SHARD, left[0]) is None
 
 
 def test_heartbeats_that_cannot_be_told_apart_from_another_machines_say_nothing() -> None:

@@ -89,32 +89,32 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         events=(NewEvent(b"hello", 1, "00000000"),),
         submissions=(NewSubmission("client", "s0", b"op"),),
     )
-    await broker.announce(root.session)
-    await broker.create(NewTree(root, {"limit:slots": b"4", "limit:tokens": b"50"}, announced=True))
-    assert await broker.give_up(session_id())
+    await broker.commits.announce(root.session)
+    await broker.commits.create(NewTree(root, {"limit:slots": b"4", "limit:tokens": b"50"}, announced=True))
+    assert await broker.commits.give_up(session_id())
     session = root.session
     await submitted(broker, session)
-    await broker.submit(Submit(session, "client", "a1", b"answer", SET_APART, secret=b"texts"))
-    held = await broker.claim("default", "w1", "c1", SHARD)
+    await broker.commits.submit(Submit(session, "client", "a1", b"answer", SET_APART, secret=b"texts"))
+    held = await broker.claims.claim("default", "w1", "c1", SHARD)
     assert held is not None
-    await broker.emit(held.claim, [NewEvent(b"delta", 1, hash8_of(held.head))])
-    await broker.renew([held.claim])
-    await broker.reserve(held.claim.tree, 1)
+    await broker.commits.emit(held.claim, [NewEvent(b"delta", 1, hash8_of(held.head))])
+    await broker.claims.renew([held.claim])
+    await broker.trees.reserve(held.claim.tree, 1)
     await Blobs(connection, broker.keys).put(held.claim.tree, b"content")
-    await broker.keep_secret(await broker.place(session), "9-0", "in clear", b"texts")
-    await broker.heartbeat("w1", b"state")
-    await broker.drain("w1")
+    await broker.requests.keep_secret(await broker.logs.place(session), "9-0", "in clear", b"texts")
+    await broker.claims.heartbeat("w1", b"state")
+    await broker.claims.drain("w1")
     assert await missing_rights(connection, broker.keys) == ()
     for ticket in ("first", "second"):
-        await broker.admit("openai", ticket, 10, ProviderLimits(1, 10))
-    await broker.settle("openai", 10, 5, ProviderLimits(1, 10))
-    await broker.add_to_history("anna@host", "k", (session, "typed"), b"12345678")
-    await broker.offer_job("default", "j1", b"look", 60_000)
-    assert await broker.take_job("default", "j1", "w1") == b"look"
-    assert await broker.keep_job("j1", "w1")
-    assert await broker.answer_job("j1", "w1", b"seen")
-    await broker.look_at_job("default", "j1")
-    await broker.look_at_job("default", "j2", Ends.ANY)
+        await broker.claims.admit("openai", ticket, 10, ProviderLimits(1, 10))
+    await broker.claims.settle("openai", 10, 5, ProviderLimits(1, 10))
+    await broker.requests.add_to_history("anna@host", "k", (session, "typed"), b"12345678")
+    await broker.jobs.offer_job("default", "j1", b"look", 60_000)
+    assert await broker.jobs.take_job("default", "j1", "w1") == b"look"
+    assert await broker.jobs.keep_job("j1", "w1")
+    assert await broker.jobs.answer_job("j1", "w1", b"seen")
+    await broker.jobs.look_at_job("default", "j1")
+    await broker.jobs.look_at_job("default", "j2", Ends.ANY)
     child = NewSession(
         session_id(),
         held.claim.tree,
@@ -123,7 +123,7 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         session,
         submissions=(NewSubmission("p", "s", b"op"),),
     )
-    done = await broker.commit(_everything_at_once(held, child))
+    done = await broker.commits.commit(_everything_at_once(held, child))
     assert isinstance(done, Committed)
     again = await claimed(broker, session, "w1", "c2")
     request = step(
@@ -138,16 +138,16 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         timers_set=(Timer("budget", 2, 1 << 45),),
         budget_wait=BudgetWait(Spend(1, 1, 1), "budget"),
     )
-    assert isinstance(await broker.commit(request), Committed)
+    assert isinstance(await broker.commits.commit(request), Committed)
     told = TreeEvent((b"raised",), (session,))
-    assert (await broker.raise_limits(held.claim.tree, LimitChange("r1", {"tokens": 100}, told))).fresh
-    assert (await broker.registry(held.claim.tree)).limits == {"slots": 4, "tokens": 150}
-    assert (await broker.serving(await broker.sessions())).keys() == {session, child.session}
-    await broker.fire(SHARD)
-    await broker.revoke(session)
-    await broker.release(again.claim)
+    assert (await broker.trees.raise_limits(held.claim.tree, LimitChange("r1", {"tokens": 100}, told))).fresh
+    assert (await broker.trees.registry(held.claim.tree)).limits == {"slots": 4, "tokens": 150}
+    assert (await broker.logs.serving(await broker.logs.sessions())).keys() == {session, child.session}
+    await broker.claims.fire(SHARD)
+    await broker.trees.revoke(session)
+    await broker.claims.release(again.claim)
     third = await claimed(broker, session, "w1", "c3")
-    await broker.release(third.claim)
+    await broker.claims.release(third.claim)
     await claimed(broker, session, "w1", "c4")
 
 
@@ -178,21 +178,21 @@ def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
 
 async def _end_of_a_session(broker: Broker) -> None:
     born = new_session(submissions=(NewSubmission("client", "s0", b"op"),))
-    await broker.create(NewTree(born))
-    await broker.enlist(born.session, shelve=True)
-    await broker.note(born.session, "git", b"main", b"")
+    await broker.commits.create(NewTree(born))
+    await broker.trees.enlist(born.session, shelve=True)
+    await broker.requests.note(born.session, "git", b"main", b"")
     held = await claimed(broker, born.session, "w1", "e1")
-    done = await broker.commit(step(held, held.claim, "k1", cursor="1-0"))
+    done = await broker.commits.commit(step(held, held.claim, "k1", cursor="1-0"))
     assert isinstance(done, Committed)
-    await broker.snapshot(held.claim, 1, b"state")
-    await broker.seal(held.claim, 1, b"manifest")
-    await broker.archive(held.claim)
-    await broker.restore(born.session, 1, b"state")
-    seen = await broker.resting_since(TreeId(born.session))
+    await broker.commits.snapshot(held.claim, 1, b"state")
+    await broker.commits.seal(held.claim, 1, b"manifest")
+    await broker.commits.archive(held.claim)
+    await broker.commits.restore(born.session, 1, b"state")
+    seen = await broker.trees.resting_since(TreeId(born.session))
     assert seen is not None
-    await broker.drop_texts(seen, ["0" * 64])
-    await broker.look_again(seen, seen.since_ms + 5)
-    await broker.delete_session(born.session)
+    await broker.trees.drop_texts(seen, ["0" * 64])
+    await broker.trees.look_again(seen, seen.since_ms + 5)
+    await broker.trees.delete_session(born.session)
 
 
 async def _refused(backend: Backend, connection: Connection, call: ScriptCall) -> None:

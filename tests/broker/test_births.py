@@ -14,48 +14,50 @@ from tests.broker.actors import new_session, session_id
 
 async def announced(broker: Broker) -> SessionId:
     session = session_id()
-    await broker.announce(session)
+    await broker.commits.announce(session)
     return session
 
 
 async def listed(broker: Broker, after_ms: int = 1) -> tuple[SessionId, ...]:
-    return await broker.unborn(broker.now_ms() + after_ms)
+    return await broker.commits.unborn(broker.now_ms() + after_ms)
 
 
 async def test_session_is_announced_from_its_first_announcement_until_it_is_created(broker: Broker) -> None:
     root = new_session()
-    await broker.announce(root.session)
+    await broker.commits.announce(root.session)
     first_ms = broker.now_ms()
-    await broker.announce(root.session)
-    assert await broker.unborn(first_ms + 1) == (root.session,)
-    assert await broker.unborn(first_ms - 60_000) == ()
-    assert await broker.create(NewTree(root, announced=True))
+    await broker.commits.announce(root.session)
+    assert await broker.commits.unborn(first_ms + 1) == (root.session,)
+    assert await broker.commits.unborn(first_ms - 60_000) == ()
+    assert await broker.commits.create(NewTree(root, announced=True))
     assert await listed(broker) == ()
-    assert not await broker.create(NewTree(root, announced=True))
+    assert not await broker.commits.create(NewTree(root, announced=True))
 
 
 async def test_session_that_was_given_up_or_never_announced_is_not_created(broker: Broker) -> None:
     given_up, never = new_session(), new_session()
-    await broker.announce(given_up.session)
-    since_ms = await broker.give_up(given_up.session)
+    await broker.commits.announce(given_up.session)
+    since_ms = await broker.commits.give_up(given_up.session)
     assert since_ms is not None
     for root in (given_up, never):
         with pytest.raises(BirthGivenUp, match=root.session):
-            await broker.create(NewTree(root, announced=True))
-        assert await broker.head(root.session) is None
-    await broker.announce(given_up.session)
-    assert await broker.give_up(given_up.session) == since_ms, "it counts from the first time"
-    assert set(await broker.unborn(1)) == {given_up.session, never.session}, "what is given up stays so"
+            await broker.commits.create(NewTree(root, announced=True))
+        assert await broker.logs.head(root.session) is None
+    await broker.commits.announce(given_up.session)
+    assert await broker.commits.give_up(given_up.session) == since_ms, "it counts from the first time"
+    assert set(await broker.commits.unborn(1)) == {given_up.session, never.session}, (
+        "what is given up stays so"
+    )
     for root in (given_up, never):
-        await broker.forget_unborn(root.session)
+        await broker.commits.forget_unborn(root.session)
     assert await listed(broker) == ()
 
 
 async def test_session_that_is_there_is_not_given_up(broker: Broker) -> None:
     root = new_session()
-    assert await broker.create(NewTree(root)), "what begins with nothing stored needs no announcement"
-    await broker.announce(root.session)
-    assert await broker.give_up(root.session) is None
+    assert await broker.commits.create(NewTree(root)), "what begins with nothing stored needs no announcement"
+    await broker.commits.announce(root.session)
+    assert await broker.commits.give_up(root.session) is None
     assert await listed(broker) == ()
 
 

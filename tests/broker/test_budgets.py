@@ -50,7 +50,7 @@ async def waits(agent: Agent, count: int) -> Committed:
 
 
 async def account(broker: Broker, agent: Agent) -> Account:
-    return (await broker.registry(agent.tree)).budget["tokens"]
+    return (await broker.trees.registry(agent.tree)).budget["tokens"]
 
 
 # ── admission ─────────────────────────────────────────────────────────────────────────────────
@@ -60,10 +60,10 @@ async def test_request_is_held_and_then_counted_as_it_was(broker: Broker) -> Non
     root = await root_of(broker, limit_tokens=b"100")
     held = await root.does(reservation=wants("1", 40))
     assert held.budget[0] == Account("tokens", 0, 40, 100)
-    assert (await broker.registry(root.tree)).reserved == {f"{root.session}:1": tokens(40)}
+    assert (await broker.trees.registry(root.tree)).reserved == {f"{root.session}:1": tokens(40)}
     spent = await root.does(settlements=(used("1", 25),))
     assert spent.budget[0] == Account("tokens", 25, 0, 100)
-    registry = await broker.registry(root.tree)
+    registry = await broker.trees.registry(root.tree)
     assert registry.reserved == {}
     assert registry.agents[root.held.agent_id].used == tokens(25)
 
@@ -117,9 +117,9 @@ async def test_wall_clock_runs_out_by_itself(broker: Broker) -> None:
     root = await root_of(broker, limit_wall=b"0")
     refused = await root.refused(reservation=wants("1", 1))
     assert (refused.reason, refused.detail) == ("budget_spent", "wall")
-    await broker.raise_limits(root.tree, LimitChange("more", {"wall": 3_600_000}))
+    await broker.trees.raise_limits(root.tree, LimitChange("more", {"wall": 3_600_000}))
     await root.does(reservation=wants("1", 1))
-    wall = (await broker.registry(root.tree)).budget["wall"]
+    wall = (await broker.trees.registry(root.tree)).budget["wall"]
     assert wall.limit == 3_600_000
     assert 0 <= wall.spent < 60_000
 
@@ -133,7 +133,7 @@ async def test_wall_clock_of_a_tree_runs_from_its_birth() -> None:
         await root.does(within_budget=True)
         clock.advance(1.0)
         assert (await root.refused(within_budget=True)).detail == "wall"
-        assert (await broker.registry(root.tree)).budget["wall"].spent == 10_000
+        assert (await broker.trees.registry(root.tree)).budget["wall"].spent == 10_000
         await broker.aclose()
 
 
@@ -174,7 +174,7 @@ async def test_usage_is_counted_without_limits_and_reservations(broker: Broker) 
     await root.does(settlements=(Settlement("1", Spend(7, 5, 1)),))
     child = await root.spawns(1)
     await child.does(settlements=(Settlement("1", Spend(3, 2, 1)), Settlement("2", Spend(1, 1, 1))))
-    registry = await broker.registry(root.tree)
+    registry = await broker.trees.registry(root.tree)
     assert {id: agent.used for id, agent in registry.agents.items()} == {
         0: Spend(7, 5, 1),
         1: Spend(4, 3, 2),
@@ -200,10 +200,10 @@ async def test_waiting_agent_is_woken_by_the_commit_that_makes_room(broker: Brok
     await root.does(reservation=wants("1", 90))
     await child.refused(reservation=wants("1", 50))
     await waits(child, 50)
-    assert (await broker.registry(root.tree)).waiting == {child.session: "reserved"}
-    assert await broker.claim("default", "w2", "c2", SHARD) is None
+    assert (await broker.trees.registry(root.tree)).waiting == {child.session: "reserved"}
+    assert await broker.claims.claim("default", "w2", "c2", SHARD) is None
     await root.does(settlements=(used("1", 20),))
-    assert (await broker.registry(root.tree)).waiting == {}
+    assert (await broker.trees.registry(root.tree)).waiting == {}
     await child.claims_again()
     assert [(e.kind, e.submission, e.generation) for e in child.held.first] == [("timer", "budget", 1)]
     await child.does(reservation=wants("1", 50))
@@ -216,7 +216,7 @@ async def test_step_that_ends_two_requests_wakes_who_waits_for_the_first(broker:
     await root.does(reservation=wants("2", 30))
     await waits(child, 50)
     await root.does(settlements=(used("1", 10), used("2", 10)))
-    assert (await broker.registry(root.tree)).waiting == {}
+    assert (await broker.trees.registry(root.tree)).waiting == {}
     await child.claims_again()
 
 
@@ -231,10 +231,10 @@ async def test_wake_survives_the_worker_that_made_the_room(
     async def dies(_: int) -> None:
         """The commit is done; its worker gets no further."""
 
-    monkeypatch.setattr(broker, "fire_soon", dies)
+    monkeypatch.setattr(broker.claims, "fire_soon", dies)
     await root.does(settlements=(used("1", 20),))
-    assert await broker.claim_session(child.session, "w2", "c2") is None
-    assert [fired.session for fired in await broker.fire(SHARD)] == [child.session]
+    assert await broker.claims.claim_session(child.session, "w2", "c2") is None
+    assert [fired.session for fired in await broker.claims.fire(SHARD)] == [child.session]
     await child.claims_again()
 
 
@@ -246,7 +246,7 @@ async def test_room_made_between_refusal_and_wait_is_not_missed(broker: Broker) 
     await root.does(settlements=(used("1", 20),))
     refused = await child.refused(budget_wait=BudgetWait(tokens(50), "budget"))
     assert refused.reason == "budget_free"
-    assert (await broker.registry(root.tree)).waiting == {}
+    assert (await broker.trees.registry(root.tree)).waiting == {}
 
 
 async def test_who_waits_for_a_spent_budget_is_woken_when_it_is_raised(broker: Broker) -> None:
@@ -254,12 +254,12 @@ async def test_who_waits_for_a_spent_budget_is_woken_when_it_is_raised(broker: B
     child = await root.spawns(1)
     await root.does(settlements=(used("1", 100),))
     await waits(child, 10)
-    assert (await broker.registry(root.tree)).waiting == {child.session: "spent"}
+    assert (await broker.trees.registry(root.tree)).waiting == {child.session: "spent"}
     await root.does(settlements=(used("2", 1),))
-    assert await broker.claim_session(child.session, "w2", "c2") is None
-    raised = await broker.raise_limits(root.tree, LimitChange("more", {"tokens": 50}))
+    assert await broker.claims.claim_session(child.session, "w2", "c2") is None
+    raised = await broker.trees.raise_limits(root.tree, LimitChange("more", {"tokens": 50}))
     assert (raised.limits, raised.fresh, raised.woken) == ({"tokens": 150}, True, 1)
-    assert (await broker.registry(root.tree)).waiting == {}
+    assert (await broker.trees.registry(root.tree)).waiting == {}
     await child.claims_again()
     await child.does(reservation=wants("1", 10))
 
@@ -275,8 +275,10 @@ async def test_addition_wakes_who_waits_for_others_and_who_found_nothing_left() 
         clock.advance(11.0)
         await waits(late, 1)
         waiting = {early.session: "reserved", late.session: "spent"}
-        assert (await broker.registry(root.tree)).waiting == waiting
-        raised = await broker.raise_limits(root.tree, LimitChange("more", {"tokens": 50, "wall": 60_000}))
+        assert (await broker.trees.registry(root.tree)).waiting == waiting
+        raised = await broker.trees.raise_limits(
+            root.tree, LimitChange("more", {"tokens": 50, "wall": 60_000})
+        )
         assert raised.woken == 2
         await broker.aclose()
 
@@ -286,12 +288,12 @@ async def test_agent_that_stopped_waiting_is_left_alone(broker: Broker) -> None:
     child = await root.spawns(1)
     await root.does(reservation=wants("1", 90))
     await waits(child, 50)
-    found = await broker.claim_session(child.session, "w1", "again", parked=True)
+    found = await broker.claims.claim_session(child.session, "w1", "again", parked=True)
     assert found is not None
     child.held = child.at = found
     await child.parks(timers_clear=("budget",))
     await root.does(settlements=(used("1", 20),))
-    assert await broker.claim_session(child.session, "w2", "c2") is None
+    assert await broker.claims.claim_session(child.session, "w2", "c2") is None
 
 
 async def test_everybody_who_waits_gets_another_look(broker: Broker) -> None:
@@ -312,7 +314,7 @@ async def test_agent_that_waits_again_waits_once(broker: Broker) -> None:
     await root.does(settlements=(used("1", 100),))
     for _ in range(3):
         await root.does(budget_wait=BudgetWait(tokens(10), "budget"))
-    assert (await broker.raise_limits(root.tree, LimitChange("more", {"tokens": 50}))).woken == 1
+    assert (await broker.trees.raise_limits(root.tree, LimitChange("more", {"tokens": 50}))).woken == 1
 
 
 async def test_timer_that_waits_is_one_word(broker: Broker) -> None:
@@ -328,20 +330,20 @@ async def test_limit_is_raised_once_per_change(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100", limit_slots=b"8")
     told = TreeEvent((b"raised",), (root.session,), about=b"who")
     change = LimitChange("c1", {"tokens": 50, "slots": 2, "spawned": 7}, told)
-    first = await broker.raise_limits(root.tree, change)
-    again = await broker.raise_limits(root.tree, change)
+    first = await broker.trees.raise_limits(root.tree, change)
+    again = await broker.trees.raise_limits(root.tree, change)
     assert (first.fresh, again.fresh) == (True, False)
     assert first.limits == again.limits == {"tokens": 150, "slots": 10}
-    assert (await broker.registry(root.tree)).limits == {"tokens": 150, "slots": 10}
-    log = await broker.read_tree(root.tree)
+    assert (await broker.trees.registry(root.tree)).limits == {"tokens": 150, "slots": 10}
+    log = await broker.logs.read_tree(root.tree)
     assert [(e.payload, e.about, e.session) for e in log] == [(b"raised", b"who", root.session)]
-    assert [e.payload for e in await broker.read_eq(root.session)] == [b"raised"]
+    assert [e.payload for e in await broker.logs.read_eq(root.session)] == [b"raised"]
 
 
 async def test_other_changes_add_up(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     for change, more in (("c1", 50), ("c2", 50), ("c3", -500)):
-        raised = await broker.raise_limits(root.tree, LimitChange(change, {"tokens": more}))
+        raised = await broker.trees.raise_limits(root.tree, LimitChange(change, {"tokens": more}))
     assert raised.limits == {"tokens": 0}
 
 
@@ -350,11 +352,11 @@ async def test_warning_is_said_again_at_the_new_limit(broker: Broker) -> None:
     events = tuple(TreeEvent((name.encode(),), once=name) for name in (warned("tokens"), exhausted("tokens")))
     await root.does(tree_events=events)
     await root.does(tree_events=events)
-    await broker.raise_limits(root.tree, LimitChange("c1", {"slots": 50}))
+    await broker.trees.raise_limits(root.tree, LimitChange("c1", {"slots": 50}))
     await root.does(tree_events=events)
-    await broker.raise_limits(root.tree, LimitChange("c2", {"tokens": 50}))
+    await broker.trees.raise_limits(root.tree, LimitChange("c2", {"tokens": 50}))
     await root.does(tree_events=events)
-    said = [e.payload.decode() for e in await broker.read_tree(root.tree)]
+    said = [e.payload.decode() for e in await broker.logs.read_tree(root.tree)]
     assert said == ["tokens:80", "tokens:100"] * 2
 
 
@@ -362,16 +364,16 @@ async def test_limits_of_an_archived_tree_can_be_raised(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     await root.is_archived()
     told = TreeEvent((b"raised",), (root.session,))
-    assert (await broker.raise_limits(root.tree, LimitChange("c1", {"tokens": 1}, told))).fresh
-    assert await broker.read_eq(root.session) == ()
+    assert (await broker.trees.raise_limits(root.tree, LimitChange("c1", {"tokens": 1}, told))).fresh
+    assert await broker.logs.read_eq(root.session) == ()
 
 
 async def test_raise_goes_on_while_the_root_is_held_and_commits_on(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     told = TreeEvent((b"raised",), (root.session,))
-    await broker.raise_limits(root.tree, LimitChange("c1", {"tokens": 50}, told))
+    await broker.trees.raise_limits(root.tree, LimitChange("c1", {"tokens": 50}, told))
     await root.does(tree_events=(TreeEvent((b"next",), (root.session,)),))
-    events = [e for e in await broker.read_eq(root.session) if e.tree_seq]
+    events = [e for e in await broker.logs.read_eq(root.session) if e.tree_seq]
     assert [(e.tree_seq, e.payload) for e in events] == [(1, b"raised"), (2, b"next")]
 
 
@@ -404,7 +406,7 @@ async def _accounts_add_up(acts: list[tuple[str, int, int, int]]) -> None:
             if act == "reserve":
                 others = sum(held.values()) - held.get(key, 0)
                 reason = _refusal(spent, others, count)
-                answer = await broker.commit(agents[which].request(reservation=wants(key[1], count)))
+                answer = await broker.commits.commit(agents[which].request(reservation=wants(key[1], count)))
                 assert (answer.reason if isinstance(answer, Refused) else "") == reason
                 if isinstance(answer, Committed):
                     agents[which].at = answer
@@ -414,7 +416,7 @@ async def _accounts_add_up(acts: list[tuple[str, int, int, int]]) -> None:
                 await agents[which].does(settlements=(Settlement(key[1], real),))
                 reserved = held.pop(key, 0)
                 spent += reserved if real is None else count
-            _agrees(await broker.registry(root.tree), spent, held)
+            _agrees(await broker.trees.registry(root.tree), spent, held)
         await broker.aclose()
 
 
@@ -436,7 +438,7 @@ async def test_budget_that_a_tree_did_not_have_begins_at_what_is_used(broker: Br
     await root.does(reservation=wants("1", 90))
     await root.does(settlements=(used("1", 70),))
     change = LimitChange("first", {"tokens": 30, "requests": 2, "wall": 60_000, "elsewhere": 5})
-    given = await broker.raise_limits(root.tree, change)
+    given = await broker.trees.raise_limits(root.tree, change)
     assert (given.limits["tokens"], given.limits["requests"]) == (100, 3)
     assert 60_000 <= given.limits["wall"] < 120_000
     assert "elsewhere" not in given.limits
@@ -445,4 +447,4 @@ async def test_budget_that_a_tree_did_not_have_begins_at_what_is_used(broker: Br
     assert (await child.refused(reservation=wants("1", 20))).reason == "budget_reserved"
     await root.does(settlements=(used("2", 40),))
     assert (await child.refused(reservation=wants("1", 1))).reason == "budget_spent"
-    assert (await broker.raise_limits(root.tree, change)).limits == given.limits, "once"
+    assert (await broker.trees.raise_limits(root.tree, change)).limits == given.limits, "once"

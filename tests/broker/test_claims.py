@@ -32,23 +32,23 @@ WORK = (NewSubmission("c", "s", b"op"),)
 
 async def test_second_worker_finds_nothing_while_the_first_holds(broker: Broker) -> None:
     held = await working(broker)
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
-    assert await broker.claim_session(held.claim.session, "w2", "c2") is None
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
+    assert await broker.claims.claim_session(held.claim.session, "w2", "c2") is None
 
 
 async def test_claim_that_lost_its_reply_is_answered_again(broker: Broker) -> None:
     held = await working(broker)
-    again = await broker.claim_session(held.claim.session, "w1", "c1")
+    again = await broker.claims.claim_session(held.claim.session, "w1", "c1")
     assert again is not None
     assert again.claim == held.claim
 
 
 async def test_expiry_permits_another_worker_but_takes_nothing_away(hasty: Broker) -> None:
     held = await working(hasty)
-    assert isinstance((await hasty.renew([held.claim]))[0], Renewed)
-    done = await hasty.commit(step(held, held.claim, "k", cursor="1-0"))
+    assert isinstance((await hasty.claims.renew([held.claim]))[0], Renewed)
+    done = await hasty.commits.commit(step(held, held.claim, "k", cursor="1-0"))
     assert isinstance(done, Committed)
-    taken = await hasty.claim(POOL, "w2", "c2", SHARD)
+    taken = await hasty.claims.claim(POOL, "w2", "c2", SHARD)
     assert taken is not None
     assert (taken.claim.epoch, taken.seq) == (held.claim.epoch + 1, 1)
 
@@ -57,82 +57,82 @@ async def test_worker_is_fenced_from_every_write_after_losing_its_claim(
     hasty: Broker,
 ) -> None:
     held = await working(hasty)
-    taken = await hasty.claim(POOL, "w2", "c2", SHARD)
+    taken = await hasty.claims.claim(POOL, "w2", "c2", SHARD)
     assert taken is not None
-    late = await hasty.commit(step(held, held.claim, "late"))
+    late = await hasty.commits.commit(step(held, held.claim, "late"))
     assert late == Fenced(taken.claim.epoch, "claim")
     event = NewEvent(b"late", 0, hash8_of(held.head))
-    assert isinstance(await hasty.emit(held.claim, [event]), Fenced)
-    assert isinstance(await hasty.release(held.claim), Fenced)
-    assert isinstance(await hasty.snapshot(held.claim, 0, b"state"), Fenced)
-    assert isinstance(await hasty.seal(held.claim, 0, b"manifest"), Fenced)
-    assert isinstance(await hasty.archive(held.claim), Fenced)
-    answers = await hasty.renew([held.claim, taken.claim])
+    assert isinstance(await hasty.commits.emit(held.claim, [event]), Fenced)
+    assert isinstance(await hasty.claims.release(held.claim), Fenced)
+    assert isinstance(await hasty.commits.snapshot(held.claim, 0, b"state"), Fenced)
+    assert isinstance(await hasty.commits.seal(held.claim, 0, b"manifest"), Fenced)
+    assert isinstance(await hasty.commits.archive(held.claim), Fenced)
+    answers = await hasty.claims.renew([held.claim, taken.claim])
     assert [type(answer) for answer in answers] == [Fenced, Renewed]
-    assert await hasty.read_rollout(held.claim.session) == ()
+    assert await hasty.logs.read_rollout(held.claim.session) == ()
 
 
 async def test_commit_on_another_log_is_fenced_though_the_claim_is_right(broker: Broker) -> None:
     held = await working(broker)
-    done = await broker.commit(step(held, held.claim, "k1"))
+    done = await broker.commits.commit(step(held, held.claim, "k1"))
     assert isinstance(done, Committed)
-    on_old_seq = await broker.commit(step(held, held.claim, "k2"))
+    on_old_seq = await broker.commits.commit(step(held, held.claim, "k2"))
     assert on_old_seq == Fenced(held.claim.epoch, "seq")
     request = step(done, held.claim, "k3", expect_head=b"\x01" * 32)
-    assert await broker.commit(request) == Fenced(held.claim.epoch, "head")
+    assert await broker.commits.commit(request) == Fenced(held.claim.epoch, "head")
 
 
 async def test_holder_of_a_log_that_went_back_is_told_by_renewal(broker: Broker) -> None:
     held, other = await working(broker), await working(broker)
-    done = await broker.commit(step(held, held.claim, "k1"))
+    done = await broker.commits.commit(step(held, held.claim, "k1"))
     assert isinstance(done, Committed)
     claims = [held.claim, other.claim]
-    answers = await broker.renew(claims, [done.seq, other.seq])
+    answers = await broker.claims.renew(claims, [done.seq, other.seq])
     assert all(isinstance(answer, Renewed) for answer in answers)
-    lost, kept = await broker.renew(claims, [done.seq + 1, other.seq])
+    lost, kept = await broker.claims.renew(claims, [done.seq + 1, other.seq])
     assert lost == Fenced(held.claim.epoch, "claim")
     assert isinstance(kept, Renewed)
 
 
 async def test_revoked_holder_can_write_no_more_and_is_told_by_renewal(broker: Broker) -> None:
     held = await working(broker)
-    epoch = await broker.revoke(held.claim.session)
-    assert await broker.commit(step(held, held.claim, "k1")) == Fenced(epoch, "claim")
-    assert await broker.renew([held.claim]) == [Fenced(epoch, "claim")]
+    epoch = await broker.trees.revoke(held.claim.session)
+    assert await broker.commits.commit(step(held, held.claim, "k1")) == Fenced(epoch, "claim")
+    assert await broker.claims.renew([held.claim]) == [Fenced(epoch, "claim")]
 
 
 async def test_nobody_works_beside_a_revoked_holder_until_it_says_that_it_has_stopped(broker: Broker) -> None:
     held = await working(broker)
-    epoch = await broker.revoke(held.claim.session)
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+    epoch = await broker.trees.revoke(held.claim.session)
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
     assert (await submitted(broker, held.claim.session, "s2")).holder == "w1"
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
-    assert await broker.revoke(held.claim.session) == epoch, "there is no claim left to be taken"
-    stopped = await broker.release(held.claim)
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
+    assert await broker.trees.revoke(held.claim.session) == epoch, "there is no claim left to be taken"
+    stopped = await broker.claims.release(held.claim)
     assert isinstance(stopped, Released)
     assert not stopped.parked
-    assert isinstance(await broker.release(held.claim), Fenced)
-    taken = await broker.claim(POOL, "w2", "c2", SHARD)
+    assert isinstance(await broker.claims.release(held.claim), Fenced)
+    taken = await broker.claims.claim(POOL, "w2", "c2", SHARD)
     assert taken is not None
     assert taken.claim.epoch == epoch + 1
 
 
 async def test_revoked_holder_that_says_nothing_is_waited_for_until_its_lease_is_over(broker: Broker) -> None:
     held = await working(broker)
-    epoch = await broker.revoke(held.claim.session)
+    epoch = await broker.trees.revoke(held.claim.session)
     await lease_runs_out(broker, held.claim.session)
-    taken = await broker.claim(POOL, "w2", "c2", SHARD)
+    taken = await broker.claims.claim(POOL, "w2", "c2", SHARD)
     assert taken is not None
     assert taken.claim.epoch == epoch + 1
-    assert isinstance(await broker.release(held.claim), Fenced), "it comes too late to say so"
-    assert isinstance(await broker.commit(step(taken, taken.claim, "k2")), Committed)
+    assert isinstance(await broker.claims.release(held.claim), Fenced), "it comes too late to say so"
+    assert isinstance(await broker.commits.commit(step(taken, taken.claim, "k2")), Committed)
 
 
 async def test_second_revoke_forgets_a_holder_whose_lease_is_over(broker: Broker) -> None:
     held = await working(broker)
-    epoch = await broker.revoke(held.claim.session)
+    epoch = await broker.trees.revoke(held.claim.session)
     await lease_runs_out(broker, held.claim.session)
-    assert await broker.revoke(held.claim.session) == epoch + 1
+    assert await broker.trees.revoke(held.claim.session) == epoch + 1
     key = broker.keys.session(held.claim.session)
     assert await broker.command("HMGET", key, "revoked", "owner") == [None, b""]
 
@@ -141,82 +141,82 @@ async def test_word_of_a_revoked_holder_that_comes_late_does_not_end_its_workers
     broker: Broker,
 ) -> None:
     held = await working(broker)
-    await broker.revoke(held.claim.session)
+    await broker.trees.revoke(held.claim.session)
     await lease_runs_out(broker, held.claim.session)
     taken = await claimed(broker, held.claim.session, "w1", "c2")
     # A `revoked` field does not matter: the release is of an epoch that is over.
     await broker.command("HSET", broker.keys.session(held.claim.session), "revoked", held.claim.claim_id)
-    assert await broker.release(held.claim) == Fenced(taken.claim.epoch, "claim")
-    assert isinstance(await broker.commit(step(taken, taken.claim, "k2")), Committed)
+    assert await broker.claims.release(held.claim) == Fenced(taken.claim.epoch, "claim")
+    assert isinstance(await broker.commits.commit(step(taken, taken.claim, "k2")), Committed)
 
 
 async def test_holder_whose_lease_had_run_out_is_revoked_without_a_wait(hasty: Broker) -> None:
     held = await working(hasty)
-    epoch = await hasty.revoke(held.claim.session)
-    taken = await hasty.claim(POOL, "w2", "c2", SHARD)
+    epoch = await hasty.trees.revoke(held.claim.session)
+    taken = await hasty.claims.claim(POOL, "w2", "c2", SHARD)
     assert taken is not None
     assert taken.claim.epoch == epoch + 1
-    assert isinstance(await hasty.release(held.claim), Fenced)
+    assert isinstance(await hasty.claims.release(held.claim), Fenced)
 
 
 async def test_released_session_is_due_at_once(broker: Broker) -> None:
     held = await working(broker)
-    assert isinstance(await broker.release(held.claim), Released)
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+    assert isinstance(await broker.claims.release(held.claim), Released)
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is not None
 
 
 async def test_release_parks_only_what_is_read_to_the_end(broker: Broker) -> None:
     held = await working(broker)
-    unread = await broker.release(held.claim, park_at=held)
+    unread = await broker.claims.release(held.claim, park_at=held)
     assert isinstance(unread, Released)
     assert not unread.parked
     again = await claimed(broker, held.claim.session, "w2", "c2")
-    done = await broker.commit(step(again, again.claim, "k", cursor="1-0"))
+    done = await broker.commits.commit(step(again, again.claim, "k", cursor="1-0"))
     assert isinstance(done, Committed)
-    read = await broker.release(again.claim, park_at=done)
+    read = await broker.claims.release(again.claim, park_at=done)
     assert isinstance(read, Released)
     assert read.parked
-    assert await broker.claim(POOL, "w3", "c3", SHARD) is None
+    assert await broker.claims.claim(POOL, "w3", "c3", SHARD) is None
 
 
 @pytest.mark.parametrize("gone", ["seq", "head"])
 async def test_release_parks_nobody_whose_log_ends_elsewhere(broker: Broker, gone: str) -> None:
     held = await working(broker)
-    done = await broker.commit(step(held, held.claim, "k", cursor="1-0"))
+    done = await broker.commits.commit(step(held, held.claim, "k", cursor="1-0"))
     assert isinstance(done, Committed)
     # Redis had answered this, and lost it when it was put back: the claim stands, as it was older.
     lost = replace(done, seq=done.seq + 1) if gone == "seq" else replace(done, head=bytes(32))
-    released = await broker.release(held.claim, park_at=lost)
+    released = await broker.claims.release(held.claim, park_at=lost)
     assert isinstance(released, Released)
     assert not released.parked
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is not None
 
 
 async def test_fifth_claim_without_progress_quarantines_the_session(hasty: Broker) -> None:
     session = await created(hasty)
     await submitted(hasty, session)
     for attempt in range(4):
-        found = await hasty.claim(POOL, "w", f"c{attempt}", SHARD)
+        found = await hasty.claims.claim(POOL, "w", f"c{attempt}", SHARD)
         assert found is not None
         assert found.claims_without_progress == attempt + 1
-    assert await hasty.claim(POOL, "w", "c5", SHARD) is None
-    head = await hasty.head(session)
+    assert await hasty.claims.claim(POOL, "w", "c5", SHARD) is None
+    head = await hasty.logs.head(session)
     assert head is not None
     assert head.quarantined
-    assert [event.n for event in await hasty.read_eq(session)] == [1]
+    assert [event.n for event in await hasty.logs.read_eq(session)] == [1]
     assert (await submitted(hasty, session, "s2")).quarantined
-    assert await hasty.claim(POOL, "w", "c6", SHARD) is None
-    await hasty.revoke(session)
-    assert await hasty.claim(POOL, "w", "c7", SHARD) is not None
+    assert await hasty.claims.claim(POOL, "w", "c6", SHARD) is None
+    await hasty.trees.revoke(session)
+    assert await hasty.claims.claim(POOL, "w", "c7", SHARD) is not None
 
 
 async def test_progress_forgives_earlier_claims(hasty: Broker) -> None:
     session = await created(hasty)
     await submitted(hasty, session)
     for attempt in range(8):
-        held = await hasty.claim(POOL, "w", f"c{attempt}", SHARD)
+        held = await hasty.claims.claim(POOL, "w", f"c{attempt}", SHARD)
         assert held is not None
-        assert isinstance(await hasty.commit(step(held, held.claim, f"k{attempt}")), Committed)
+        assert isinstance(await hasty.commits.commit(step(held, held.claim, f"k{attempt}")), Committed)
 
 
 async def test_good_guess_saves_the_look_and_the_answer_names_the_next(backend: Backend) -> None:
@@ -224,34 +224,34 @@ async def test_good_guess_saves_the_look_and_the_answer_names_the_next(backend: 
     broker = backend.broker(connection=connection)
     first, second = [await created(broker, submissions=WORK) for _ in range(2)]
     connection.calls.clear()
-    found = await broker.claim(POOL, "w1", "c1", SHARD, first)
+    found = await broker.claims.claim(POOL, "w1", "c1", SHARD, first)
     assert found is not None
     assert (found.claim.session, found.after) == (first, second)
-    found = await broker.claim(POOL, "w1", "c2", SHARD, second)
+    found = await broker.claims.claim(POOL, "w1", "c2", SHARD, second)
     assert found is not None
     assert (found.claim.session, found.after) == (second, None)
-    assert await broker.claim(POOL, "w1", "c3", SHARD, second) is None
+    assert await broker.claims.claim(POOL, "w1", "c3", SHARD, second) is None
     assert [call.script.name for call in connection.calls] == ["claim"] * 3
     await broker.aclose()
 
 
 async def test_guess_that_is_not_next_gets_nobody_out_of_turn(broker: Broker) -> None:
     first, second = [await created(broker, submissions=WORK) for _ in range(2)]
-    found = await broker.claim(POOL, "w1", "c1", SHARD, second)
+    found = await broker.claims.claim(POOL, "w1", "c1", SHARD, second)
     assert found is not None
     assert found.claim.session == first
 
 
 async def test_guess_does_not_come_before_an_expired_lease(hasty: Broker) -> None:
     lost, session = await working(hasty), await created(hasty, submissions=WORK)
-    found = await hasty.claim(POOL, "w2", "c2", SHARD, session)
+    found = await hasty.claims.claim(POOL, "w2", "c2", SHARD, session)
     assert found is not None
     assert found.claim.session == lost.claim.session
 
 
 async def test_guess_at_a_session_that_is_not_there_is_looked_past(broker: Broker) -> None:
     session = await created(broker, submissions=WORK)
-    found = await broker.claim(POOL, "w1", "c1", SHARD, session_id())
+    found = await broker.claims.claim(POOL, "w1", "c1", SHARD, session_id())
     assert found is not None
     assert found.claim.session == session
 
@@ -260,9 +260,9 @@ async def test_session_that_needs_a_newer_core_is_left_to_newer_workers(backend:
     new = backend.broker(BrokerConfig(core_version=2))
     old = backend.broker(BrokerConfig(core_version=1))
     held = await working(new)
-    await new.commit(step(held, held.claim, "k", min_core=2, release="yield"))
-    assert await old.claim(POOL, "w2", "c2", SHARD) is None
-    assert await new.claim(POOL, "w2", "c3", SHARD) is not None
+    await new.commits.commit(step(held, held.claim, "k", min_core=2, release="yield"))
+    assert await old.claims.claim(POOL, "w2", "c2", SHARD) is None
+    assert await new.claims.claim(POOL, "w2", "c3", SHARD) is not None
     await new.aclose()
     await old.aclose()
 
@@ -271,13 +271,13 @@ async def test_newborn_sessions_of_a_newer_core_are_left_to_newer_workers(backen
     new = backend.broker(BrokerConfig(core_version=2))
     old = backend.broker(BrokerConfig(core_version=1))
     root = await created(new, submissions=WORK)
-    assert await old.claim(POOL, "w2", "c2", SHARD) is None
+    assert await old.claims.claim(POOL, "w2", "c2", SHARD) is None
     held = await claimed(new, root)
     child = new_session(tree=held.claim.tree, parent=root, agent_id=AgentId(1), submissions=WORK)
-    await new.commit(step(held, held.claim, "k", children=(child,), release="yield"))
-    assert await old.claim(POOL, "w2", "c3", SHARD) is None
-    assert await old.claim_session(child.session, "w2", "c4") is None
-    found = await new.claim_session(child.session, "w2", "c5")
+    await new.commits.commit(step(held, held.claim, "k", children=(child,), release="yield"))
+    assert await old.claims.claim(POOL, "w2", "c3", SHARD) is None
+    assert await old.claims.claim_session(child.session, "w2", "c4") is None
+    found = await new.claims.claim_session(child.session, "w2", "c5")
     assert found is not None
     older = await created(old, submissions=WORK)
     assert (await claimed(new, older, "w3", "c6")).claim.session == older, "the newer reads what is older"
@@ -290,9 +290,9 @@ async def test_page_of_sessions_for_newer_workers_hides_nobody_behind_it(backend
     old = backend.broker(BrokerConfig(core_version=1, lease_s=60.0))
     for number in range(20):
         held = await claimed(new, await created(new, submissions=WORK), "w1", f"n{number}")
-        await new.commit(step(held, held.claim, f"k{number}", min_core=2, release="yield"))
+        await new.commits.commit(step(held, held.claim, f"k{number}", min_core=2, release="yield"))
     last = await created(old, submissions=WORK)
-    found = await old.claim(POOL, "w2", "c2", SHARD)
+    found = await old.claims.claim(POOL, "w2", "c2", SHARD)
     assert found is not None
     assert found.claim.session == last
     await new.aclose()
@@ -302,7 +302,7 @@ async def test_page_of_sessions_for_newer_workers_hides_nobody_behind_it(backend
 async def test_session_whose_hash_is_gone_is_offered_no_more(broker: Broker) -> None:
     session = await created(broker, submissions=WORK)
     await broker.command("DEL", broker.keys.session(session))
-    assert await broker.claim(POOL, "w1", "c1", SHARD) is None
+    assert await broker.claims.claim(POOL, "w1", "c1", SHARD) is None
     assert await broker.command("ZCARD", broker.keys.due(SHARD, POOL)) == 0
 
 
@@ -314,7 +314,7 @@ async def _family(broker: Broker, size: int) -> TreeId:
         for n in range(1, size)
     )
     request = step(held, held.claim, "k", children=children, release="yield")
-    assert isinstance(await broker.commit(request), Committed)
+    assert isinstance(await broker.commits.commit(request), Committed)
     return TreeId(root)
 
 
@@ -323,7 +323,7 @@ async def test_one_tree_of_two_hundred_does_not_starve_twenty_of_one(broker: Bro
     small = {TreeId(await created(broker, submissions=WORK)) for _ in range(20)}
     order = []
     for turn in range(30):
-        found = await broker.claim(POOL, "w", f"c{turn}", SHARD)
+        found = await broker.claims.claim(POOL, "w", f"c{turn}", SHARD)
         assert found is not None
         order.append(found.claim.tree)
     assert small <= set(order[: len(small) + 2])
@@ -335,11 +335,11 @@ async def test_tree_that_always_has_work_takes_turns_with_one_that_comes_back(br
     small = await _family(broker, 1)
     order = []
     for turn in range(20):
-        found = await broker.claim(POOL, "w", f"c{turn}", SHARD)
+        found = await broker.claims.claim(POOL, "w", f"c{turn}", SHARD)
         assert found is not None
         order.append(found.claim.tree)
         if found.claim.tree == small:
-            await broker.commit(step(found, found.claim, f"k{turn}", release="yield"))
+            await broker.commits.commit(step(found, found.claim, f"k{turn}", release="yield"))
     assert order.count(small) >= 8
     assert order.count(large) >= 8
 
@@ -348,7 +348,7 @@ async def test_expired_lease_is_taken_before_due_work(backend: Backend) -> None:
     hasty = backend.broker(BrokerConfig(lease_s=0.0))
     lost = await working(hasty)
     await _family(hasty, 5)
-    found = await hasty.claim(POOL, "w2", "c2", SHARD)
+    found = await hasty.claims.claim(POOL, "w2", "c2", SHARD)
     assert found is not None
     assert found.claim.session == lost.claim.session
     await hasty.aclose()
@@ -356,29 +356,29 @@ async def test_expired_lease_is_taken_before_due_work(backend: Backend) -> None:
 
 async def test_upkeep_may_claim_a_parked_session_and_leaves_no_trace(broker: Broker) -> None:
     session = await created(broker)
-    assert await broker.claim_session(session, "upkeep", "u1") is None
-    held = await broker.claim_session(session, "upkeep", "u1", parked=True)
+    assert await broker.claims.claim_session(session, "upkeep", "u1") is None
+    held = await broker.claims.claim_session(session, "upkeep", "u1", parked=True)
     assert held is not None
     assert held.claims_without_progress == 0
     await submitted(broker, session)
-    released = await broker.release(held.claim, park_at=held)
+    released = await broker.claims.release(held.claim, park_at=held)
     assert isinstance(released, Released)
     assert not released.parked
 
 
 async def test_refused_commit_leaves_the_claim_standing(broker: Broker) -> None:
     held = await working(broker)
-    assert isinstance(await broker.commit(step(held, held.claim, "k", cursor="9-0")), Refused)
-    assert isinstance(await broker.commit(step(held, held.claim, "k", cursor="1-0")), Committed)
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k", cursor="9-0")), Refused)
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k", cursor="1-0")), Committed)
 
 
 async def test_spectator_sees_who_is_served_and_since_when_one_is_not(broker: Broker) -> None:
     session = await created(broker)
 
     async def seen() -> Serving:
-        head = await broker.head(session)
+        head = await broker.logs.head(session)
         assert head is not None
-        return (await broker.serving([head]))[session]
+        return (await broker.logs.serving([head]))[session]
 
     parked = await seen()
     assert (parked.held, parked.due, parked.lost_ms) == (False, False, None)
@@ -397,10 +397,10 @@ async def test_spectator_sees_the_sessions_of_all_shards_and_pools_at_once(broke
     there = await created(broker, session_id(shard=1), submissions=WORK)
     elsewhere = await created(broker, pool="other", submissions=WORK)
     await claimed(broker, there)
-    served = await broker.serving(await broker.sessions())
+    served = await broker.logs.serving(await broker.logs.sessions())
     assert {session: found.due for session, found in served.items()} == {
         here: True,
         there: False,
         elsewhere: True,
     }
-    assert await broker.serving([]) == {}
+    assert await broker.logs.serving([]) == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.broker.reader import RedisClock
+from orchestrator.broker.port import RedisClock
 
 
 class Machine:

@@ -38,7 +38,7 @@ from tests.broker.actors import (
 
 
 async def committed(broker: Broker, request: CommitRequest) -> Committed:
-    answer = await broker.commit(request)
+    answer = await broker.commits.commit(request)
     assert isinstance(answer, Committed), answer
     return answer
 
@@ -53,7 +53,7 @@ async def test_log_is_gapless_and_its_chain_verifies(broker: Broker) -> None:
     held = await working(broker)
     done = await committed(broker, step(held, held.claim, "k1", [b"a", b"b"]))
     done = await committed(broker, step(done, held.claim, "k2", [b"c"]))
-    entries = await broker.read_rollout(held.claim.session)
+    entries = await broker.logs.read_rollout(held.claim.session)
     assert [(e.seq, e.payload) for e in entries] == [(1, b"a"), (2, b"b"), (3, b"c")]
     links = [Link(e.seq, e.epoch, payload_digest(e.salt, e.payload), e.chain) for e in entries]
     assert first_broken(links, GENESIS) is None
@@ -74,11 +74,11 @@ async def test_commit_consumes_no_entry_that_got_the_number_of_the_one_that_was_
     held = await working(broker)
     # Redis went back to before the entry that was read, and gave its number to another one.
     lost = replace(held.first[0], **other)
-    refused = await broker.commit(step(held, held.claim, "k1", [b"a"], cursor=lost.place))
+    refused = await broker.commits.commit(step(held, held.claim, "k1", [b"a"], cursor=lost.place))
     assert isinstance(refused, Refused)
     assert refused.reason == "cursor"
-    assert await broker.read_rollout(held.claim.session) == ()
-    assert await broker.read_sq(held.claim.session, START, 10) == held.first
+    assert await broker.logs.read_rollout(held.claim.session) == ()
+    assert await broker.logs.read_sq(held.claim.session, START, 10) == held.first
 
 
 async def test_commit_sent_again_is_answered_as_the_first_time(broker: Broker) -> None:
@@ -93,7 +93,7 @@ async def test_commit_sent_again_is_answered_as_the_first_time(broker: Broker) -
         again.released,
     )
     assert first.released
-    assert len(await broker.read_rollout(held.claim.session)) == 1
+    assert len(await broker.logs.read_rollout(held.claim.session)) == 1
 
 
 async def test_commit_sent_again_after_another_holder_wrote_is_fenced(broker: Broker) -> None:
@@ -102,7 +102,7 @@ async def test_commit_sent_again_after_another_holder_wrote_is_fenced(broker: Br
     await committed(broker, request)
     other = await claimed(broker, held.claim.session, "w2", "c2")
     await committed(broker, step(other, other.claim, "k2"))
-    assert isinstance(await broker.commit(request), Fenced)
+    assert isinstance(await broker.commits.commit(request), Fenced)
 
 
 async def test_cursor_consumes_the_queue(broker: Broker) -> None:
@@ -112,17 +112,17 @@ async def test_cursor_consumes_the_queue(broker: Broker) -> None:
     await submitted(broker, session, "s3")
     done = await committed(broker, step(held, held.claim, "k1", cursor="2-0"))
     assert done.sq_tip == "3-0"
-    assert [entry.id for entry in await broker.read_sq(session)] == ["3-0"]
+    assert [entry.id for entry in await broker.logs.read_sq(session)] == ["3-0"]
     await committed(broker, step(done, held.claim, "k2", cursor="3-0"))
-    assert await broker.read_sq(session) == ()
+    assert await broker.logs.read_sq(session) == ()
     assert (await submitted(broker, session, "s4")).sq_id == "4-0"
 
 
 async def test_cursor_neither_goes_back_nor_past_the_tip(broker: Broker) -> None:
     held = await working(broker)
-    assert await broker.commit(step(held, held.claim, "k1", cursor="2-0")) == Refused("cursor", "1")
+    assert await broker.commits.commit(step(held, held.claim, "k1", cursor="2-0")) == Refused("cursor", "1")
     done = await committed(broker, step(held, held.claim, "k1", cursor="1-0"))
-    assert isinstance(await broker.commit(step(done, held.claim, "k2", cursor="0-0")), Refused)
+    assert isinstance(await broker.commits.commit(step(done, held.claim, "k2", cursor="0-0")), Refused)
 
 
 async def test_submission_between_cursor_and_release_keeps_the_claim(broker: Broker) -> None:
@@ -132,21 +132,21 @@ async def test_submission_between_cursor_and_release_keeps_the_claim(broker: Bro
     assert (done.released, done.sq_tip) == (False, "2-0")
     done = await committed(broker, step(done, held.claim, "k2", (), cursor="2-0", release="park"))
     assert done.released
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
     await submitted(broker, held.claim.session, "s3")
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is not None
 
 
 async def test_yield_releases_and_is_due_in_one(broker: Broker) -> None:
     held = await working(broker)
     assert (await committed(broker, step(held, held.claim, "k1", release="yield"))).released
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is not None
 
 
 async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Broker) -> None:
     held = await working(broker)
     child = await parent_of(broker, held)
-    done = await broker.head(held.claim.session)
+    done = await broker.logs.head(held.claim.session)
     assert done is not None
     letters = (
         OutboundMessage(child.session, "message", b"now", "m1", interrupt=True),
@@ -156,7 +156,7 @@ async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Br
         held.claim, "k", done.seq, done.head, "spawn", tree=TreePart(letters, events=(TreeEvent((b"sent",)),))
     )
     await committed(broker, request)
-    head = await broker.head(child.session)
+    head = await broker.logs.head(child.session)
     assert head is not None
     assert (head.pending_messages, head.pending_interrupts) == (1, 1)
     found = await claimed(broker, child.session, "w2", "c2")
@@ -165,10 +165,10 @@ async def test_mail_wakes_a_parked_session_and_is_counted_until_taken(broker: Br
         ("mail", b"later", False, held.claim.session),
     ]
     await committed(broker, step(found, found.claim, "k2", cursor="2-0", taken=(0, 1)))
-    head = await broker.head(child.session)
+    head = await broker.logs.head(child.session)
     assert head is not None
     assert (head.pending_messages, head.pending_interrupts) == (1, 0)
-    tree = await broker.read_tree(held.claim.tree)
+    tree = await broker.logs.read_tree(held.claim.tree)
     assert [(d.session, d.regular, d.interrupts) for d in tree[0].depths][-1] == (child.session, 1, 1)
     assert tree[0].seq == done.seq
 
@@ -180,7 +180,7 @@ async def test_mail_to_oneself_keeps_a_release_from_parking(broker: Broker) -> N
         broker, step(held, held.claim, "k", cursor="1-0", outbox=(letter,), release="park")
     )
     assert (done.released, done.sq_tip) == (False, "2-0")
-    assert [e.payload for e in await broker.read_sq(held.claim.session, "1-0")] == [b"note"]
+    assert [e.payload for e in await broker.logs.read_sq(held.claim.session, "1-0")] == [b"note"]
 
 
 async def test_mail_to_a_held_session_pokes_its_holder(broker: Broker) -> None:
@@ -188,14 +188,14 @@ async def test_mail_to_a_held_session_pokes_its_holder(broker: Broker) -> None:
     child = await parent_of(broker, held)
     await submitted(broker, child.session)
     await claimed(broker, child.session, "w2", "c2")
-    cursors = (await broker.wait_for_notices(POOL, "w2", {}, 0.01)).cursors
-    head = await broker.head(held.claim.session)
+    cursors = (await broker.claims.wait_for_notices(POOL, "w2", {}, 0.01)).cursors
+    head = await broker.logs.head(held.claim.session)
     assert head is not None
     letter = OutboundMessage(child.session, "message", b"m", "m")
     await committed(
         broker, CommitRequest(held.claim, "k", head.seq, head.head, "spawn", tree=TreePart((letter,)))
     )
-    assert (await broker.wait_for_notices(POOL, "w2", cursors, 5.0)).notified == (child.session,)
+    assert (await broker.claims.wait_for_notices(POOL, "w2", cursors, 5.0)).notified == (child.session,)
 
 
 async def test_commit_without_entries_that_arrives_again_behind_another_changes_nothing(
@@ -213,8 +213,8 @@ async def test_commit_without_entries_that_arrives_again_behind_another_changes_
     behind = step(sent, held.claim, "warning", [], cursor=held.sq_tip, tree_events=(warning,))
     told = await committed(broker, behind)
     assert (told.seq, told.head) == (base.seq, base.head), "the log has not moved"
-    assert await broker.commit(first) == Fenced(held.claim.epoch, "commit")
-    assert [entry.payload for entry in await broker.read_sq(child.session)] == [b"m"]
+    assert await broker.commits.commit(first) == Fenced(held.claim.epoch, "commit")
+    assert [entry.payload for entry in await broker.logs.read_sq(child.session)] == [b"m"]
     assert (await committed(broker, behind)).tree_seq == told.tree_seq
 
 
@@ -225,7 +225,7 @@ async def test_claim_names_the_last_commit_that_its_holder_builds_on(broker: Bro
     again = await claimed(broker, held.claim.session, "w2", "c2")
     assert again.last_commit == "k1"
     forgetful = step(again, again.claim, "k2", expect_commit="")
-    assert await broker.commit(forgetful) == Fenced(again.claim.epoch, "commit")
+    assert await broker.commits.commit(forgetful) == Fenced(again.claim.epoch, "commit")
     await committed(broker, step(again, again.claim, "k2"))
 
 
@@ -233,11 +233,11 @@ async def test_mail_to_nobody_is_refused_and_nothing_is_written(broker: Broker) 
     held = await working(broker)
     stranger = await created(broker)
     for target in (session_id(), stranger):
-        answer = await broker.commit(
+        answer = await broker.commits.commit(
             step(held, held.claim, "k", outbox=(OutboundMessage(target, "message", b"m", "m"),))
         )
         assert answer == Refused("unknown_target", target)
-    assert await broker.read_rollout(held.claim.session) == ()
+    assert await broker.logs.read_rollout(held.claim.session) == ()
 
 
 async def test_child_is_born_whole_in_another_pool_and_due_there(broker: Broker) -> None:
@@ -253,11 +253,11 @@ async def test_child_is_born_whole_in_another_pool_and_due_there(broker: Broker)
         status="queued",
     )
     await committed(broker, step(held, held.claim, "k", children=(child,)))
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is None
-    found = await broker.claim("host:elsewhere", "w2", "c2", SHARD)
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
+    found = await broker.claims.claim("host:elsewhere", "w2", "c2", SHARD)
     assert found is not None
     assert (found.agent_id, found.seq, found.head) == (1, 1, child.entries[0].chain)
-    head = await broker.head(child.session)
+    head = await broker.logs.head(child.session)
     assert head is not None
     assert (head.parent, head.status, head.pool) == (held.claim.session, "queued", "host:elsewhere")
 
@@ -267,16 +267,16 @@ async def test_child_whose_log_nobody_has_sealed_never_reaches_redis(broker: Bro
     log = (Encoded(Entry("event_msg", {}), b"{}"),)
     child = new_session(tree=held.claim.tree, agent_id=AgentId(1), unsealed=log)
     with pytest.raises(ValueError, match="not sealed"):
-        await broker.commit(step(held, held.claim, "k", children=(child,)))
-    assert await broker.head(child.session) is None
+        await broker.commits.commit(step(held, held.claim, "k", children=(child,)))
+    assert await broker.logs.head(child.session) is None
 
 
 async def test_child_under_an_existing_id_is_refused(broker: Broker) -> None:
     held = await working(broker)
     child = await parent_of(broker, held)
-    head = await broker.head(held.claim.session)
+    head = await broker.logs.head(held.claim.session)
     assert head is not None
-    answer = await broker.commit(
+    answer = await broker.commits.commit(
         CommitRequest(held.claim, "k", head.seq, head.head, "spawn", tree=TreePart(children=(child,)))
     )
     assert answer == Refused("session_exists", child.session)
@@ -287,11 +287,13 @@ async def test_guards_are_checked_before_anything_is_written(broker: Broker) -> 
     done = await committed(broker, step(held, held.claim, "k1", summary={"limit:slots": b"2"}))
     two = (Debit("slots", 2, "limit:slots"),)
     done = await committed(broker, step(done, held.claim, "k2", debits=two))
-    answer = await broker.commit(step(done, held.claim, "k3", debits=(Debit("slots", 1, "limit:slots"),)))
+    answer = await broker.commits.commit(
+        step(done, held.claim, "k3", debits=(Debit("slots", 1, "limit:slots"),))
+    )
     assert answer == Refused("slots", "2")
     back = (Debit("slots", -1, "limit:slots"), Debit("slots", 1, "limit:slots"), Debit("spawned", 1))
     done = await committed(broker, step(done, held.claim, "k4", debits=back))
-    agents = await broker.agents(held.claim.tree)
+    agents = await broker.trees.agents(held.claim.tree)
     assert (agents["slots"], agents["spawned"]) == (b"2", b"1")
     assert done.seq == 3
 
@@ -299,7 +301,9 @@ async def test_guards_are_checked_before_anything_is_written(broker: Broker) -> 
 async def test_marked_agent_may_not_go_on(broker: Broker) -> None:
     held = await working(broker)
     done = await committed(broker, step(held, held.claim, "k1", summary={"cancel:1": b"1"}))
-    answer = await broker.commit(step(done, held.claim, "k2", unless_flagged=("cancel:0", "cancel:1")))
+    answer = await broker.commits.commit(
+        step(done, held.claim, "k2", unless_flagged=("cancel:0", "cancel:1"))
+    )
     assert answer == Refused("marked", "cancel:1")
 
 
@@ -308,12 +312,12 @@ async def test_approvals_are_listed_until_closed(broker: Broker) -> None:
     session = held.claim.session
     both = (Approval("call:1", b"first"), Approval("call:2", b"second"))
     done = await committed(broker, step(held, held.claim, "k1", approvals_open=both))
-    assert [(a.key, a.payload, a.session) for a in await broker.approvals()] == [
+    assert [(a.key, a.payload, a.session) for a in await broker.requests.approvals()] == [
         ("call:1", b"first", session),
         ("call:2", b"second", session),
     ]
     await committed(broker, step(done, held.claim, "k2", approvals_close=("call:1",)))
-    assert [a.key for a in await broker.approvals(session)] == ["call:2"]
+    assert [a.key for a in await broker.requests.approvals(session)] == ["call:2"]
 
 
 async def test_status_meta_and_tree_log_are_part_of_the_step(broker: Broker) -> None:
@@ -329,10 +333,10 @@ async def test_status_meta_and_tree_log_are_part_of_the_step(broker: Broker) -> 
             tree_events=(TreeEvent((b"t1",)), TreeEvent((b"t2",))),
         ),
     )
-    head = await broker.head(held.claim.session)
+    head = await broker.logs.head(held.claim.session)
     assert head is not None
     assert (head.status, head.meta) == ("running", b"m")
-    tree = await broker.read_tree(held.claim.tree)
+    tree = await broker.logs.read_tree(held.claim.tree)
     assert [(e.tree_seq, e.payload, e.seq, e.head) for e in tree] == [
         (1, b"t1", 1, head.head),
         (2, b"t2", 1, head.head),
@@ -342,13 +346,13 @@ async def test_status_meta_and_tree_log_are_part_of_the_step(broker: Broker) -> 
 async def test_commit_past_its_bounds_is_not_sent(broker: Broker) -> None:
     held = await working(broker)
     with pytest.raises(CommitTooLarge, match="256 entries"):
-        await broker.commit(step(held, held.claim, "k", [b""] * 257))
+        await broker.commits.commit(step(held, held.claim, "k", [b""] * 257))
     with pytest.raises(CommitTooLarge, match="blobs"):
-        await broker.commit(step(held, held.claim, "k", [b"x" * (1 << 20)]))
+        await broker.commits.commit(step(held, held.claim, "k", [b"x" * (1 << 20)]))
     await committed(broker, step(held, held.claim, "k", [b"x" * 4000] * 256))
 
 
 async def test_agent_ids_are_handed_out_once(broker: Broker) -> None:
     held = await working(broker)
-    assert list(await broker.reserve(held.claim.tree, 2)) == [1, 2]
-    assert list(await broker.reserve(held.claim.tree, 1)) == [3]
+    assert list(await broker.trees.reserve(held.claim.tree, 2)) == [1, 2]
+    assert list(await broker.trees.reserve(held.claim.tree, 1)) == [3]

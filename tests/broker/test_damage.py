@@ -21,7 +21,7 @@ async def test_reader_of_a_session_whose_hash_holds_no_number_is_told_which_key_
     key = broker.keys.session(session)
     await connection.command("HSET", key, "seq", "many")
     with pytest.raises(Corrupt, match="a field of it cannot be read") as caught:
-        await broker.head(session)
+        await broker.logs.head(session)
     assert key in str(caught.value)
     await broker.aclose()
 
@@ -40,12 +40,12 @@ async def test_reader_of_a_log_with_an_entry_that_is_none_is_told_its_number(
     connection = backend.connect()
     broker = backend.broker(connection=connection)
     held = await working(broker)
-    await broker.commit(step(held, held.claim, "k", [b"a", b"b"]))
+    await broker.commits.commit(step(held, held.claim, "k", [b"a", b"b"]))
     session = held.claim.session
     await connection.command("XADD", broker.keys.rollout(session), "3-0", *fields)
-    assert [entry.seq for entry in await broker.read_rollout(session, 0, 2)] == [1, 2]
+    assert [entry.seq for entry in await broker.logs.read_rollout(session, 0, 2)] == [1, 2]
     with pytest.raises(DamagedEntry, match=reason) as caught:
-        await broker.read_rollout(session)
+        await broker.logs.read_rollout(session)
     assert caught.value.number == 3
     await broker.aclose()
 
@@ -80,9 +80,9 @@ async def test_content_beyond_the_bound_is_refused_before_it_is_sent(
 async def test_lists_of_sessions_have_each_once_by_the_shard_that_it_is_in(broker: Broker) -> None:
     here = [await created(broker) for _ in range(3)]
     elsewhere = await created(broker, session_id(SHARD + 1))
-    of_shard = [head.session async for page in broker.heads_of_shard(SHARD) for head in page]
+    of_shard = [head.session async for page in broker.logs.heads_of_shard(SHARD) for head in page]
     assert sorted(of_shard) == sorted(here)
-    everywhere = [id async for page in broker.session_ids() for id in page]
+    everywhere = [id async for page in broker.logs.session_ids() for id in page]
     assert sorted(everywhere) == sorted([*here, elsewhere])
-    assert await broker.count_sessions() == 4
-    assert await broker.registries([]) == []
+    assert await broker.logs.count_sessions() == 4
+    assert await broker.trees.registries([]) == []

@@ -32,7 +32,7 @@ async def _family(broker: Broker) -> list[Agent]:
 
 async def _seen(broker: Broker, family: list[Agent]) -> tuple[SessionHead, ...]:
     """The root last, as a listing may have it."""
-    return await broker.heads([agent.session for agent in reversed(family)])
+    return await broker.logs.heads([agent.session for agent in reversed(family)])
 
 
 async def _is_given_something(agent: Agent) -> None:
@@ -64,7 +64,7 @@ async def test_tree_of_which_one_session_is_used_keeps_every_session(
         await uses(family[who])
         before = await everything(backend.look())
         with pytest.raises(SessionHeld) as held:
-            await broker.delete_tree(seen, owed=owed)
+            await broker.trees.delete_tree(seen, owed=owed)
         assert held.value.session == family[who].session
         assert await everything(backend.look()) == before
 
@@ -78,7 +78,7 @@ async def test_deleted_tree_takes_all_of_its_own_and_nothing_of_another(backend:
         family = await _family(broker)
         for number in range(3):
             await Blobs(connection, broker.keys).put(family[0].tree, b"text %d" % number)
-        await broker.delete_tree(await _seen(broker, family))
+        await broker.trees.delete_tree(await _seen(broker, family))
         left = await everything(backend.look())
         assert len(left) > len(before), "that they were deleted is known"
         # Notices of who is due, and the clock of their turns, are the pool's; others are the shard's.
@@ -95,13 +95,13 @@ async def test_what_had_been_given_goes_if_a_person_wants_it_and_what_came_later
     await submitted(broker, family[1].session, "early")
     seen = await _seen(broker, family)
     with pytest.raises(SessionHeld):
-        await broker.delete_tree(seen)
+        await broker.trees.delete_tree(seen)
     await submitted(broker, family[1].session, "late")
     with pytest.raises(SessionHeld):
-        await broker.delete_tree(seen, owed=True)
-    await broker.delete_tree(await _seen(broker, family), owed=True)
-    assert await broker.count_sessions() == 0
-    assert await broker.claim("default", "w1", "c9", broker.keys.shard_of(family[0].session)) is None
+        await broker.trees.delete_tree(seen, owed=True)
+    await broker.trees.delete_tree(await _seen(broker, family), owed=True)
+    assert await broker.logs.count_sessions() == 0
+    assert await broker.claims.claim("default", "w1", "c9", broker.keys.shard_of(family[0].session)) is None
 
 
 async def test_agent_that_was_not_seen_keeps_its_tree(backend: Backend) -> None:
@@ -109,18 +109,18 @@ async def test_agent_that_was_not_seen_keeps_its_tree(backend: Backend) -> None:
         family = await _family(broker)
         before = await everything(backend.look())
         with pytest.raises(SessionHeld) as held:
-            await broker.delete_tree(await _seen(broker, family[:2]))
+            await broker.trees.delete_tree(await _seen(broker, family[:2]))
         assert held.value.session == family[2].session
         with pytest.raises(SessionHeld):
-            await broker.delete_session(family[0].session)
+            await broker.trees.delete_session(family[0].session)
         assert await everything(backend.look()) == before
 
 
 async def test_agent_that_an_earlier_version_deleted_does_not_keep_its_tree(broker: Broker) -> None:
     family = await _family(broker)
-    await broker.delete_session(family[1].session)
-    await broker.delete_tree(await _seen(broker, family))
-    assert await broker.count_sessions() == 0
+    await broker.trees.delete_session(family[1].session)
+    await broker.trees.delete_tree(await _seen(broker, family))
+    assert await broker.logs.count_sessions() == 0
 
 
 async def test_text_that_is_stored_while_a_tree_is_deleted_goes_with_it(backend: Backend) -> None:
@@ -136,7 +136,7 @@ async def test_text_that_is_stored_while_a_tree_is_deleted_goes_with_it(backend:
                 await blobs.put(tree, late.pop())
 
         connection.before = somebody_restores
-        await broker.delete_tree(seen)
+        await broker.trees.delete_tree(seen)
         assert not [key for key in await everything(backend.look()) if b":blob" in key]
 
 
@@ -144,7 +144,7 @@ async def test_text_that_arrives_behind_its_trees_deletion_is_not_stored(backend
     connection = backend.connect()
     async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), connection)) as broker:
         family = await _family(broker)
-        await broker.delete_tree(await _seen(broker, family))
+        await broker.trees.delete_tree(await _seen(broker, family))
         before = await everything(backend.look())
         stored = await Blobs(connection, broker.keys).put(family[0].tree, b"late")
         assert await Blobs(connection, broker.keys).get(family[0].tree, stored) is None
@@ -154,9 +154,9 @@ async def test_text_that_arrives_behind_its_trees_deletion_is_not_stored(backend
 async def test_tree_that_is_gone_is_deleted_again_without_harm(broker: Broker) -> None:
     family = await _family(broker)
     seen = await _seen(broker, family)
-    await broker.delete_tree(seen)
-    await broker.delete_tree(seen)
-    assert await broker.count_sessions() == 0
+    await broker.trees.delete_tree(seen)
+    await broker.trees.delete_tree(seen)
+    assert await broker.logs.count_sessions() == 0
 
 
 async def test_wide_tree_with_many_texts_goes_in_one_call(backend: Backend) -> None:
@@ -170,7 +170,7 @@ async def test_wide_tree_with_many_texts_goes_in_one_call(backend: Backend) -> N
         await root.parks()
         names = [f"{number:064x}" for number in range(9_000)]
         await connection.command("SADD", broker.keys.blobs(root.tree), *names)
-        seen = await broker.heads([root.session, *(child.session for child in born)])
-        await broker.delete_tree(seen)
+        seen = await broker.logs.heads([root.session, *(child.session for child in born)])
+        await broker.trees.delete_tree(seen)
         assert [call.script.name for call in connection.calls].count("delete") == 1
-        assert await broker.count_sessions() == 0
+        assert await broker.logs.count_sessions() == 0

@@ -14,12 +14,12 @@ async def test_delta_that_its_sender_gave_up_does_not_follow_the_text_that_it_le
 ) -> None:
     held = await working(broker)
     delta = NewEvent(b"delta", held.seq, hash8_of(held.head))
-    shown = await broker.emit(held.claim, [delta])
+    shown = await broker.commits.emit(held.claim, [delta])
     assert isinstance(shown, Emitted)
-    done = await broker.commit(step(held, held.claim, "k1"))
+    done = await broker.commits.commit(step(held, held.claim, "k1"))
     assert isinstance(done, Committed)
-    late = await broker.emit(held.claim, [delta])
+    late = await broker.commits.emit(held.claim, [delta])
     assert isinstance(late, Emitted)
     assert late.eq_n == done.eq_n
-    events = await broker.read_eq(held.claim.session, shown.eq_n - 1)
+    events = await broker.logs.read_eq(held.claim.session, shown.eq_n - 1)
     assert [event.payload for event in events] == [b"delta", b"event"]

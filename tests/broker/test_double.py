@@ -67,14 +67,16 @@ async def test_clock_of_the_double_is_replaced_in_one_place() -> None:
         broker = Broker(Connection(client, client), BrokerConfig(lease_s=6.0), clock.monotonic)
         held = await working(broker)
         assert held.now_ms == clock.now_ms() == broker.now_ms()
-        await broker.commit(step(held, held.claim, "k", timers_set=(Timer("t", 1, clock.now_ms() + 5_000),)))
-        assert await broker.fire(SHARD) == ()
-        assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+        await broker.commits.commit(
+            step(held, held.claim, "k", timers_set=(Timer("t", 1, clock.now_ms() + 5_000),))
+        )
+        assert await broker.claims.fire(SHARD) == ()
+        assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
         clock.advance(5.0)
-        assert len(await broker.fire(SHARD)) == 1
-        assert await broker.claim(POOL, "w2", "c2", SHARD) is None
+        assert len(await broker.claims.fire(SHARD)) == 1
+        assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
         clock.advance(1.0)
-        assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
+        assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is not None
         clock.advance(3_600.0)
-        assert await broker.read_eq(held.claim.session) == ()
+        assert await broker.logs.read_eq(held.claim.session) == ()
         await broker.aclose()

@@ -67,16 +67,16 @@ async def test_nothing_acknowledged_is_lost_over_a_restart(
         async with broker_of(server) as broker:
             held = await working(broker)
             request = step(held, held.claim, "k1", cursor="1-0")
-            first = await broker.commit(request)
+            first = await broker.commits.commit(request)
             await submitted(broker, held.claim.session, "s2")
             getattr(server, how)()
             server.start()
-            again = await until_answered(lambda: broker.commit(request))
+            again = await until_answered(lambda: broker.commits.commit(request))
             assert isinstance(again, Committed)
             assert isinstance(first, Committed)
             assert (again.seq, again.head) == (first.seq, first.head)
-            assert [e.submission for e in await broker.read_sq(held.claim.session)] == ["s2"]
-            assert isinstance((await broker.renew([held.claim]))[0], Renewed)
+            assert [e.submission for e in await broker.logs.read_sq(held.claim.session)] == ["s2"]
+            assert isinstance((await broker.claims.renew([held.claim]))[0], Renewed)
 
 
 async def test_holder_from_a_lost_branch_is_refused_after_a_restore(tmp_path: Path, binary: Path) -> None:
@@ -85,20 +85,20 @@ async def test_holder_from_a_lost_branch_is_refused_after_a_restore(tmp_path: Pa
             held = await working(broker)
             await broker.command("SAVE")
             copy = shutil.copy(tmp_path / "dump.rdb", tmp_path / "earlier.rdb")
-            ahead = await broker.commit(step(held, held.claim, "lost", [b"lost"]))
+            ahead = await broker.commits.commit(step(held, held.claim, "lost", [b"lost"]))
             assert isinstance(ahead, Committed)
             other = await claimed(broker, held.claim.session, "w2", "on the lost branch")
             server.kill()
             shutil.copy(copy, tmp_path / "dump.rdb")
             server.start()
         async with broker_of(server, lease_s=0.0) as broker:
-            on_lost_log = await broker.commit(step(ahead, held.claim, "k2"))
+            on_lost_log = await broker.commits.commit(step(ahead, held.claim, "k2"))
             assert isinstance(on_lost_log, Fenced)
             fresh = await claimed(broker, held.claim.session, "w3", "on the new branch")
             assert fresh.claim.epoch == other.claim.epoch
-            same_epoch = await broker.commit(step(fresh, other.claim, "k3"))
+            same_epoch = await broker.commits.commit(step(fresh, other.claim, "k3"))
             assert same_epoch == Fenced(fresh.claim.epoch, "claim")
-            assert await broker.read_rollout(held.claim.session) == ()
+            assert await broker.logs.read_rollout(held.claim.session) == ()
 
 
 async def test_restored_holder_that_wrote_nothing_since_may_go_on(tmp_path: Path, binary: Path) -> None:
@@ -109,7 +109,7 @@ async def test_restored_holder_that_wrote_nothing_since_may_go_on(tmp_path: Path
             server.kill()
             server.start()
         async with broker_of(server) as broker:
-            assert isinstance(await broker.commit(step(held, held.claim, "k1")), Committed)
+            assert isinstance(await broker.commits.commit(step(held, held.claim, "k1")), Committed)
 
 
 class _DeafConnection(RecordingConnection):
@@ -132,21 +132,21 @@ async def test_commit_whose_reply_was_lost_is_answered_when_sent_again(server: B
         connection.deaf = True
         request = step(held, held.claim, "k1", cursor="1-0", release="park")
         with pytest.raises(Unavailable):
-            await broker.commit(request)
-        again = await broker.commit(request)
+            await broker.commits.commit(request)
+        again = await broker.commits.commit(request)
         assert isinstance(again, Committed)
         assert again.released
-        assert len(await broker.read_rollout(held.claim.session)) == 1
+        assert len(await broker.logs.read_rollout(held.claim.session)) == 1
 
 
 async def test_forgotten_scripts_are_sent_again(server: Backend) -> None:
     async with aclosing(server.broker(BrokerConfig(lease_s=60.0))) as broker:
         first, second = await working(broker), await working(broker)
         await broker.command("SCRIPT", "FLUSH")
-        answers = await broker.renew([first.claim, second.claim])
+        answers = await broker.claims.renew([first.claim, second.claim])
         assert [type(answer) for answer in answers] == [Renewed, Renewed]
         await broker.command("SCRIPT", "FLUSH")
-        assert isinstance(await broker.commit(step(first, first.claim, "k")), Committed)
+        assert isinstance(await broker.commits.commit(step(first, first.claim, "k")), Committed)
 
 
 async def test_server_that_is_gone_stalled_or_a_replica_is_unavailable(tmp_path: Path, binary: Path) -> None:
@@ -167,7 +167,7 @@ async def test_server_that_is_gone_stalled_or_a_replica_is_unavailable(tmp_path:
             with pytest.raises(Unavailable):
                 await submitted(broker, session, "s3")
             with pytest.raises(Unavailable):
-                await broker.wait_for_notices(POOL, "w1", {}, 1.0)
+                await broker.claims.wait_for_notices(POOL, "w1", {}, 1.0)
 
 
 async def test_busy_server_is_unavailable(tmp_path: Path, binary: Path) -> None:
@@ -229,6 +229,6 @@ async def test_claims_of_a_server_that_forgot_all_are_fenced(server: Backend) ->
     async with aclosing(server.broker(BrokerConfig(lease_s=60.0))) as broker:
         held = await working(broker)
         await server.look()[0].execute_command("FLUSHALL")
-        assert await broker.renew([held.claim]) == [Fenced(0, "claim")]
-        assert await broker.commit(step(held, held.claim, "k")) == Fenced(0, "unknown session")
-        assert await broker.claim(POOL, "w1", "c2", SHARD) is None
+        assert await broker.claims.renew([held.claim]) == [Fenced(0, "claim")]
+        assert await broker.commits.commit(step(held, held.claim, "k")) == Fenced(0, "unknown session")
+        assert await broker.claims.claim(POOL, "w1", "c2", SHARD) is None

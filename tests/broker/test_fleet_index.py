@@ -16,19 +16,19 @@ from tests.broker.actors import claimed, created, new_session, session_id, step,
 
 async def labelled(broker: Broker, shard: int = 3, **labels: Any) -> SessionId:
     born = new_session(session_id(shard))
-    await broker.create(NewTree(born, labels=Labels(**labels)))
+    await broker.commits.create(NewTree(born, labels=Labels(**labels)))
     return born.session
 
 
 async def ids(broker: Broker, wanted: Listed, after: IndexPlace | None = None) -> list[SessionId]:
-    return [place.session for place in await broker.listed(wanted, after)]
+    return [place.session for place in await broker.trees.listed(wanted, after)]
 
 
 async def used(broker: Broker, session: SessionId) -> Committed:
     """A submission comes in, and a worker takes it and parks."""
     await submitted(broker, session)
     held = await claimed(broker, session)
-    done = await broker.commit(step(held, held.claim, "k", cursor=held.sq_tip, release="park"))
+    done = await broker.commits.commit(step(held, held.claim, "k", cursor=held.sq_tip, release="park"))
     assert isinstance(done, Committed)
     return done
 
@@ -37,13 +37,13 @@ async def test_pages_of_all_shards_follow_each_other_in_both_directions(broker: 
     made = [await labelled(broker, shard=number % 5) for number in range(12)]
     for descending in (True, False):
         wanted = Listed(order="creation", descending=descending)
-        whole = await broker.listed(wanted, limit=100)
+        whole = await broker.trees.listed(wanted, limit=100)
         assert {place.session for place in whole} == set(made)
         times = [(place.at_ms, place.session) for place in whole]
         assert times == sorted(times, reverse=descending)
         pages: list[IndexPlace] = []
         after: IndexPlace | None = None
-        while page := await broker.listed(wanted, after, 5):
+        while page := await broker.trees.listed(wanted, after, 5):
             pages += page
             after = IndexPlace.parse(str(page[-1]))
         assert pages == list(whole)
@@ -51,26 +51,26 @@ async def test_pages_of_all_shards_follow_each_other_in_both_directions(broker: 
 
 async def test_session_that_is_used_goes_to_the_front_and_no_other_is_seen_twice(broker: Broker) -> None:
     made = [await labelled(broker) for _ in range(4)]
-    first = await broker.listed(Listed(), limit=2)
+    first = await broker.trees.listed(Listed(), limit=2)
     rest = [session for session in made if session not in {place.session for place in first}]
     done = await used(broker, rest[0])
     while done.now_ms <= first[0].at_ms:
         # Within one millisecond the ids decide.
         done = await used(broker, rest[0])
-    assert (await broker.listed(Listed(), limit=1))[0] == IndexPlace(done.now_ms, rest[0])
+    assert (await broker.trees.listed(Listed(), limit=1))[0] == IndexPlace(done.now_ms, rest[0])
     assert await ids(broker, Listed(), first[-1]) == [rest[1]]
-    head = await broker.head(rest[0])
+    head = await broker.logs.head(rest[0])
     assert head is not None
     assert head.recency_ms == done.now_ms
 
 
 async def test_step_that_takes_nothing_in_and_keeps_its_claim_changes_no_list(broker: Broker) -> None:
     session = await labelled(broker)
-    before = await broker.listed(Listed())
+    before = await broker.trees.listed(Listed())
     await submitted(broker, session)
     held = await claimed(broker, session)
-    assert isinstance(await broker.commit(step(held, held.claim, "k")), Committed)
-    assert await broker.listed(Listed()) == before
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k")), Committed)
+    assert await broker.trees.listed(Listed()) == before
 
 
 async def test_lists_are_of_one_namespace_and_of_the_sources_that_are_asked_for(broker: Broker) -> None:
@@ -90,13 +90,13 @@ async def test_agents_are_in_no_list_and_have_their_root_s_namespace(broker: Bro
     await submitted(broker, root)
     held = await claimed(broker, root)
     born = new_session(tree=TreeId(root), parent=root, agent_id=AgentId(1))
-    assert isinstance(await broker.commit(step(held, held.claim, "k", children=(born,))), Committed)
-    head = await broker.head(born.session)
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k", children=(born,))), Committed)
+    head = await broker.logs.head(born.session)
     assert head is not None
     assert head.labels == Labels("team-a", "agent", "ann")
-    assert await broker.namespace(born.session) == "team-a"
-    assert not await broker.enlist(born.session, shelve=False)
-    assert not await broker.enlist(born.session, shelve=True)
+    assert await broker.logs.namespace(born.session) == "team-a"
+    assert not await broker.trees.enlist(born.session, shelve=False)
+    assert not await broker.trees.enlist(born.session, shelve=True)
     for shelved in (False, True):
         listed = Listed(namespace="team-a", sources=("cli", "agent"), shelved=shelved)
         assert await ids(broker, listed) == ([] if shelved else [root])
@@ -105,16 +105,16 @@ async def test_agents_are_in_no_list_and_have_their_root_s_namespace(broker: Bro
 async def test_session_that_was_put_away_is_in_a_list_of_its_own_until_it_is_put_back(broker: Broker) -> None:
     session, other = await labelled(broker), await labelled(broker)
     for _ in range(2):
-        assert await broker.enlist(session, shelve=True)
+        assert await broker.trees.enlist(session, shelve=True)
         assert await ids(broker, Listed()) == [other]
         assert await ids(broker, Listed(shelved=True)) == [session]
     await used(broker, session)
     assert await ids(broker, Listed(shelved=True, order="creation")) == [session]
-    assert await broker.enlist(session, shelve=False)
+    assert await broker.trees.enlist(session, shelve=False)
     assert set(await ids(broker, Listed())) == {session, other}
     assert await ids(broker, Listed(shelved=True)) == []
     with pytest.raises(UnknownSession):
-        await broker.enlist(session_id(), shelve=True)
+        await broker.trees.enlist(session_id(), shelve=True)
 
 
 async def test_session_of_an_earlier_version_gets_into_the_index_by_upkeep_or_its_next_use(
@@ -126,13 +126,13 @@ async def test_session_of_an_earlier_version_gets_into_the_index_by_upkeep_or_it
     await broker.command("DEL", broker.keys.index(3))
     changed = await broker.command("ZSCORE", broker.keys.sessions(3), old)
     assert isinstance(changed, (bytes, float))
-    assert await broker.enlist_missing(await broker.sessions()) == 2
-    assert await broker.enlist_missing(await broker.sessions()) == 0
+    assert await broker.trees.enlist_missing(await broker.logs.sessions()) == 2
+    assert await broker.trees.enlist_missing(await broker.logs.sessions()) == 0
     await broker.command("DEL", broker.keys.index(3))
     await broker.command("HDEL", broker.keys.session(used_one), "recency")
     await broker.command("HDEL", broker.keys.session(old), "recency")
-    assert await broker.enlist(old)
-    assert await broker.listed(Listed()) == (IndexPlace(int(float(changed)), old),)
+    assert await broker.trees.enlist(old)
+    assert await broker.trees.listed(Listed()) == (IndexPlace(int(float(changed)), old),)
     await used(broker, used_one)
     assert set(await ids(broker, Listed())) == {old, used_one}
     assert set(await ids(broker, Listed(order="creation"))) == {old, used_one}
@@ -140,7 +140,7 @@ async def test_session_of_an_earlier_version_gets_into_the_index_by_upkeep_or_it
 
 async def test_deleted_session_leaves_the_index(broker: Broker) -> None:
     session, other = await labelled(broker), await labelled(broker)
-    await broker.delete_session(session)
+    await broker.trees.delete_session(session)
     for wanted in (Listed(), Listed(order="creation")):
         assert await ids(broker, wanted) == [other]
     assert await broker.command("ZCARD", broker.keys.index(3)) == 2
@@ -150,8 +150,8 @@ async def test_name_is_in_the_head_with_the_commit_that_gives_it(broker: Broker)
     session = await labelled(broker)
     await submitted(broker, session)
     held: Claimed = await claimed(broker, session)
-    assert isinstance(await broker.commit(step(held, held.claim, "k", name="the parser")), Committed)
-    ((_, head),) = await broker.listed_heads(Listed())
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k", name="the parser")), Committed)
+    ((_, head),) = await broker.trees.listed_heads(Listed())
     assert head.name == "the parser"
 
 

@@ -23,7 +23,7 @@ from orchestrator.broker.follow import (
     follow,
     hash8_of,
 )
-from orchestrator.broker.reader import Reader
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Claimed, Committed, Emitted, Place, StoredEvent
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.frozen import replace
@@ -33,7 +33,7 @@ from tests.broker.actors import entries_after, step, working
 
 async def take(broker: Broker, session: SessionId, cursor: EqCursor, count: int) -> list[Item]:
     items: list[Item] = []
-    async with aclosing(follow(broker, session, cursor, idle_s=5.0)) as following:
+    async with aclosing(follow(broker.logs, session, cursor, idle_s=5.0)) as following:
         async for item in following:
             items += singly(item)
             if len(items) >= count:
@@ -56,7 +56,9 @@ async def commits(broker: Broker, held: Claimed, count: int) -> Committed:
 
 async def commits_after(broker: Broker, held: Claimed, at: Claimed | Committed, count: int) -> Committed:
     for _ in range(count):
-        done = await broker.commit(step(at, held.claim, f"k{at.seq}", [f"entry {at.seq + 1}".encode()]))
+        done = await broker.commits.commit(
+            step(at, held.claim, f"k{at.seq}", [f"entry {at.seq + 1}".encode()])
+        )
         assert isinstance(done, Committed)
         at = done
     assert isinstance(at, Committed)
@@ -86,7 +88,7 @@ async def test_follower_of_a_trimmed_queue_is_served_from_the_log_and_then_live(
     assert [i.entry.payload for i in items if isinstance(i, Replayed)] == [b"entry 2", b"entry 3", b"entry 4"]
     caught_up = items[-1]
     assert isinstance(caught_up, CaughtUp)
-    await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+    await broker.commits.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
     live = await take(broker, session, caught_up.cursor, 1)
     assert payloads(live) == [b"delta"]
 
@@ -96,9 +98,9 @@ async def test_follower_that_has_seen_all_survives_the_queue_s_expiry(broker: Br
     done = await commits(broker, held, 2)
     session = held.claim.session
     await broker.command("DEL", broker.keys.eq(session))
-    head = await broker.head(session)
+    head = await broker.logs.head(session)
     assert head is not None
-    await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+    await broker.commits.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
     live = await take(broker, session, EqCursor.at(head), 1)
     assert payloads(live) == [b"delta"]
 
@@ -109,22 +111,22 @@ async def test_follower_at_the_end_misses_nothing_of_a_commit_between_two_of_its
     held = await working(broker)
     done = await commits(broker, held, 1)
     # The log's last entry has no event, as when a session parks: the cursor's hash is not its event's.
-    silent = await broker.commit(step(done, held.claim, "silent", [b"no event"], events=()))
+    silent = await broker.commits.commit(step(done, held.claim, "silent", [b"no event"], events=()))
     assert isinstance(silent, Committed)
     session = held.claim.session
-    head = await broker.head(session)
+    head = await broker.logs.head(session)
     assert head is not None
-    read, worked = broker.read_eq, False
+    read, worked = broker.logs.read_eq, False
 
     async def read_before_the_commit(*place: Any) -> tuple[StoredEvent, ...]:
         nonlocal worked
         found = await read(*place)
         if not worked:
             worked = True
-            await broker.commit(step(silent, held.claim, "meanwhile", [b"with an event"]))
+            await broker.commits.commit(step(silent, held.claim, "meanwhile", [b"with an event"]))
         return found
 
-    monkeypatch.setattr(broker, "read_eq", read_before_the_commit)
+    monkeypatch.setattr(broker.logs, "read_eq", read_before_the_commit)
     (found,) = await take(broker, session, EqCursor.at(head), 1)
     assert isinstance(found, Followed), found
     assert found.cursor.n == head.eq_n + 1
@@ -141,7 +143,7 @@ async def test_follower_sees_each_event_once_wherever_commits_fall_between_its_r
         nonlocal at
         for _ in range(rng.randint(0, most)):
             shown = {} if rng.random() < 0.5 else {"events": ()}
-            done = await broker.commit(step(at, held.claim, f"{at.seq}", [b"entry"], **shown))
+            done = await broker.commits.commit(step(at, held.claim, f"{at.seq}", [b"entry"], **shown))
             assert isinstance(done, Committed)
             at = done
 
@@ -156,13 +158,13 @@ async def test_follower_sees_each_event_once_wherever_commits_fall_between_its_r
 
     for _ in range(5):
         await works(2)
-        head = await broker.head(session)
+        head = await broker.logs.head(session)
         assert head is not None
         with monkeypatch.context() as between:
             for name in ("read_eq", "head", "read_rollout"):
-                between.setattr(broker, name, interrupted(getattr(broker, name)))
-            between.setattr(broker, "wait_eq", partial(_some, broker, works))
-            between.setattr(broker, "wait_behind", partial(_some_behind, broker, works))
+                between.setattr(broker.logs, name, interrupted(getattr(broker.logs, name)))
+            between.setattr(broker.logs, "wait_eq", partial(_some, broker, works))
+            between.setattr(broker.logs, "wait_behind", partial(_some_behind, broker, works))
             items = await take(broker, session, EqCursor.at(head), 6)
         numbers = [item.cursor.n for item in items if isinstance(item, Followed)]
         assert numbers == list(range(head.eq_n + 1, head.eq_n + 7)), items
@@ -175,7 +177,7 @@ async def _some(
     found: tuple[StoredEvent, ...] = ()
     while not found:
         await works(2)
-        found = tuple(await Reader.read_eq(broker, session, after_n, 2))
+        found = tuple(await Logs.read_eq(broker.logs, session, after_n, 2))
     return found
 
 
@@ -187,7 +189,7 @@ async def _some_behind(
     timeout_s: float,
 ) -> tuple[StoredEvent, ...] | None:
     await works(1)
-    if not any(map(at.names, await Reader.read_eq(broker, session, at.n - 1, 1))):
+    if not any(map(at.names, await Logs.read_eq(broker.logs, session, at.n - 1, 1))):
         return None
     return await _some(broker, works, session, at.n, timeout_s)
 
@@ -196,16 +198,16 @@ async def test_follower_waits_only_behind_the_event_that_it_has_seen(broker: Bro
     held = await working(broker)
     done = await commits(broker, held, 2)
     session = held.claim.session
-    first, last = [EqCursor(e.n, e.seq, e.hash8) for e in await broker.read_eq(session)]
-    found = await broker.wait_behind(session, first, 5.0)
+    first, last = [EqCursor(e.n, e.seq, e.hash8) for e in await broker.logs.read_eq(session)]
+    found = await broker.logs.wait_behind(session, first, 5.0)
     assert found is not None
     assert [event.n for event in found] == [2]
-    assert await broker.wait_behind(session, last, 0.001) == ()
+    assert await broker.logs.wait_behind(session, last, 0.001) == ()
     for other in (replace(last, hash8="deadbeef"), replace(last, seq=7), replace(last, n=7)):
         # At once: it would wait for an hour.
-        assert await broker.wait_behind(session, other, 3_600.0) is None
-    waits = asyncio.create_task(broker.wait_behind(session, last, 3_600.0))
-    await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+        assert await broker.logs.wait_behind(session, other, 3_600.0) is None
+    waits = asyncio.create_task(broker.logs.wait_behind(session, last, 3_600.0))
+    await broker.commits.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
     found = await waits
     assert found is not None
     assert [event.payload for event in found] == [b"delta"]
@@ -223,8 +225,8 @@ async def test_follower_of_a_newborn_session_only_waits_until_it_has_seen_an_eve
 
     with monkeypatch.context() as blind:
         for name in ("read_eq", "head", "read_rollout"):
-            blind.setattr(broker, name, looks)
-        following = follow(broker, session, BEGINNING, newborn=True)
+            blind.setattr(broker.logs, name, looks)
+        following = follow(broker.logs, session, BEGINNING, newborn=True)
         assert isinstance(await anext(following), Followed)
     async with aclosing(following):
         await commits_after(broker, held, done, 3)
@@ -236,18 +238,18 @@ async def test_head_that_is_remembered_tells_place_and_namespace_without_a_read(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = await working(broker)
-    head = await broker.head(held.claim.session)
+    head = await broker.logs.head(held.claim.session)
     assert head is not None
-    broker.remember(replace(head, labels=replace(head.labels, namespace="acme")))
-    assert await broker.place(head.session) == Place(head.session, head.tree, head.pool)
-    assert await broker.namespace(head.session) == "acme"
+    broker.logs.remember(replace(head, labels=replace(head.labels, namespace="acme")))
+    assert await broker.logs.place(head.session) == Place(head.session, head.tree, head.pool)
+    assert await broker.logs.namespace(head.session) == "acme"
 
 
 async def test_follower_hears_of_a_gap_though_it_has_seen_events(broker: Broker) -> None:
     held = await working(broker)
     done = await commits(broker, held, 2)
     session = held.claim.session
-    following = follow(broker, session, BEGINNING)
+    following = follow(broker.logs, session, BEGINNING)
     async with aclosing(following):
         seen = await anext(following)
         assert isinstance(seen, Followed)
@@ -268,7 +270,7 @@ async def test_follower_gets_what_happens_while_the_log_fills_its_gap(
     (first,) = await take(broker, session, BEGINNING, 1)
     assert isinstance(first, Followed)
     await broker.command("XTRIM", broker.keys.eq(session), "MINID", "4-0")
-    read = broker.read_rollout
+    read = broker.logs.read_rollout
 
     async def read_before_the_commit(*place: Any) -> Any:
         nonlocal at
@@ -276,13 +278,13 @@ async def test_follower_gets_what_happens_while_the_log_fills_its_gap(
         at = await commits_after(broker, held, at, 1)
         return found
 
-    monkeypatch.setattr(broker, "read_rollout", read_before_the_commit)
-    following = follow(broker, session, first.cursor)
+    monkeypatch.setattr(broker.logs, "read_rollout", read_before_the_commit)
+    following = follow(broker.logs, session, first.cursor)
     async with aclosing(following):
         told = [await anext(following)]
         while not isinstance(told[-1], CaughtUp):
             told.append(await anext(following))
-        monkeypatch.setattr(broker, "read_rollout", read)
+        monkeypatch.setattr(broker.logs, "read_rollout", read)
         at = await commits_after(broker, held, at, 1)
         live: list[StoredEvent] = []
         while not live or live[-1].seq < at.seq:
@@ -308,16 +310,16 @@ async def test_follower_of_a_log_that_is_sealed_between_two_of_its_reads_is_told
 ) -> None:
     held = await working(broker)
     done = await commits(broker, held, 3)
-    session, read = held.claim.session, broker.read_rollout
-    await broker.snapshot(held.claim, done.seq, b"snapshot")
-    seen = EqCursor.behind((await broker.read_eq(session))[1])
+    session, read = held.claim.session, broker.logs.read_rollout
+    await broker.commits.snapshot(held.claim, done.seq, b"snapshot")
+    seen = EqCursor.behind((await broker.logs.read_eq(session))[1])
     await broker.command("DEL", broker.keys.eq(session))
 
     async def sealed_before(*place: Any) -> Any:
-        await broker.seal(held.claim, done.seq, b"manifest")
+        await broker.commits.seal(held.claim, done.seq, b"manifest")
         return await read(*place)
 
-    monkeypatch.setattr(broker, "read_rollout", sealed_before)
+    monkeypatch.setattr(broker.logs, "read_rollout", sealed_before)
     (gap,) = await take(broker, session, seen, 1)
     assert isinstance(gap, Gap)
     assert gap.reason == "trimmed"
@@ -333,9 +335,9 @@ async def test_event_has_the_time_of_its_entry_and_a_delta_that_of_the_server(br
     held = await working(broker)
     entries = entries_after(held.head, held.seq, held.claim.epoch, [b"entry"])
     event = NewEvent(b"event", held.seq + 1, hash8_of(entries[0].chain), at_ms=1_700_000_000_123)
-    done = await broker.commit(step(held, held.claim, "timed", [b"entry"], events=(event,)))
+    done = await broker.commits.commit(step(held, held.claim, "timed", [b"entry"], events=(event,)))
     assert isinstance(done, Committed)
-    emitted = await broker.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
+    emitted = await broker.commits.emit(held.claim, [NewEvent(b"delta", done.seq, hash8_of(done.head))])
     assert isinstance(emitted, Emitted)
     shown = await take(broker, held.claim.session, BEGINNING, 2)
     times = [event.at_ms for item in shown if isinstance(item, Followed) for event in item.events]

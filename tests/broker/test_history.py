@@ -16,20 +16,20 @@ NOISE = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 
 
 async def add(broker: Broker, text: str, key: str = "", who: str = "anna@one") -> bool:
-    return await broker.add_to_history(who, key or text, (session_id(), text), NOISE)
+    return await broker.requests.add_to_history(who, key or text, (session_id(), text), NOISE)
 
 
 async def texts(broker: Broker, who: str = "anna@one") -> list[str | None]:
-    head = await broker.history_head(who, NOISE)
-    found = [await broker.history_entry(who, head.log_id, at) for at in range(head.count)]
+    head = await broker.requests.history_head(who, NOISE)
+    found = [await broker.requests.history_entry(who, head.log_id, at) for at in range(head.count)]
     return [kept.text if kept else None for kept in found]
 
 
 async def test_sessions_of_a_person_on_two_machines_share_a_history(broker: Broker) -> None:
     session = session_id()
-    await broker.add_to_history("anna@one", "k1", (session, "first"), NOISE)
-    head = await broker.history_head("anna@two", NOISE)
-    kept = await broker.history_entry("anna@two", head.log_id, 0)
+    await broker.requests.add_to_history("anna@one", "k1", (session, "first"), NOISE)
+    head = await broker.requests.history_head("anna@two", NOISE)
+    kept = await broker.requests.history_entry("anna@two", head.log_id, 0)
     assert kept is not None
     assert kept == KeptPrompt(session, kept.at_ms, "first")
     assert abs(kept.at_ms - broker.now_ms()) < 10_000
@@ -38,9 +38,9 @@ async def test_sessions_of_a_person_on_two_machines_share_a_history(broker: Brok
 
 async def test_another_person_reads_nothing_of_it(broker: Broker) -> None:
     await add(broker, "secret")
-    mine = await broker.history_head("anna@one", NOISE)
-    assert await broker.history_entry("bob@one", mine.log_id, 0) is None
-    assert (await broker.history_head("bob@one", NOISE)).count == 0
+    mine = await broker.requests.history_head("anna@one", NOISE)
+    assert await broker.requests.history_entry("bob@one", mine.log_id, 0) is None
+    assert (await broker.requests.history_head("bob@one", NOISE)).count == 0
 
 
 async def test_prompt_that_is_added_twice_under_one_key_is_kept_once(broker: Broker) -> None:
@@ -57,16 +57,16 @@ async def test_two_that_add_one_prompt_at_the_same_time_keep_it_once(broker: Bro
 
 async def test_place_in_another_log_holds_nothing(broker: Broker) -> None:
     await add(broker, "here")
-    head = await broker.history_head("anna@one", NOISE)
-    assert await broker.history_entry("anna@one", head.log_id + 1, 0) is None
+    head = await broker.requests.history_head("anna@one", NOISE)
+    assert await broker.requests.history_entry("anna@one", head.log_id + 1, 0) is None
     for beyond in (1, 2**63, 2**64):
-        assert await broker.history_entry("anna@one", head.log_id, beyond) is None
+        assert await broker.requests.history_entry("anna@one", head.log_id, beyond) is None
 
 
 async def test_log_keeps_the_id_that_it_was_first_seen_with(broker: Broker) -> None:
-    before = await broker.history_head("anna@one", b"\0" * 8)
+    before = await broker.requests.history_head("anna@one", b"\0" * 8)
     await add(broker, "first")
-    after = await broker.history_head("anna@one", b"\xff" * 8)
+    after = await broker.requests.history_head("anna@one", b"\xff" * 8)
     assert (before.log_id, before.count) == (1, 0)
     assert (after.log_id, after.count) == (1, 1)
 

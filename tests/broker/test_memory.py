@@ -21,7 +21,7 @@ LOGS = ("rollout", "tree")
 async def _parked_for_an_approval(broker: Broker) -> None:
     session = await created(broker, meta=b"m" * 300)
     await submitted(broker, session, "s1", b"o" * 300)
-    held = await broker.claim(POOL, "w1", f"c-{session}", SHARD)
+    held = await broker.claims.claim(POOL, "w1", f"c-{session}", SHARD)
     assert held is not None
     waits = step(
         held,
@@ -33,7 +33,7 @@ async def _parked_for_an_approval(broker: Broker) -> None:
         timers_set=(Timer("approval", 1, 1 << 45),),
         release="park",
     )
-    done = await broker.commit(replace(waits, events=waits.events * 4))
+    done = await broker.commits.commit(replace(waits, events=waits.events * 4))
     assert isinstance(done, Committed)
     assert done.released
 
@@ -44,7 +44,7 @@ async def test_session_parked_for_an_approval_stays_under_its_budget(server: Bac
         await broker.command("CONFIG", "SET", "stream-node-max-bytes", "512")
         for _ in range(SESSIONS):
             await _parked_for_an_approval(broker)
-        assert await broker.claim(POOL, "w2", "none", SHARD) is None
+        assert await broker.claims.claim(POOL, "w2", "none", SHARD) is None
         keys = [key for key in await everything([client]) if b":rollout:" not in key]
         sizes = [await client.execute_command("MEMORY", "USAGE", key, "SAMPLES", 0) for key in keys]
     assert sum(sizes) / SESSIONS <= BYTES_EACH
@@ -76,7 +76,7 @@ async def test_agent_that_waits_in_a_tree_stays_under_the_same_budget(server: Ba
     async with aclosing(server.broker(BrokerConfig(lease_s=60.0))) as broker:
         await broker.command("CONFIG", "SET", "stream-node-max-bytes", "512")
         await _tree_of_waiting_agents(broker)
-        assert await broker.claim(POOL, "w2", "none", SHARD) is None
+        assert await broker.claims.claim(POOL, "w2", "none", SHARD) is None
         sizes: dict[str, int] = {}
         for key in await everything([client]):
             kind = key.decode().split(":")[2]

@@ -93,7 +93,7 @@ class Lives(RuleBasedStateMachine):
     @rule(worker=WORKERS)
     def worker_claims(self, worker: str) -> None:
         free = {s for s, e in self.expected.items() if e.owes and self._is_free(e)}
-        found = self.run(self.broker.claim(POOL, worker, self.fresh("c"), SHARD))
+        found = self.run(self.broker.claims.claim(POOL, worker, self.fresh("c"), SHARD))
         assert (found is None) == (not free)
         if found is None:
             return
@@ -107,7 +107,7 @@ class Lives(RuleBasedStateMachine):
     def worker_claims_one(self, worker: str, which: int) -> None:
         session = self.session(which)
         expected = self.expected[session]
-        found = self.run(self.broker.claim_session(session, worker, self.fresh("c")))
+        found = self.run(self.broker.claims.claim_session(session, worker, self.fresh("c")))
         assert (found is not None) == (expected.owes and self._is_free(expected))
         if found is not None:
             expected.holder, expected.expires_s = found.claim.claim_id, self.clock.time() + LEASE_S
@@ -122,7 +122,7 @@ class Lives(RuleBasedStateMachine):
             return
         claim = self.views[worker][0].claim
         expected = self.expected[claim.session]
-        answer = self.run(self.broker.renew([claim]))[0]
+        answer = self.run(self.broker.claims.renew([claim]))[0]
         assert isinstance(answer, Fenced) == (expected.holder != claim.claim_id)
         if not isinstance(answer, Fenced):
             expected.expires_s = self.clock.time() + LEASE_S
@@ -134,11 +134,11 @@ class Lives(RuleBasedStateMachine):
         held, at = self.views[worker]
         session = held.claim.session
         expected = self.expected[session]
-        waiting = self.run(self.broker.read_sq(session))[:consumed]
+        waiting = self.run(self.broker.logs.read_sq(session))[:consumed]
         payloads = [entry.submission.encode() for entry in waiting] or [b"-"]
         cursor = waiting[-1].id if waiting else None
         request = step(at, held.claim, self.fresh("k"), payloads, cursor=cursor, release=release)
-        answer = self.run(self.broker.commit(request))
+        answer = self.run(self.broker.commits.commit(request))
         mine = expected.holder == held.claim.claim_id
         assert isinstance(answer, Committed) == mine
         assert not isinstance(answer, Refused)
@@ -160,7 +160,7 @@ class Lives(RuleBasedStateMachine):
         if worker not in self.last:
             return
         request, first = self.last[worker]
-        again = self.run(self.broker.commit(request))
+        again = self.run(self.broker.commits.commit(request))
         last_of_session = self.expected[request.claim.session].last_commit == request.commit_id
         assert isinstance(again, Committed) == last_of_session
         if isinstance(again, Committed):
@@ -169,12 +169,12 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_doubled_or_out_of_order(self) -> None:
         for session, expected in self.expected.items():
-            entries = self.run(self.broker.read_rollout(session))
+            entries = self.run(self.broker.logs.read_rollout(session))
             assert [e.seq for e in entries] == list(range(1, len(entries) + 1))
             assert [e.payload.decode() for e in entries if e.payload != b"-"] == expected.applied
             links = [Link(e.seq, e.epoch, payload_digest(e.salt, e.payload), e.chain) for e in entries]
             assert first_broken(links, GENESIS) is None
-            queued = self.run(self.broker.read_sq(session))
+            queued = self.run(self.broker.logs.read_sq(session))
             assert [e.submission for e in queued] == expected.queue
 
     @invariant()

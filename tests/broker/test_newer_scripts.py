@@ -14,7 +14,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.storage import RestingTree
+from orchestrator.broker.resting import RestingTree
 from orchestrator.broker.tree_records import LimitChange
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import TreeId
@@ -42,43 +42,43 @@ Act = Callable[[Broker], Awaitable[Any]]
 
 
 async def _offered(broker: Broker) -> None:
-    await broker.offer_job(POOL, "j", b"look", 1_000)
-    await broker.take_job(POOL, "j", "w1")
+    await broker.jobs.offer_job(POOL, "j", b"look", 1_000)
+    await broker.jobs.take_job(POOL, "j", "w1")
 
 
 async def _commits(broker: Broker) -> None:
     held = await working(broker)
-    await broker.commit(step(held, held.claim, "k"))
+    await broker.commits.commit(step(held, held.claim, "k"))
 
 
 async def _emits(broker: Broker) -> None:
     held = await working(broker)
-    await broker.emit(held.claim, [NewEvent(b"shown", held.seq, "")])
+    await broker.commits.emit(held.claim, [NewEvent(b"shown", held.seq, "")])
 
 
 async def _renews(broker: Broker) -> None:
     held = await working(broker)
-    await broker.renew([held.claim])
+    await broker.claims.renew([held.claim])
 
 
 async def _releases(broker: Broker) -> None:
-    await broker.release((await working(broker)).claim)
+    await broker.claims.release((await working(broker)).claim)
 
 
 async def _seals(broker: Broker) -> None:
-    await broker.seal((await working(broker)).claim, 1, b"{}")
+    await broker.commits.seal((await working(broker)).claim, 1, b"{}")
 
 
 async def _raises(broker: Broker) -> None:
-    await broker.raise_limits(TreeId(await created(broker)), LimitChange("c1", {"slots": 1}))
+    await broker.trees.raise_limits(TreeId(await created(broker)), LimitChange("c1", {"slots": 1}))
 
 
 async def _looks_again(broker: Broker) -> None:
-    await broker.look_again(RestingTree(TreeId(session_id()), 1, broker.keys.to_archive(3)), 2)
+    await broker.trees.look_again(RestingTree(TreeId(session_id()), 1, broker.keys.to_archive(3)), 2)
 
 
 async def _drops_texts(broker: Broker) -> None:
-    await broker.drop_texts(RestingTree(TreeId(session_id()), 1, broker.keys.to_archive(3)), ["0" * 64])
+    await broker.trees.drop_texts(RestingTree(TreeId(session_id()), 1, broker.keys.to_archive(3)), ["0" * 64])
 
 
 ACTS: dict[str, Act] = {
@@ -91,20 +91,24 @@ ACTS: dict[str, Act] = {
     "release": _releases,
     "seal": _seals,
     "raise_limits": _raises,
-    "admit": lambda broker: broker.admit("openai", "t", 10, LIMITS),
-    "settle": lambda broker: broker.settle("openai", 10, 20, LIMITS),
-    "announce": lambda broker: broker.announce(session_id()),
-    "give_up": lambda broker: broker.give_up(session_id()),
+    "admit": lambda broker: broker.claims.admit("openai", "t", 10, LIMITS),
+    "settle": lambda broker: broker.claims.settle("openai", 10, 20, LIMITS),
+    "announce": lambda broker: broker.commits.announce(session_id()),
+    "give_up": lambda broker: broker.commits.give_up(session_id()),
     "offer_job": _offered,
     "take_job": _offered,
-    "add_to_history": lambda broker: broker.add_to_history("ann", "k", (session_id(), "hi"), b"12345678"),
-    "reserve": lambda broker: _of_tree(broker, lambda tree: broker.reserve(tree, 1)),
-    "revoke": lambda broker: _of_session(broker, broker.revoke),
-    "delete": lambda broker: _of_session(broker, broker.delete_session),
-    "enlist": lambda broker: _of_session(broker, broker.enlist),
+    "add_to_history": lambda broker: broker.requests.add_to_history(
+        "ann", "k", (session_id(), "hi"), b"12345678"
+    ),
+    "reserve": lambda broker: _of_tree(broker, lambda tree: broker.trees.reserve(tree, 1)),
+    "revoke": lambda broker: _of_session(broker, broker.trees.revoke),
+    "delete": lambda broker: _of_session(broker, broker.trees.delete_session),
+    "enlist": lambda broker: _of_session(broker, broker.trees.enlist),
     "look_again": _looks_again,
     "drop_texts": _drops_texts,
-    "note": lambda broker: _of_session(broker, lambda session: broker.note(session, "git", b"x", b"")),
+    "note": lambda broker: _of_session(
+        broker, lambda session: broker.requests.note(session, "git", b"x", b"")
+    ),
 }
 
 

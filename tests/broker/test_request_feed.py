@@ -13,13 +13,13 @@ from tests.broker.actors import claimed, created, new_session, step, submitted
 
 async def asks(broker: Broker, at: Claimed | Committed, held: Claimed, key: str) -> Committed:
     opens = (Approval(key, b"may I?"),)
-    done = await broker.commit(step(at, held.claim, f"asks {key}", approvals_open=opens))
+    done = await broker.commits.commit(step(at, held.claim, f"asks {key}", approvals_open=opens))
     assert isinstance(done, Committed)
     return done
 
 
 async def settles(broker: Broker, at: Committed, held: Claimed, key: str) -> Committed:
-    done = await broker.commit(step(at, held.claim, f"settles {key}", approvals_close=(key,)))
+    done = await broker.commits.commit(step(at, held.claim, f"settles {key}", approvals_close=(key,)))
     assert isinstance(done, Committed)
     return done
 
@@ -33,7 +33,7 @@ async def told(feed: RequestFeed, timeout_s: float = 5.0) -> list[str]:
 
 async def working(broker: Broker, namespace: str = "") -> Claimed:
     born = new_session()
-    await broker.create(NewTree(born, labels=Labels(namespace)))
+    await broker.commits.create(NewTree(born, labels=Labels(namespace)))
     await submitted(broker, born.session)
     return await claimed(broker, born.session)
 
@@ -41,7 +41,7 @@ async def working(broker: Broker, namespace: str = "") -> Claimed:
 async def test_feed_tells_what_is_open_and_then_each_change_as_it_is_committed(broker: Broker) -> None:
     held = await working(broker)
     at = await asks(broker, held, held, "c1")
-    feed = broker.request_feed()
+    feed = broker.requests.request_feed()
     assert await told(feed) == ["+c1"]
     waiting = asyncio.create_task(told(feed, 30.0))
     at = await asks(broker, at, held, "c2")
@@ -54,7 +54,7 @@ async def test_feed_tells_what_is_open_and_then_each_change_as_it_is_committed(b
 async def test_feed_loses_nothing_where_the_notices_are_gone(broker: Broker) -> None:
     held = await working(broker)
     at = await asks(broker, held, held, "c1")
-    feed = broker.request_feed()
+    feed = broker.requests.request_feed()
     assert await told(feed) == ["+c1"]
     at = await settles(broker, at, held, "c1")
     await asks(broker, at, held, "c2")
@@ -67,7 +67,7 @@ async def test_feed_of_a_namespace_tells_of_no_other(broker: Broker) -> None:
     ours, theirs = await working(broker, "ours"), await working(broker, "theirs")
     await asks(broker, ours, ours, "mine")
     await asks(broker, theirs, theirs, "other")
-    feed = broker.request_feed("ours")
+    feed = broker.requests.request_feed("ours")
     assert await told(feed) == ["+mine"]
     await feed.aclose()
 
@@ -75,11 +75,11 @@ async def test_feed_of_a_namespace_tells_of_no_other(broker: Broker) -> None:
 async def test_deleted_session_s_requests_are_settled(broker: Broker) -> None:
     held = await working(broker)
     at = await asks(broker, held, held, "c1")
-    feed = broker.request_feed()
+    feed = broker.requests.request_feed()
     assert await told(feed) == ["+c1"]
-    done = await broker.commit(step(at, held.claim, "rests", cursor=held.sq_tip, release="park"))
+    done = await broker.commits.commit(step(at, held.claim, "rests", cursor=held.sq_tip, release="park"))
     assert isinstance(done, Committed)
-    await broker.delete_session(held.claim.session)
+    await broker.trees.delete_session(held.claim.session)
     assert await feed.changes() == (Settled(held.claim.session, "c1"),)
     assert await created(broker) != held.claim.session
     await feed.aclose()

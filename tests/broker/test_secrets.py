@@ -23,11 +23,11 @@ def answer(session: SessionId, id: str, payload: bytes = b"op", secret: bytes = 
 
 async def test_texts_stand_beside_the_queue_from_the_submission_on(broker: Broker) -> None:
     root = await root_of(broker)
-    await broker.submit(answer(root.session, "a1"))
-    entry = (await broker.read_sq(root.session))[-1]
+    await broker.commits.submit(answer(root.session, "a1"))
+    entry = (await broker.logs.read_sq(root.session))[-1]
     assert (entry.kind, entry.payload) == (SET_APART, b"op")
-    assert await broker.secret(root.tree, secret_name("client", "a1")) == b"texts"
-    assert await broker.secret(root.tree, secret_name("client", "a2")) == b""
+    assert await broker.requests.secret(root.tree, secret_name("client", "a1")) == b"texts"
+    assert await broker.requests.secret(root.tree, secret_name("client", "a2")) == b""
 
 
 async def test_texts_are_written_in_the_script_that_queues_their_submission(backend: Backend) -> None:
@@ -35,7 +35,7 @@ async def test_texts_are_written_in_the_script_that_queues_their_submission(back
     broker = backend.broker(connection=connection)
     session = await created(broker)
     connection.calls.clear()
-    await broker.submit(answer(session, "a1"))
+    await broker.commits.submit(answer(session, "a1"))
     assert [one.script.name for one in connection.calls if isinstance(one, ScriptCall)] == ["submit"]
     await broker.aclose()
 
@@ -44,38 +44,38 @@ async def test_client_that_answers_twice_gets_the_first_answer_and_another_text_
     broker: Broker,
 ) -> None:
     root = await root_of(broker)
-    await broker.submit(answer(root.session, "a1"))
+    await broker.commits.submit(answer(root.session, "a1"))
     name = secret_name("client", "a1")
     await root.does(secrets_dropped=(name,))
-    assert (await broker.submit(answer(root.session, "a1"))).duplicate
-    assert await broker.secret(root.tree, name) == b"", "what was dropped is not written again"
+    assert (await broker.commits.submit(answer(root.session, "a1"))).duplicate
+    assert await broker.requests.secret(root.tree, name) == b"", "what was dropped is not written again"
     with pytest.raises(SubmissionConflict):
-        await broker.submit(answer(root.session, "a1", b"another proof", b"other texts"))
+        await broker.commits.submit(answer(root.session, "a1", b"another proof", b"other texts"))
 
 
 async def test_commit_of_any_agent_of_the_tree_drops_texts(broker: Broker) -> None:
     root = await root_of(broker)
     child = await root.spawns(1)
     for id in ("a1", "a2"):
-        await broker.submit(answer(root.session, id))
+        await broker.commits.submit(answer(root.session, id))
     await child.does(secrets_dropped=(secret_name("client", "a1"),))
-    assert await broker.secret(root.tree, secret_name("client", "a1")) == b""
-    assert await broker.secret(root.tree, secret_name("client", "a2")) == b"texts"
+    assert await broker.requests.secret(root.tree, secret_name("client", "a1")) == b""
+    assert await broker.requests.secret(root.tree, secret_name("client", "a2")) == b"texts"
 
 
 async def test_commit_that_is_refused_drops_nothing(broker: Broker) -> None:
     root = await root_of(broker)
-    await broker.submit(answer(root.session, "a1"))
+    await broker.commits.submit(answer(root.session, "a1"))
     name = secret_name("client", "a1")
     marked = {"cancel:1": b"x"}
     await root.does(summary=marked)
     await root.refused(unless_flagged=("cancel:1",), secrets_dropped=(name,))
-    assert await broker.secret(root.tree, name) == b"texts"
+    assert await broker.requests.secret(root.tree, name) == b"texts"
 
 
 async def test_texts_are_forgotten_a_day_after_the_last_of_them(broker: Broker) -> None:
     root = await root_of(broker)
-    await broker.submit(answer(root.session, "a1"))
+    await broker.commits.submit(answer(root.session, "a1"))
     left = await broker.command("PTTL", broker.keys.secrets(root.tree))
     assert isinstance(left, int)
     assert 86_000_000 < left <= 86_400_000
@@ -84,35 +84,37 @@ async def test_texts_are_forgotten_a_day_after_the_last_of_them(broker: Broker) 
 async def test_tree_has_only_so_many_texts_apart_and_says_so(broker: Broker) -> None:
     root = await root_of(broker)
     for n in range(MOST):
-        await broker.submit(answer(root.session, f"a{n}"))
+        await broker.commits.submit(answer(root.session, f"a{n}"))
     with pytest.raises(SecretsFull, match="has 64 answers that no worker has read"):
-        await broker.submit(answer(root.session, "one more"))
-    assert len(await broker.read_sq(root.session)) == MOST + 1
+        await broker.commits.submit(answer(root.session, "one more"))
+    assert len(await broker.logs.read_sq(root.session)) == MOST + 1
     with pytest.raises(SecretsFull):
-        await broker.keep_secret(await broker.place(root.session), "99-0", "another", b"x")
-    await broker.keep_secret(await broker.place(root.session), "99-0", secret_name("client", "a1"), b"again")
+        await broker.requests.keep_secret(await broker.logs.place(root.session), "99-0", "another", b"x")
+    await broker.requests.keep_secret(
+        await broker.logs.place(root.session), "99-0", secret_name("client", "a1"), b"again"
+    )
     await root.does(secrets_dropped=(secret_name("client", "a0"),))
-    await broker.submit(answer(root.session, "one more"))
+    await broker.commits.submit(answer(root.session, "one more"))
 
 
 async def test_texts_that_came_in_clear_do_not_come_back_behind_the_commit_that_dropped_them(
     broker: Broker,
 ) -> None:
     root = await root_of(broker)
-    place = await broker.place(root.session)
-    await broker.keep_secret(place, "1-0", "n", b"texts")
-    assert await broker.secret(root.tree, "n") == b"texts"
+    place = await broker.logs.place(root.session)
+    await broker.requests.keep_secret(place, "1-0", "n", b"texts")
+    assert await broker.requests.secret(root.tree, "n") == b"texts"
     await root.does(cursor="1-0", secrets_dropped=("n",))
-    await broker.keep_secret(place, "1-0", "n", b"texts")
-    assert await broker.secret(root.tree, "n") == b""
+    await broker.requests.keep_secret(place, "1-0", "n", b"texts")
+    assert await broker.requests.secret(root.tree, "n") == b""
 
 
 async def test_texts_go_with_their_tree(backend: Backend, broker: Broker) -> None:
     root = await root_of(broker)
-    await broker.submit(answer(root.session, "a1"))
+    await broker.commits.submit(answer(root.session, "a1"))
     root.cursor = "2-0"
     await root.parks()
-    await broker.delete_tree(await broker.heads([root.session]))
+    await broker.trees.delete_tree(await broker.logs.heads([root.session]))
     left = await everything(backend.look())
     assert not [key for key in left if b"secrets" in key or root.session.encode() in key]
 
@@ -123,8 +125,8 @@ async def test_key_that_holds_something_else_is_named_before_anything_is_written
     root = await root_of(broker)
     await broker.command("SET", broker.keys.secrets(root.tree), b"x")
     with pytest.raises(Corrupt, match="secrets"):
-        await broker.submit(answer(root.session, "a1"))
+        await broker.commits.submit(answer(root.session, "a1"))
     with pytest.raises(Corrupt, match="secrets"):
         await root.does(secrets_dropped=("n",))
-    assert len(await broker.read_sq(root.session)) == 1
+    assert len(await broker.logs.read_sq(root.session)) == 1
     await root.does()

@@ -100,7 +100,7 @@ async def test_followers_all_learn_that_redis_is_away() -> None:
 
 async def test_many_followers_each_get_every_event_once(broker: Broker) -> None:
     held = await working(broker)
-    reads = SharedReads(broker)
+    reads = SharedReads(broker.logs)
 
     async def take() -> list[int]:
         found: list[int] = []
@@ -114,7 +114,7 @@ async def test_many_followers_each_get_every_event_once(broker: Broker) -> None:
     followers = [asyncio.create_task(take()) for _ in range(20)]
     at: Claimed | Committed = held
     for number in range(3):
-        done = await broker.commit(step(at, held.claim, f"k{number}"))
+        done = await broker.commits.commit(step(at, held.claim, f"k{number}"))
         assert isinstance(done, Committed)
         at = done
     found = await asyncio.gather(*followers)

@@ -28,32 +28,32 @@ from tests.broker.families import root_of
 
 async def _three_entries(broker: Broker) -> tuple[Claimed, Committed]:
     held = await working(broker)
-    done = await broker.commit(step(held, held.claim, "k", [b"a", b"b", b"c"], cursor="1-0"))
+    done = await broker.commits.commit(step(held, held.claim, "k", [b"a", b"b", b"c"], cursor="1-0"))
     assert isinstance(done, Committed)
     return held, done
 
 
 async def test_snapshot_is_neither_ahead_of_the_log_nor_goes_back(broker: Broker) -> None:
     held, _ = await _three_entries(broker)
-    assert await broker.snapshot(held.claim, 4, b"s4") == Refused("ahead", "")
-    assert isinstance(await broker.snapshot(held.claim, 2, b"s2"), Stored)
-    assert await broker.snapshot(held.claim, 1, b"s1") == Refused("older", "")
-    assert await broker.snapshot_of(held.claim.session) == b"s2"
-    found = await broker.head(held.claim.session)
+    assert await broker.commits.snapshot(held.claim, 4, b"s4") == Refused("ahead", "")
+    assert isinstance(await broker.commits.snapshot(held.claim, 2, b"s2"), Stored)
+    assert await broker.commits.snapshot(held.claim, 1, b"s1") == Refused("older", "")
+    assert await broker.logs.snapshot_of(held.claim.session) == b"s2"
+    found = await broker.logs.head(held.claim.session)
     assert found is not None
     assert found.snapshot_seq == 2
 
 
 async def test_log_is_sealed_only_behind_a_snapshot(broker: Broker) -> None:
     held, done = await _three_entries(broker)
-    assert isinstance(await broker.seal(held.claim, 1, b"m"), Refused)
-    await broker.snapshot(held.claim, 2, b"s2")
-    assert isinstance(await broker.seal(held.claim, 3, b"m"), Refused)
-    assert isinstance(await broker.seal(held.claim, 2, b"m"), Stored)
-    assert isinstance(await broker.seal(held.claim, 1, b"m"), Refused)
-    assert [e.seq for e in await broker.read_rollout(held.claim.session)] == [3]
-    assert isinstance(await broker.commit(step(done, held.claim, "k2")), Committed)
-    found = await broker.head(held.claim.session)
+    assert isinstance(await broker.commits.seal(held.claim, 1, b"m"), Refused)
+    await broker.commits.snapshot(held.claim, 2, b"s2")
+    assert isinstance(await broker.commits.seal(held.claim, 3, b"m"), Refused)
+    assert isinstance(await broker.commits.seal(held.claim, 2, b"m"), Stored)
+    assert isinstance(await broker.commits.seal(held.claim, 1, b"m"), Refused)
+    assert [e.seq for e in await broker.logs.read_rollout(held.claim.session)] == [3]
+    assert isinstance(await broker.commits.commit(step(done, held.claim, "k2")), Committed)
+    found = await broker.logs.head(held.claim.session)
     assert found is not None
     assert (found.sealed_seq, found.manifest) == (2, b"m")
 
@@ -61,44 +61,46 @@ async def test_log_is_sealed_only_behind_a_snapshot(broker: Broker) -> None:
 async def test_archived_session_asks_to_be_restored_and_goes_on(broker: Broker) -> None:
     held, done = await _three_entries(broker)
     session = held.claim.session
-    assert isinstance(await broker.archive(held.claim), Refused)
-    await broker.snapshot(held.claim, 3, b"s3")
-    await broker.seal(held.claim, 3, b"m")
-    assert isinstance(await broker.archive(held.claim), Stored)
+    assert isinstance(await broker.commits.archive(held.claim), Refused)
+    await broker.commits.snapshot(held.claim, 3, b"s3")
+    await broker.commits.seal(held.claim, 3, b"m")
+    assert isinstance(await broker.commits.archive(held.claim), Stored)
     with pytest.raises(SessionArchived):
         await submitted(broker, session, "s2")
     assert (await submitted(broker, session, "s1")).duplicate
-    assert isinstance(await broker.restore(session, 2, b"s2"), Refused)
-    assert isinstance(await broker.restore(session, 3, b"s3"), Stored)
+    assert isinstance(await broker.commits.restore(session, 2, b"s2"), Refused)
+    assert isinstance(await broker.commits.restore(session, 3, b"s3"), Stored)
     await submitted(broker, session, "s2")
     again = await claimed(broker, session, "w2", "c2")
     assert (again.seq, again.head, again.snapshot_seq) == (3, done.head, 3)
-    assert isinstance(await broker.commit(step(again, again.claim, "k2", cursor=again.sq_tip)), Committed)
+    assert isinstance(
+        await broker.commits.commit(step(again, again.claim, "k2", cursor=again.sq_tip)), Committed
+    )
 
 
 async def test_archived_session_is_held_by_nobody_and_offered_to_nobody(backend: Backend) -> None:
     connection = backend.connect()
     broker = backend.broker(connection=connection)
     held, _ = await _three_entries(broker)
-    session, place = held.claim.session, await broker.place(held.claim.session)
-    await broker.snapshot(held.claim, 3, b"s3")
-    await broker.seal(held.claim, 3, b"m")
-    await broker.archive(held.claim)
-    assert await broker.claim_session(session, "upkeep", "u1", parked=True) is None
+    session, place = held.claim.session, await broker.logs.place(held.claim.session)
+    await broker.commits.snapshot(held.claim, 3, b"s3")
+    await broker.commits.seal(held.claim, 3, b"m")
+    await broker.commits.archive(held.claim)
+    assert await broker.claims.claim_session(session, "upkeep", "u1", parked=True) is None
     # As it was left by an upkeep that did hold one.
     shard = broker.keys.shard_of(session)
     await connection.command("ZADD", broker.keys.due(shard, place.pool), 1, session)
-    assert await broker.claim(place.pool, "w1", "c2", shard) is None
+    assert await broker.claims.claim(place.pool, "w1", "c2", shard) is None
     assert await connection.command("ZCARD", broker.keys.due(shard, place.pool)) == 0
     await broker.aclose()
 
 
 async def test_session_with_something_queued_is_not_archived(broker: Broker) -> None:
     held, _ = await _three_entries(broker)
-    await broker.snapshot(held.claim, 3, b"s3")
-    await broker.seal(held.claim, 3, b"m")
+    await broker.commits.snapshot(held.claim, 3, b"s3")
+    await broker.commits.seal(held.claim, 3, b"m")
     await submitted(broker, held.claim.session, "s2")
-    assert await broker.archive(held.claim) == Refused("its queue is not read to the end", "")
+    assert await broker.commits.archive(held.claim) == Refused("its queue is not read to the end", "")
 
 
 async def test_agent_whose_closed_root_goes_on_again_is_not_archived(broker: Broker) -> None:
@@ -108,7 +110,7 @@ async def test_agent_whose_closed_root_goes_on_again_is_not_archived(broker: Bro
     await root.does(status="running")
     refused = await child.is_put_away(closed_root=root.session)
     assert refused == Refused("the root of its tree is not closed any more", "")
-    head = await broker.head(child.session)
+    head = await broker.logs.head(child.session)
     assert head is not None
     assert not head.archived
 
@@ -149,13 +151,13 @@ async def test_commit_waits_for_the_texts_that_redis_lost(backend: Backend) -> N
         request = step(held, held.claim, "k", texts=(lost, kept), secrets_dropped=("none",))
         await connection.command("DEL", broker.keys.blob(tree, lost))
         before = await everything(backend.look())
-        assert await broker.commit(request) == Unstored((lost,))
+        assert await broker.commits.commit(request) == Unstored((lost,))
         assert await everything(backend.look()) == before
         await blobs.put(tree, b"lost")
-        first = await broker.commit(request)
+        first = await broker.commits.commit(request)
         assert isinstance(first, Committed)
         await connection.command("DEL", broker.keys.blob(tree, lost))
-        again = await broker.commit(request)
+        again = await broker.commits.commit(request)
         assert isinstance(again, Committed), "what stands is answered as the first time"
         assert (again.seq, again.head) == (first.seq, first.head)
 
@@ -175,7 +177,7 @@ async def test_birth_keeps_the_texts_that_it_names(backend: Backend) -> None:
         born, blobs = new_session(), Blobs(connection, broker.keys)
         tree, keys = born.tree, broker.keys
         named, other = [await blobs.put(tree, words, unborn=True) for words in (b"named", b"other")]
-        assert await broker.create(NewTree(born, texts=(named,))) is True
+        assert await broker.commits.create(NewTree(born, texts=(named,))) is True
         assert [
             await connection.command("PTTL", key) for key in (keys.blob(tree, named), keys.blobs(tree))
         ] == [
@@ -195,12 +197,12 @@ async def test_session_is_not_born_without_its_texts(backend: Backend) -> None:
         born, blobs = new_session(), Blobs(connection, broker.keys)
         new = NewTree(born, texts=(await blobs.put(born.tree, b"kept", unborn=True), digest_of(b"lost")))
         before = await everything(backend.look())
-        assert await broker.create(new) == Unstored((digest_of(b"lost"),))
+        assert await broker.commits.create(new) == Unstored((digest_of(b"lost"),))
         assert await everything(backend.look()) == before
         await blobs.put(born.tree, b"lost", unborn=True)
-        assert await broker.create(new) is True
+        assert await broker.commits.create(new) is True
         await connection.command("DEL", broker.keys.blob(born.tree, digest_of(b"lost")))
-        assert await broker.create(new) is False, "what stands is answered as the first time"
+        assert await broker.commits.create(new) is False, "what stands is answered as the first time"
 
 
 async def test_session_is_not_brought_back_without_its_texts(backend: Backend) -> None:
@@ -208,15 +210,15 @@ async def test_session_is_not_brought_back_without_its_texts(backend: Backend) -
     async with aclosing(backend.broker(connection=connection)) as broker:
         held, _ = await _three_entries(broker)
         session, tree, blobs = held.claim.session, held.claim.tree, Blobs(connection, broker.keys)
-        await broker.snapshot(held.claim, 3, b"s3")
-        await broker.seal(held.claim, 3, b"m")
-        await broker.archive(held.claim)
+        await broker.commits.snapshot(held.claim, 3, b"s3")
+        await broker.commits.seal(held.claim, 3, b"m")
+        await broker.commits.archive(held.claim)
         text = digest_of(b"lost")
-        assert await broker.restore(session, 3, b"s3", [text]) == Unstored((text,))
-        assert (found := await broker.head(session)) is not None
+        assert await broker.commits.restore(session, 3, b"s3", [text]) == Unstored((text,))
+        assert (found := await broker.logs.head(session)) is not None
         assert found.archived
         await blobs.put(tree, b"lost")
-        assert isinstance(await broker.restore(session, 3, b"s3", [text]), Stored)
+        assert isinstance(await broker.commits.restore(session, 3, b"s3", [text]), Stored)
 
 
 async def test_commit_whose_tree_can_keep_no_texts_is_told_of_the_damage(backend: Backend) -> None:
@@ -225,7 +227,7 @@ async def test_commit_whose_tree_can_keep_no_texts_is_told_of_the_damage(backend
         held = await working(broker)
         await connection.command("DEL", broker.keys.agents(held.claim.tree))
         with pytest.raises(Corrupt, match="it is gone"):
-            await broker.commit(step(held, held.claim, "k", texts=(digest_of(b"lost"),)))
+            await broker.commits.commit(step(held, held.claim, "k", texts=(digest_of(b"lost"),)))
 
 
 async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
@@ -234,9 +236,9 @@ async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
     held = await working(broker)
     session = held.claim.session
     with pytest.raises(SessionHeld):
-        await broker.delete_session(session)
+        await broker.trees.delete_session(session)
     await Blobs(connection, broker.keys).put(held.claim.tree, b"content")
-    await broker.snapshot(held.claim, 0, b"state")
+    await broker.commits.snapshot(held.claim, 0, b"state")
     parks = step(
         held,
         held.claim,
@@ -246,8 +248,8 @@ async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
         timers_set=(Timer("t", 1, 1 << 45),),
         approvals_open=(Approval("a", b"x"),),
     )
-    await broker.commit(parks)
-    await broker.delete_session(session)
+    await broker.commits.commit(parks)
+    await broker.trees.delete_session(session)
     left = await everything(backend.look())
     # Machines read there for a while whose files they may remove.
     told = left.pop(broker.keys.deleted(broker.keys.shard_of(session)).encode())
@@ -264,52 +266,54 @@ async def test_deleted_tree_leaves_nothing_of_its_own(backend: Backend) -> None:
 async def test_session_that_was_used_since_it_was_seen_is_not_deleted(broker: Broker) -> None:
     held, _ = await _three_entries(broker)
     session = held.claim.session
-    await broker.release(held.claim, park_at=None)
+    await broker.claims.release(held.claim, park_at=None)
     seen = await claimed(broker, session, "w2", "c2")
-    await broker.commit(step(seen, seen.claim, "k2", cursor=seen.sq_tip, release="park"))
+    await broker.commits.commit(step(seen, seen.claim, "k2", cursor=seen.sq_tip, release="park"))
     await submitted(broker, session, "s2")
     used = await claimed(broker, session, "w2", "c3")
-    await broker.commit(step(used, used.claim, "k3", cursor=used.sq_tip, release="park"))
+    await broker.commits.commit(step(used, used.claim, "k3", cursor=used.sq_tip, release="park"))
     with pytest.raises(SessionHeld):
-        await broker.delete_session(session, epoch=seen.claim.epoch)
-    await broker.delete_session(session, epoch=used.claim.epoch)
-    assert await broker.head(session) is None
+        await broker.trees.delete_session(session, epoch=seen.claim.epoch)
+    await broker.trees.delete_session(session, epoch=used.claim.epoch)
+    assert await broker.logs.head(session) is None
 
 
 async def test_session_that_was_given_something_is_not_deleted(broker: Broker) -> None:
     held, _ = await _three_entries(broker)
-    await broker.release(held.claim, park_at=None)
+    await broker.claims.release(held.claim, park_at=None)
     with pytest.raises(SessionHeld):
-        await broker.delete_session(held.claim.session)
+        await broker.trees.delete_session(held.claim.session)
     again = await claimed(broker, held.claim.session, "w2", "c2")
-    await broker.release(again.claim, park_at=again)
+    await broker.claims.release(again.claim, park_at=again)
     await submitted(broker, held.claim.session, "s2")
     with pytest.raises(SessionHeld):
-        await broker.delete_session(held.claim.session)
-    assert [entry.submission for entry in await broker.read_sq(held.claim.session, again.cursor)] == ["s2"]
+        await broker.trees.delete_session(held.claim.session)
+    assert [entry.submission for entry in await broker.logs.read_sq(held.claim.session, again.cursor)] == [
+        "s2"
+    ]
 
 
 async def test_listing_shows_sessions_that_changed_last_first(broker: Broker) -> None:
     first = await created(broker)
     second = await created(broker, session=session_id(5))
-    found = [head.session for head in await broker.sessions()]
+    found = [head.session for head in await broker.logs.sessions()]
     assert set(found) == {first, second}
-    assert await broker.head(session_id()) is None
+    assert await broker.logs.head(session_id()) is None
 
 
 async def test_workers_are_listed_by_their_last_heartbeat(broker: Broker) -> None:
-    await broker.heartbeat("w1", b"one")
-    await broker.heartbeat("w1", b"two")
-    await broker.heartbeat("w2", b"x")
-    assert {w.worker: w.state for w in await broker.workers()} == {"w1": b"two", "w2": b"x"}
+    await broker.claims.heartbeat("w1", b"one")
+    await broker.claims.heartbeat("w1", b"two")
+    await broker.claims.heartbeat("w2", b"x")
+    assert {w.worker: w.state for w in await broker.claims.workers()} == {"w1": b"two", "w2": b"x"}
 
 
 async def test_worker_that_is_to_drain_hears_so_until_it_has_left(broker: Broker) -> None:
-    assert not await broker.heartbeat("w1", b"state")
-    assert await broker.drain("w1")
-    assert await broker.heartbeat("w1", b"state")
-    assert not await broker.heartbeat("w2", b"state")
-    assert await broker.heartbeat("w1", b"state", left=True)
-    assert [w.worker for w in await broker.workers()] == ["w2"]
-    assert not await broker.drain("w1"), "nobody knows it any more"
-    assert not await broker.heartbeat("w1", b"state"), "the next worker of this name is not meant"
+    assert not await broker.claims.heartbeat("w1", b"state")
+    assert await broker.claims.drain("w1")
+    assert await broker.claims.heartbeat("w1", b"state")
+    assert not await broker.claims.heartbeat("w2", b"state")
+    assert await broker.claims.heartbeat("w1", b"state", left=True)
+    assert [w.worker for w in await broker.claims.workers()] == ["w2"]
+    assert not await broker.claims.drain("w1"), "nobody knows it any more"
+    assert not await broker.claims.heartbeat("w1", b"state"), "the next worker of this name is not meant"

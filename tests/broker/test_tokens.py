@@ -6,16 +6,16 @@ from orchestrator.broker.broker import Broker
 
 
 async def test_record_of_a_token_is_kept_until_it_is_removed(broker: Broker) -> None:
-    assert await broker.add_token("a", b"one")
-    assert await broker.add_token("b", b"two")
-    assert await broker.token("a") == b"one"
-    assert await broker.tokens() == {"a": b"one", "b": b"two"}
-    assert await broker.remove_token("a")
-    assert not await broker.remove_token("a")
-    assert await broker.token("a") is None
+    assert await broker.requests.add_token("a", b"one")
+    assert await broker.requests.add_token("b", b"two")
+    assert await broker.requests.token("a") == b"one"
+    assert await broker.requests.tokens() == {"a": b"one", "b": b"two"}
+    assert await broker.requests.remove_token("a")
+    assert not await broker.requests.remove_token("a")
+    assert await broker.requests.token("a") is None
 
 
 async def test_id_that_is_taken_keeps_its_record(broker: Broker) -> None:
-    assert await broker.add_token("a", b"one")
-    assert not await broker.add_token("a", b"two")
-    assert await broker.token("a") == b"one"
+    assert await broker.requests.add_token("a", b"one")
+    assert not await broker.requests.add_token("a", b"two")
+    assert await broker.requests.token("a") == b"one"

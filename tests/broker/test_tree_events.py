@@ -18,7 +18,7 @@ from tests.broker.families import Agent, depths_event, letter, root_of
 
 async def told(broker: Broker, session: SessionId) -> list[tuple[int, bytes]]:
     """The tree's events in a session's queue, by tree_seq."""
-    return [(e.tree_seq, e.payload) for e in await broker.read_eq(session) if e.tree_seq]
+    return [(e.tree_seq, e.payload) for e in await broker.logs.read_eq(session) if e.tree_seq]
 
 
 async def test_parent_and_root_are_told_of_a_grandchild_in_the_order_of_the_log(broker: Broker) -> None:
@@ -31,7 +31,7 @@ async def test_parent_and_root_are_told_of_a_grandchild_in_the_order_of_the_log(
     expected = [(1, b"running"), (2, b"header"), (3, b"own")]
     assert await told(broker, root.session) == expected
     assert await told(broker, parent.session) == expected
-    log = await broker.read_tree(root.tree)
+    log = await broker.logs.read_tree(root.tree)
     assert [(e.tree_seq, e.payload) for e in log] == expected
     assert [(e.session, e.seq, e.head) for e in log[:2]] == [(child.session, 1, child.at.head)] * 2
 
@@ -40,19 +40,19 @@ async def test_event_names_the_entry_that_its_target_had_last(broker: Broker) ->
     root = await root_of(broker)
     child = await root.spawns(1)
     await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
-    event = (await broker.read_eq(root.session))[-1]
+    event = (await broker.logs.read_eq(root.session))[-1]
     assert (event.seq, event.hash8) == (root.at.seq, hash8_of(root.at.head))
     await root.does()
-    numbers = [e.n for e in await broker.read_eq(root.session)]
+    numbers = [e.n for e in await broker.logs.read_eq(root.session)]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
 async def test_follower_of_the_root_sees_what_a_child_did(broker: Broker) -> None:
     root = await root_of(broker)
     child = await root.spawns(1)
-    head = await broker.head(root.session)
+    head = await broker.logs.head(root.session)
     assert head is not None
-    async with aclosing(follow(broker, root.session, EqCursor.at(head), idle_s=0.05)) as following:
+    async with aclosing(follow(broker.logs, root.session, EqCursor.at(head), idle_s=0.05)) as following:
         await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
         item = await anext(following)
     assert isinstance(item, Followed)
@@ -66,7 +66,7 @@ async def test_own_events_of_the_tree_stand_where_they_happened(broker: Broker) 
     at = [(0, b"before"), (1, b"between"), (1, b"also"), (9, b"last")]
     tree_events = tuple(TreeEvent((name,), (root.session,), after=after) for after, name in at)
     done = await root.does(payloads=(), events=events, tree_events=tree_events)
-    kept = await broker.read_eq(root.session)
+    kept = await broker.logs.read_eq(root.session)
     assert [e.payload for e in kept] == [b"before", b"first", b"between", b"also", b"second", b"last"]
     assert done.eq_n == 6
 
@@ -77,7 +77,7 @@ async def test_own_event_of_the_tree_names_no_entry_that_is_told_behind_it(broke
     events = tuple(NewEvent(b"entry", before + number, f"{number:08x}") for number in (1, 2))
     tree_events = tuple(TreeEvent((b"told",), (root.session,), after=after) for after in (0, 1, 2))
     await root.does(payloads=(b"1", b"2", b"3"), events=events, tree_events=tree_events)
-    kept = [(e.payload, e.seq, e.hash8) for e in await broker.read_eq(root.session)]
+    kept = [(e.payload, e.seq, e.hash8) for e in await broker.logs.read_eq(root.session)]
     assert kept == [
         (b"told", before, hash8_of(head)),
         (b"entry", before + 1, "00000001"),
@@ -91,7 +91,7 @@ async def test_event_without_targets_is_for_the_log_alone(broker: Broker) -> Non
     root = await root_of(broker)
     await root.does(tree_events=(TreeEvent((b"p",), about=b"for the fold"),))
     assert await told(broker, root.session) == []
-    assert [(e.payload, e.about) for e in await broker.read_tree(root.tree)] == [
+    assert [(e.payload, e.about) for e in await broker.logs.read_tree(root.tree)] == [
         (b"p", b"for the fold"),
     ]
 
@@ -99,14 +99,14 @@ async def test_event_without_targets_is_for_the_log_alone(broker: Broker) -> Non
 async def test_event_for_who_is_gone_is_still_logged(broker: Broker) -> None:
     root = await root_of(broker)
     await root.does(tree_events=(TreeEvent((b"p",), (session_id(),)),))
-    assert [e.payload for e in await broker.read_tree(root.tree)] == [b"p"]
+    assert [e.payload for e in await broker.logs.read_tree(root.tree)] == [b"p"]
 
 
 async def test_event_for_another_tree_reaches_nobody(broker: Broker) -> None:
     root = await root_of(broker)
     stranger = await created(broker)
     await root.does(tree_events=(TreeEvent((b"p",), (stranger,)),))
-    assert await broker.read_eq(stranger) == ()
+    assert await broker.logs.read_eq(stranger) == ()
 
 
 async def test_archived_session_is_told_nothing_and_written_to_by_nobody(broker: Broker) -> None:
@@ -114,7 +114,7 @@ async def test_archived_session_is_told_nothing_and_written_to_by_nobody(broker:
     child = await root.spawns(1)
     await child.is_archived()
     await root.does(tree_events=(TreeEvent((b"p",), (child.session,)),))
-    assert await broker.read_eq(child.session) == ()
+    assert await broker.logs.read_eq(child.session) == ()
     refused = await root.refused(outbox=(letter(child.session, "m"),))
     assert refused == Refused("archived_target", child.session)
 
@@ -133,7 +133,7 @@ async def test_event_wakes_nobody(broker: Broker) -> None:
     child = await root.spawns(1)
     await root.parks()
     await child.does(tree_events=(TreeEvent((b"status",), (root.session,)),))
-    assert await broker.claim_session(root.session, "w2", "c2") is None
+    assert await broker.claims.claim_session(root.session, "w2", "c2") is None
 
 
 async def test_event_that_is_said_once_is_not_said_by_the_next(broker: Broker) -> None:
@@ -150,8 +150,8 @@ async def test_event_that_is_said_once_is_not_said_by_the_next(broker: Broker) -
 
 async def depths_in(broker: Broker, agent: Agent) -> tuple[int, int]:
     """As the registry has them; the session must say the same."""
-    fields, number = await broker.agents(agent.tree), agent.held.agent_id
-    head = await broker.head(agent.session)
+    fields, number = await broker.trees.agents(agent.tree), agent.held.agent_id
+    head = await broker.logs.head(agent.session)
     assert head is not None
     found = int(fields.get(f"m:{number}", 0)), int(fields.get(f"i:{number}", 0))
     assert found == (head.pending_messages, head.pending_interrupts)
@@ -174,7 +174,7 @@ async def test_depths_are_told_at_both_moments_and_are_true(broker: Broker) -> N
     assert took.depths == (InboxDepth(child.session, 1, 0),)
     assert await depths_in(broker, child) == (1, 0)
     assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 2+1", b"inbox 1+0"]
-    log = await broker.read_tree(root.tree)
+    log = await broker.logs.read_tree(root.tree)
     assert [e.depths for e in log] == [sent.depths, took.depths]
 
 
@@ -184,7 +184,7 @@ async def test_letter_that_is_obeyed_when_it_arrives_is_not_counted(broker: Brok
     done = await root.does(outbox=(letter(child.session, "cancel", counted=False),))
     assert done.depths == ()
     assert await depths_in(broker, child) == (0, 0)
-    assert [e.submission for e in await broker.read_sq(child.session)] == ["s0", "cancel"]
+    assert [e.submission for e in await broker.logs.read_sq(child.session)] == ["s0", "cancel"]
 
 
 async def test_two_senders_are_both_counted(broker: Broker) -> None:
@@ -201,7 +201,7 @@ async def test_agent_that_writes_to_itself_is_told_its_own_depths(broker: Broker
     event = depths_event(root.session, inbox=root.session)
     await root.does(outbox=(letter(root.session, "note"),), tree_events=(event,))
     assert [payload for _, payload in await told(broker, root.session)] == [b"inbox 1+0"]
-    assert (await broker.read_sq(root.session))[-1].submission == "note"
+    assert (await broker.logs.read_sq(root.session))[-1].submission == "note"
 
 
 async def test_inbox_of_a_child_that_is_being_born_is_empty(broker: Broker) -> None:
@@ -215,7 +215,7 @@ async def test_inbox_of_a_child_that_is_being_born_is_empty(broker: Broker) -> N
 async def test_event_in_parts_must_name_its_inbox(broker: Broker) -> None:
     root = await root_of(broker)
     with pytest.raises(ValueError, match="names no inbox"):
-        await root.broker.commit(root.request(tree_events=(TreeEvent((b"a", b"b")),)))
+        await root.broker.commits.commit(root.request(tree_events=(TreeEvent((b"a", b"b")),)))
 
 
 async def test_payload_between_the_depths_is_never_read(broker: Broker) -> None:
@@ -245,7 +245,7 @@ async def test_step_sent_again_tells_once(broker: Broker) -> None:
     child = await root.spawns(1)
     event = depths_event(root.session, child.session, inbox=child.session)
     request = root.request(outbox=(letter(child.session, "m"),), tree_events=(event,))
-    first, again = await broker.commit(request), await broker.commit(request)
+    first, again = await broker.commits.commit(request), await broker.commits.commit(request)
     assert (type(first), type(again)) == (type(again), type(first))
     assert await told(broker, root.session) == await told(broker, child.session) == [(1, b"inbox 1+0")]
     assert await depths_in(broker, child) == (1, 0)
@@ -268,6 +268,6 @@ async def test_mail_reaches_an_agent_in_another_pool(broker: Broker) -> None:
     await child.parks()
     event = depths_event(root.session, child.session, inbox=child.session)
     await root.does(outbox=(letter(child.session, "m"),), tree_events=(event,))
-    woken = await broker.claim("host:elsewhere", "w2", "c2", 3)
+    woken = await broker.claims.claim("host:elsewhere", "w2", "c2", 3)
     assert woken is not None
     assert woken.claim.session == child.session

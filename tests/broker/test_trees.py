@@ -31,13 +31,13 @@ async def test_registry_knows_every_agent_since_its_birth(broker: Broker) -> Non
         outbox=(letter(child.session, "m"), letter(child.session, "i", interrupt=True)),
         debits=(Debit("spawned", 1),),
     )
-    registry = await broker.registry(root.tree)
+    registry = await broker.trees.registry(root.tree)
     assert {id: agent.session for id, agent in registry.agents.items()} == {
         0: root.session,
         3: child.session,
     }
     assert registry.agents[AgentId(3)].used == Spend()
-    fields = await broker.agents(root.tree)
+    fields = await broker.trees.agents(root.tree)
     assert [fields[name] for name in ("a:3", "cancel:3", "m:3", "i:3")] == [b"{}", b"1", b"1", b"1"]
     assert (registry.counters, registry.limits) == ({"slots": 1, "spawned": 1}, {"slots": 8})
     assert (registry.tree_seq, registry.waiting, registry.reserved) == (0, {}, {})
@@ -45,7 +45,7 @@ async def test_registry_knows_every_agent_since_its_birth(broker: Broker) -> Non
 
 async def test_tree_that_does_not_exist_has_no_registry(broker: Broker) -> None:
     with pytest.raises(UnknownSession):
-        await broker.registry(TreeId(session_id()))
+        await broker.trees.registry(TreeId(session_id()))
 
 
 # ── watching ───────────────────────────────────────────────────────────────────────────────────
@@ -54,9 +54,9 @@ async def test_tree_that_does_not_exist_has_no_registry(broker: Broker) -> None:
 async def test_watcher_of_a_tree_gets_what_was_and_then_what_comes(broker: Broker) -> None:
     root = await root_of(broker)
     await root.does(tree_events=(TreeEvent((b"begun",)),))
-    [begun] = await broker.wait_tree(root.tree, 0, timeout_s=5)
+    [begun] = await broker.logs.wait_tree(root.tree, 0, timeout_s=5)
     assert (begun.tree_seq, begun.payload) == (1, b"begun")
-    coming = asyncio.ensure_future(broker.wait_tree(root.tree, begun.tree_seq, timeout_s=5))
+    coming = asyncio.ensure_future(broker.logs.wait_tree(root.tree, begun.tree_seq, timeout_s=5))
     await root.does(tree_events=(TreeEvent((b"next",)),))
     [entry] = await coming
     assert (entry.tree_seq, entry.payload) == (2, b"next")
@@ -64,7 +64,7 @@ async def test_watcher_of_a_tree_gets_what_was_and_then_what_comes(broker: Broke
 
 async def test_watcher_of_a_tree_in_which_nothing_happens_looks_up_in_time(broker: Broker) -> None:
     root = await root_of(broker)
-    assert await broker.wait_tree(root.tree, 0, timeout_s=0.05) == ()
+    assert await broker.logs.wait_tree(root.tree, 0, timeout_s=0.05) == ()
 
 
 # ── taking claims ─────────────────────────────────────────────────────────────────────────────
@@ -76,23 +76,23 @@ async def test_all_claims_of_a_tree_are_taken_at_once(broker: Broker) -> None:
     parked = await root.spawns(3)
     await parked.parks()
     sessions = [held.session, elsewhere.session, parked.session]
-    found = await broker.revoke_tree(root.tree, sessions)
+    found = await broker.trees.revoke_tree(root.tree, sessions)
     assert [(s.state, s.worker) for s in found] == [("revoked", "w1"), ("revoked", "w1"), ("free", None)]
-    answers = await broker.renew([held.held.claim, elsewhere.held.claim, root.held.claim])
+    answers = await broker.claims.renew([held.held.claim, elsewhere.held.claim, root.held.claim])
     assert [type(answer) for answer in answers] == [Fenced, Fenced, Renewed]
-    assert isinstance(await broker.commit(held.request()), Fenced)
-    assert await broker.claim("host:elsewhere", "w2", "c3", SHARD) is None
+    assert isinstance(await broker.commits.commit(held.request()), Fenced)
+    assert await broker.claims.claim("host:elsewhere", "w2", "c3", SHARD) is None
     for stopped in (held, elsewhere):
-        assert isinstance(await broker.release(stopped.held.claim), Released)
-    assert await broker.claim(POOL, "w2", "c2", SHARD) is not None
-    assert await broker.claim("host:elsewhere", "w2", "c3", SHARD) is not None
-    assert await broker.claim(POOL, "w2", "c4", SHARD) is None
+        assert isinstance(await broker.claims.release(stopped.held.claim), Released)
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is not None
+    assert await broker.claims.claim("host:elsewhere", "w2", "c3", SHARD) is not None
+    assert await broker.claims.claim(POOL, "w2", "c4", SHARD) is None
 
 
 async def test_living_holder_keeps_its_claim_from_who_asks_for_the_silent(broker: Broker) -> None:
     root = await root_of(broker)
     child = await root.spawns(1)
-    assert await broker.revoke_tree(root.tree, [child.session], silent_s=0.0) == (
+    assert await broker.trees.revoke_tree(root.tree, [child.session], silent_s=0.0) == (
         ClaimState(child.session, "held", child.held.claim.epoch, "w1"),
     )
     await child.does()
@@ -101,11 +101,11 @@ async def test_living_holder_keeps_its_claim_from_who_asks_for_the_silent(broker
 async def test_silent_holder_loses_its_claim_when_it_was_silent_long_enough(hasty: Broker) -> None:
     root = await root_of(hasty)
     child = await root.spawns(1)
-    too_early = await hasty.revoke_tree(root.tree, [child.session], silent_s=3_600.0)
+    too_early = await hasty.trees.revoke_tree(root.tree, [child.session], silent_s=3_600.0)
     assert [s.state for s in too_early] == ["held"]
-    found = await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
+    found = await hasty.trees.revoke_tree(root.tree, [child.session], silent_s=0.0)
     assert [(s.state, s.epoch) for s in found] == [("revoked", child.held.claim.epoch + 1)]
-    again = await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
+    again = await hasty.trees.revoke_tree(root.tree, [child.session], silent_s=0.0)
     assert [(s.state, s.epoch) for s in again] == [("free", child.held.claim.epoch + 1)]
 
 
@@ -113,8 +113,8 @@ async def test_session_that_is_gone_does_not_keep_the_others(broker: Broker) -> 
     root = await root_of(broker)
     child, deleted, missing = await root.spawns(1), await root.spawns(2), session_id()
     await deleted.parks()
-    await broker.delete_session(deleted.session)
-    found = await broker.revoke_tree(root.tree, [deleted.session, child.session, missing])
+    await broker.trees.delete_session(deleted.session)
+    found = await broker.trees.revoke_tree(root.tree, [deleted.session, child.session, missing])
     assert [s.state for s in found] == ["gone", "revoked", "gone"]
 
 
@@ -122,16 +122,16 @@ async def test_session_deleted_behind_this_process_is_gone(broker: Broker, hasty
     root = await root_of(broker)
     child = await root.spawns(1)
     await child.parks()
-    await hasty.delete_session(child.session)
-    assert [s.state for s in await broker.revoke_tree(root.tree, [child.session])] == ["gone"]
+    await hasty.trees.delete_session(child.session)
+    assert [s.state for s in await broker.trees.revoke_tree(root.tree, [child.session])] == ["gone"]
     with pytest.raises(UnknownSession):
-        await broker.revoke(child.session)
+        await broker.trees.revoke(child.session)
 
 
 async def test_claims_of_another_tree_are_not_taken(broker: Broker) -> None:
     root, other = await root_of(broker), await root_of(broker)
     with pytest.raises(ValueError, match="is of the tree"):
-        await broker.revoke_tree(root.tree, [other.session])
+        await broker.trees.revoke_tree(root.tree, [other.session])
     await other.does()
 
 
@@ -145,7 +145,7 @@ async def test_wide_tree_loses_its_claims_in_several_calls(broker: Broker) -> No
         )
         await root.does(children=children)
         sessions += [child.session for child in children]
-    found = await broker.revoke_tree(root.tree, sessions)
+    found = await broker.trees.revoke_tree(root.tree, sessions)
     assert [s.session for s in found] == sessions
     assert {(s.state, s.epoch) for s in found} == {("free", 1)}
 
@@ -155,8 +155,8 @@ async def test_marked_agent_is_stopped_and_its_claim_presumed_over(hasty: Broker
     child = await root.spawns(1)
     await root.does(summary={"cancel:1": b"1"}, outbox=(letter(child.session, "cancel", counted=False),))
     assert (await child.refused(unless_flagged=("cancel:1",))).reason == "marked"
-    await hasty.revoke_tree(root.tree, [child.session], silent_s=0.0)
-    assert isinstance(await hasty.commit(child.request()), Fenced)
+    await hasty.trees.revoke_tree(root.tree, [child.session], silent_s=0.0)
+    assert isinstance(await hasty.commits.commit(child.request()), Fenced)
     taken = await claimed(hasty, child.session, "w2", "c2")
     assert [entry.submission for entry in taken.first] == ["s0", "cancel"]
 
@@ -189,7 +189,7 @@ class Post:
 
     async def takes(self, who: int, count: int, twice: bool) -> None:
         agent, before = self.agents[who], self.depths(who)
-        entries = (await agent.broker.read_sq(agent.session))[:count]
+        entries = (await agent.broker.logs.read_sq(agent.session))[:count]
         del self.queued[who][: len(entries)]
         after = self.depths(who)
         taken = (before[0] - after[0], before[1] - after[1])
@@ -201,21 +201,21 @@ class Post:
         agent, root = self.agents[who], self.agents[0]
         event = depths_event(root.session, inbox=self.agents[about].session)
         request = agent.request(tree_events=(event,), **step)
-        answer = await agent.broker.commit(request)
+        answer = await agent.broker.commits.commit(request)
         if twice:
-            answer = await agent.broker.commit(request)
+            answer = await agent.broker.commits.commit(request)
         assert isinstance(answer, Committed)
         agent.at = answer
 
     async def is_true(self, broker: Broker) -> None:
         root = self.agents[0]
-        fields = await broker.agents(root.tree)
+        fields = await broker.trees.agents(root.tree)
         for who, agent in enumerate(self.agents):
             found_depths = tuple(int(fields.get(f"{kind}:{who}", 0)) for kind in ("m", "i"))
             assert found_depths == self.depths(who)
-            found = await broker.read_sq(agent.session)
+            found = await broker.logs.read_sq(agent.session)
             assert [(e.submission, e.interrupt) for e in found] == self.queued[who]
-        assert [e.payload for e in await broker.read_eq(root.session) if e.tree_seq] == self.told
+        assert [e.payload for e in await broker.logs.read_eq(root.session) if e.tree_seq] == self.told
 
 
 @settings(max_examples=25, deadline=None)
@@ -243,13 +243,13 @@ async def _letters(deeds: list[Deed]) -> None:
 
 async def test_a_number_whose_reservation_was_forgotten_is_one_agents_alone(broker: Broker) -> None:
     root = await root_of(broker)
-    assert list(await broker.reserve(root.tree, 3)) == [1, 2, 3]
+    assert list(await broker.trees.reserve(root.tree, 3)) == [1, 2, 3]
     await broker.command("HSET", broker.keys.agents(root.tree), "last_agent", "0")
-    assert list(await broker.reserve(root.tree, 1)) == [
+    assert list(await broker.trees.reserve(root.tree, 1)) == [
         1,
     ]
     await root.spawns(3)
-    assert list(await broker.reserve(root.tree, 1)) == [
+    assert list(await broker.trees.reserve(root.tree, 1)) == [
         4,
     ], "what was born holds its number"
     twin = NewSession(
@@ -258,6 +258,6 @@ async def test_a_number_whose_reservation_was_forgotten_is_one_agents_alone(brok
     refused = await root.refused(children=(twin,))
     assert (refused.reason, refused.detail) == ("agent_taken", "3")
     await root.spawns(1)
-    assert list(await broker.reserve(root.tree, 1)) == [
+    assert list(await broker.trees.reserve(root.tree, 1)) == [
         5,
     ], "and a smaller one takes nothing back"

@@ -44,7 +44,7 @@ async def looks_for(broker: Broker, clocks: Clocks, seconds: int) -> str | None:
     """Looks each second; the worker's last look, or the claim that it got."""
     for _ in range(seconds):
         clocks.pass_s(1.0)
-        found = await broker.claim(POOL, "w2", "c2", SHARD)
+        found = await broker.claims.claim(POOL, "w2", "c2", SHARD)
         if found is not None:
             return found.claim.claim_id
     return None
@@ -57,7 +57,7 @@ async def test_worker_that_saw_the_clock_set_takes_nobodys_session_before_its_ti
         held = await working(holder)
         clocks.redis.advance(3600.0)
         assert await looks_for(other, clocks, 3) is None
-        assert (await holder.renew([held.claim]))[0]
+        assert (await holder.claims.renew([held.claim]))[0]
         assert await looks_for(other, clocks, 5) is None
         assert await looks_for(other, clocks, 3) == "c2", "nobody renews any more"
 
@@ -68,7 +68,7 @@ async def test_worker_that_has_just_come_waits_before_it_takes_what_has_run_out(
         held = await working(holder)
         clocks.redis.advance(3600.0)
         assert await looks_for(other, clocks, 3) is None
-        assert (await holder.renew([held.claim]))[0]
+        assert (await holder.claims.renew([held.claim]))[0]
         clocks.pass_s(LEASE_S)
         assert await looks_for(other, clocks, 5) == "c2"
 
@@ -77,7 +77,7 @@ async def test_worker_that_has_just_come_takes_at_once_what_is_due(clocks: Clock
     client = fakeredis.FakeAsyncRedis()
     async with aclosing(clocks.opened(client)) as holder, aclosing(clocks.opened(client)) as other:
         held = await working(holder)
-        await holder.release(held.claim)
+        await holder.claims.release(held.claim)
         assert await looks_for(other, clocks, 1) == "c2"
 
 
@@ -87,9 +87,9 @@ async def test_revoke_behind_a_step_of_the_clock_still_waits_for_the_holder(cloc
         assert await looks_for(other, clocks, 10) is None
         held = await working(holder)
         clocks.redis.advance(3600.0)
-        await other.revoke(held.claim.session)
+        await other.trees.revoke(held.claim.session)
         assert await looks_for(other, clocks, 3) is None
-        await holder.release(held.claim)
+        await holder.claims.release(held.claim)
         assert await looks_for(other, clocks, 1) == "c2"
 
 
@@ -99,7 +99,7 @@ async def test_reaper_behind_a_step_of_the_clock_takes_nothing(clocks: Clocks) -
         assert await looks_for(other, clocks, 10) is None
         held = await working(holder)
         clocks.redis.advance(3600.0)
-        (state,) = await other.revoke_tree(held.claim.tree, [held.claim.session], silent_s=10.0)
+        (state,) = await other.trees.revoke_tree(held.claim.tree, [held.claim.session], silent_s=10.0)
         assert state.state == "held"
 
 

@@ -282,7 +282,7 @@ async def test_deployment_without_a_worker_or_upkeep_is_told_so(
     assert "dendro worker" in alone["workers"].remedy
     assert "dendro upkeep" in alone["upkeep process"].remedy
     broker = open_broker(settings, server.url, 5)
-    await broker.heartbeat("w-1", encoded(WorkerState(("default",), 0, 1)))
+    await broker.claims.heartbeat("w-1", encoded(WorkerState(("default",), 0, 1)))
     await broker.aclose()
     assert not any("none serves" in finding.detail for finding in await check_fleet(settings))
     async with running_upkeep(environment_for(server.url, tmp_path)), asyncio.timeout(90):

@@ -109,7 +109,7 @@ def busy(settings: Settings, phase: Phase) -> ImportPlan:
 
 
 async def file_of(found: Opened, session: SessionId) -> list[bytes]:
-    head = await found.broker.head(session)
+    head = await found.broker.logs.head(session)
     assert head is not None
     lines = [header_of(head, "").encode(found.secret)]
     async for chunk in exported(found, head, True, Tally()):
@@ -125,7 +125,7 @@ async def copied(found: Opened, session: SessionId) -> tuple[SessionId, ImportPl
 
 
 async def state_of(found: Opened, session: SessionId) -> bytes:
-    head = await found.broker.head(session)
+    head = await found.broker.logs.head(session)
     assert head is not None
     folded = await fold_session(found, head, None)
     assert folded.broken is None
@@ -140,7 +140,7 @@ async def test_a_long_session_is_written_in_pieces_and_is_equal_but_for_its_id(f
     copy, plan = await copied(found, original)
     renamed = (await state_of(found, original)).replace(original.encode(), copy.encode())
     assert await state_of(found, copy) == renamed
-    head = await found.broker.head(copy)
+    head = await found.broker.logs.head(copy)
     assert head is not None
     assert (head.seq, head.status, head.holder) == (len(plan.entries), "idle", None)
 
@@ -149,16 +149,18 @@ async def test_a_worker_takes_an_imported_session_only_when_it_is_whole(
     found: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[object] = []
-    commit = found.broker.commit
+    commit = found.broker.commits.commit
 
     async def looked_at(request: CommitRequest) -> Any:
         answer = await commit(request)
         if request.min_core is None:
             await holder_died(found.broker, request.claim.session)
-            seen.append(await found.broker.claim_session(request.claim.session, "other", "x", parked=True))
+            seen.append(
+                await found.broker.claims.claim_session(request.claim.session, "other", "x", parked=True)
+            )
         return answer
 
-    monkeypatch.setattr(type(found.broker), "commit", staticmethod(looked_at))
+    monkeypatch.setattr(type(found.broker.commits), "commit", staticmethod(looked_at))
     rows = [e.item({"type": "message", "role": "user", "content": str(n)}) for n in range(300)]
     with pytest.raises(RolloutError, match="was not imported"):
         await store(found, planned(found.settings, *rows), {}, NOW_MS, "an importer")
@@ -171,20 +173,20 @@ async def test_an_import_that_fails_half_way_leaves_no_session(
     async def fenced(request: CommitRequest) -> Fenced:
         return Fenced(9, "somebody else")
 
-    monkeypatch.setattr(type(found.broker), "commit", staticmethod(fenced))
+    monkeypatch.setattr(type(found.broker.commits), "commit", staticmethod(fenced))
     rows = [e.item({"type": "message", "role": "user", "content": str(n)}) for n in range(300)]
     plan = planned(found.settings, *rows)
     with pytest.raises(RolloutError, match="somebody else"):
         await store(found, plan, {}, NOW_MS, "an importer")
-    assert await found.broker.head(SessionId(plan.facts.session_id)) is None
+    assert await found.broker.logs.head(SessionId(plan.facts.session_id)) is None
 
 
 async def test_an_open_request_is_in_the_fleets_queue_again(found: Opened) -> None:
     session = await store(found, busy(found.settings, Phase.AWAITING_APPROVAL), {}, NOW_MS, "an importer")
     copy, _ = await copied(found, session)
-    [approval] = await found.broker.approvals(copy)
+    [approval] = await found.broker.requests.approvals(copy)
     assert approval.key == "c1"
-    head = await found.broker.head(copy)
+    head = await found.broker.logs.head(copy)
     assert head is not None
     assert head.status == "awaiting_approval"
 

@@ -29,7 +29,7 @@ async def _five_workers_die_of(machine: Machine, session: str) -> None:
     settings = load_settings(SettingsSources(machine.folder, dict(machine.environ)))
     async with deployment(settings, machine.environ["DENDRO_REDIS_URL"]) as opened:
         for number in range(5):
-            await opened.broker.claim_session(SessionId(session), f"w{number}", f"c{number}")
+            await opened.broker.claims.claim_session(SessionId(session), f"w{number}", f"c{number}")
             await lease_runs_out(opened.broker, SessionId(session))
 
 

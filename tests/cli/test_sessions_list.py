@@ -89,7 +89,7 @@ async def test_idle_session_with_a_living_process_is_told_from_one_at_work(
     found: Opened, processes: int, tip: str, word: str
 ) -> None:
     (session,) = await planted_tree(found, ids(1), processes=processes)
-    head = await found.broker.head(session)
+    head = await found.broker.logs.head(session)
     assert head is not None
     kept = replace(head, cursor="1-0", sq_tip=tip, holder="w1")
     assert session_status(kept, Serving(now_ms=1, lease_ms=2)) == word

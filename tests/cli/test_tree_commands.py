@@ -391,6 +391,6 @@ async def test_interrupt_of_a_tree_waits_for_agents_of_agents_and_for_no_other_b
         }  # fmt: skip
         return {f"a:{id}": orjson.dumps(record) for id, record in records.items()}
 
-    found = cast(Any, SimpleNamespace(broker=SimpleNamespace(agents=agents)))
+    found = cast(Any, SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(agents=agents))))
     told = await _all_stopped(found, Addressed(head(agent_id=AgentId(1))))
     assert (told, looks) == ("agent 1 and 2 agents below: nothing of them runs", [])

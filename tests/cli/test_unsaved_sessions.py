@@ -47,9 +47,9 @@ async def test_person_reads_which_machine_a_session_waits_for_and_how_to_give_th
     told = "\n".join(_remarks(listing))
     assert f"{session} waits for a worker on machine m1" in told
     assert f"dendro revoke {session} --abandon-unsaved" in told
-    head = await found.broker.head(session)
+    head = await found.broker.logs.head(session)
     assert head is not None
-    needs = wants_worker(head, (await found.broker.serving([head]))[session])
+    needs = wants_worker(head, (await found.broker.logs.serving([head]))[session])
     assert needs == "a worker of pool default on machine m1, which alone has its unsaved changes"
     fleet = await fleet_stats(found.broker)
     assert [pool.parked for pool in fleet.pools] == [{"unsaved": 1}]
@@ -66,7 +66,7 @@ async def test_operator_reads_in_the_figures_and_at_the_doctor_which_machine_is_
     assert json.loads(machine.run("stats", "--json").stdout)["waiting"] == {"m1": [session]}
     full = MachineFacts(machine_id="m2", workspaces="/w", unfit="the disk is full: make room")
     state = WorkerState(("default",), 0, 1, facts=full)
-    await found.broker.heartbeat("w-m2", encoded(state))
+    await found.broker.claims.heartbeat("w-m2", encoded(state))
     findings = [finding for finding in await check_fleet(found.settings) if finding.name != "upkeep process"]
     assert [finding.name for finding in findings] == ["workers", "workers", "sessions"]
     assert "w-m2: it leaves portable sessions to workers of other machines: the disk" in findings[-2].detail

@@ -446,11 +446,15 @@ class Tampered:
         self._broker = broker
         self._entry = entry
 
+    @property
+    def logs(self) -> Tampered:
+        return self
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._broker, name)
+        return getattr(self._broker if hasattr(self._broker, name) else self._broker.logs, name)
 
     async def read_rollout(self, *where: Any) -> Sequence[StoredEntry]:
-        found = await self._broker.read_rollout(*where)
+        found = await self._broker.logs.read_rollout(*where)
         return [self._entry if entry.seq == self._entry.seq else entry for entry in found]
 
 
@@ -469,7 +473,7 @@ async def kept_storage() -> AsyncIterator[Storage]:
 
 
 async def _head(storage: Storage, session: str) -> SessionHead:
-    found = await storage.broker.head(SessionId(session))
+    found = await storage.broker.logs.head(SessionId(session))
     assert found is not None
     return found
 
@@ -490,7 +494,7 @@ def _edited(value: bytes, byte: bytes) -> bytes:
 
 async def test_any_edit_of_any_entry_of_a_keyed_log_is_found(kept_storage: Storage) -> None:
     head = await _head(kept_storage, Kept.of("keyed").made("asking"))
-    entries = await kept_storage.broker.read_rollout(head.session)
+    entries = await kept_storage.broker.logs.read_rollout(head.session)
     assert (await audit_session(kept_storage, head)).findings == []
     for entry in entries:
         for name, change in EDITS.items():

@@ -234,7 +234,7 @@ async def _replay(deployment: Deployment, log: Log) -> AsyncIterator[str]:
     meta = orjson.loads(log.head.meta)
     if digest(states[meta["seq"]]) != meta["state_sha256"]:
         yield f"at {meta['seq']} the live state was not what a replay gives"
-    stored = await deployment.broker.snapshot_of(log.session)
+    stored = await deployment.broker.logs.snapshot_of(log.session)
     snapshot = decode_snapshot(stored) if stored is not None else None
     if snapshot is not None and digest(snapshot[0]) != digest(states[snapshot[1]]):
         yield f"the snapshot at {snapshot[1]} is not what a replay gives"

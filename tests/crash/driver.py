@@ -131,7 +131,7 @@ class CrashHarness:
         found: list[SessionId] = []
         for person in self.people:
             found.append(person.session)
-            fields = await broker.agents(TreeId(person.session))
+            fields = await broker.trees.agents(TreeId(person.session))
             found += [SessionId(fields[name].decode()) for name in fields if name.startswith("s:")]
         return list(dict.fromkeys(found))
 
@@ -331,7 +331,7 @@ async def _taken_over(harness: CrashHarness, lost: SessionHead, died_at: float, 
         if head.quarantined:
             # Five workers in a row died on it before they could write: it is set aside, as it should be.
             account.quarantined += 1
-            await harness.deployment.broker.revoke(lost.session)
+            await harness.deployment.broker.trees.revoke(lost.session)
             return
         if head.epoch > lost.epoch:
             break
@@ -343,7 +343,7 @@ async def _taken_over(harness: CrashHarness, lost: SessionHead, died_at: float, 
 
 
 async def _heads(harness: CrashHarness, sessions: list[SessionId]) -> list[SessionHead]:
-    heads = [await harness.deployment.broker.head(session) for session in sessions]
+    heads = [await harness.deployment.broker.logs.head(session) for session in sessions]
     return [head for head in heads if head is not None]
 
 

@@ -70,9 +70,9 @@ class Log:
 
 
 async def read_log(deployment: Deployment, session: SessionId) -> Log:
-    head = await deployment.broker.head(session)
+    head = await deployment.broker.logs.head(session)
     assert head is not None
-    stored = await deployment.broker.read_rollout(session, 0, 1_000_000)
+    stored = await deployment.broker.logs.read_rollout(session, 0, 1_000_000)
     entries = tuple(decode_entry(entry.payload) for entry in stored)
     wanted = [sha for entry in entries if entry.type == RESPONSE_ITEM for sha in references(entry.payload)]
     await deployment.texts.fetch(head.tree, wanted)

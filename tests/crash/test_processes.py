@@ -107,7 +107,7 @@ async def test_a_session_that_is_revoked_goes_on_when_the_command_of_its_holder_
         errand = asyncio.create_task(person.ask("errand 1: long"))
         command = await running_command(harness)
         assert command.exists()
-        revoked = await harness.deployment.broker.revoke(person.session)
+        revoked = await harness.deployment.broker.trees.revoke(person.session)
         await taken_over(harness, revoked)
         assert not command.exists(), "nothing of the old holder runs beside the new one"
         await errand

@@ -51,7 +51,7 @@ async def claimed_after(harness: CrashHarness, session: SessionId, epoch: int) -
 
 
 async def epoch_of(harness: CrashHarness, session: SessionId) -> int:
-    head = await harness.deployment.broker.head(session)
+    head = await harness.deployment.broker.logs.head(session)
     assert head is not None
     return head.epoch
 

@@ -75,8 +75,8 @@ class Tree:
 
 async def read_tree(deployment: Deployment, tree: TreeId) -> Tree:
     """A tree that is at rest."""
-    entries = await deployment.broker.read_tree(tree, 0, 1_000_000)
-    return Tree(tree, await deployment.broker.agents(tree), entries)
+    entries = await deployment.broker.logs.read_tree(tree, 0, 1_000_000)
+    return Tree(tree, await deployment.broker.trees.agents(tree), entries)
 
 
 def tree_as_of_now(redis: Redis, broker: Broker, tree: TreeId) -> Tree:

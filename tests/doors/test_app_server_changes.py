@@ -51,7 +51,7 @@ async def test_words_and_their_settings_are_one_submission_and_all_who_hear_are_
 ) -> None:
     thread = await begun(peer)
     await other.call("thread/resume", {"threadId": thread})
-    before = await harness.broker.head(SessionId(thread))
+    before = await harness.broker.logs.head(SessionId(thread))
     harness.models.will(HELLO)
     words = {"input": [{"type": "text", "text": "go"}], "model": "m2", "effort": "low"}
     await peer.call("turn/start", {"threadId": thread, **words})
@@ -60,7 +60,7 @@ async def test_words_and_their_settings_are_one_submission_and_all_who_hear_are_
         assert (told["threadSettings"]["model"], told["threadSettings"]["effort"]) == ("m2", "low")
         await each.until("turn/completed")
     assert harness.models.prompts[-1].model == "m2"
-    after = await harness.broker.head(SessionId(thread))
+    after = await harness.broker.logs.head(SessionId(thread))
     assert before is not None
     assert after is not None
     assert queue_number(after.sq_tip) == queue_number(before.sq_tip) + 1
@@ -119,7 +119,7 @@ async def test_deleted_thread_leaves_nothing_in_the_archive(harness: Harness, tm
     archive = Archive.at(tmp_path.as_uri())
     async with deleting(harness, archive) as peer:
         session = SessionId(await talked(peer, harness, "one"))
-        entries = await harness.broker.read_rollout(session)
+        entries = await harness.broker.logs.read_rollout(session)
         await archive.write_segment(TreeId(session), session, GENESIS, entries)
         assert [file for file in tmp_path.rglob("*") if file.is_file()] != []
         assert await peer.call("thread/delete", {"threadId": session}) == {}

@@ -37,7 +37,7 @@ def forks(harness: Harness) -> Callable[[Client, Principal, ForkedFrom, NewThrea
         facts = SessionFacts(session, TreeId(session), AgentId(0), POOL)
         settings = TurnSettings("/tmp", "never", {"mode": "danger-full-access"}, "gpt-5")
         await client.create(replace(Birth(facts, settings, "0", now_ms), source=source))
-        head = await harness.broker.head(session)
+        head = await harness.broker.logs.head(session)
         assert head is not None
         return Born(head, settings)
 

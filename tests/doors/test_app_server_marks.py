@@ -86,7 +86,7 @@ async def test_second_client_with_an_old_revision_is_told_so_and_other_people_ha
         await ben.greet(experimentalApi=True)
         assert (await state(ben, thread))["firstUnread"] is not None
         await marked(ben, thread, (await state(ben, thread))["revision"])
-    notes = await harness.broker.notes("read:ben", [SessionId(thread)])
+    notes = await harness.broker.requests.notes("read:ben", [SessionId(thread)])
     assert notes != [b""]
 
 

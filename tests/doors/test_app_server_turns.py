@@ -49,7 +49,7 @@ class Source:
     secret: bytes = b""
 
     async def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
-        for entry in await self.broker.read_rollout(session, after, through - after):
+        for entry in await self.broker.logs.read_rollout(session, after, through - after):
             yield entry
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
@@ -64,7 +64,7 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
     async def create(client: Client, principal: Principal, wish: NewThread) -> Born:
         policy = str(wish.settings.get("approval_policy", "never"))
         session = await harness.session(policy, client=client)
-        head = await harness.broker.head(session)
+        head = await harness.broker.logs.head(session)
         assert head is not None
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
         return Born(head, settings)
@@ -81,7 +81,7 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
         client=client,
         create=create,
         fork=cast(Any, None),
-        delete=harness.broker.delete_tree,
+        delete=harness.broker.trees.delete_tree,
         home=Path("/home/ann/.dendro"),
         version="1.2.3",
         now_ms=lambda: time.time_ns() // 1_000_000,
@@ -232,7 +232,11 @@ async def test_words_that_join_a_turn_take_one_read_of_the_threads_head_and_no_s
     harness.models.will([TextDelta("Hel"), gate, message("Hello.")], HELLO)
     turn = await said(peer, thread)
     await peer.until("item/agentMessage/delta")
-    for owner, name in ((harness.broker, "head"), (harness.broker, "namespace"), (Client, "bursts")):
+    for owner, name in (
+        (harness.broker.logs, "head"),
+        (harness.broker.logs, "namespace"),
+        (Client, "bursts"),
+    ):
         monkeypatch.setattr(owner, name, noted(taken, name, getattr(owner, name)))
     assert await said(peer, thread, "and this") == turn
     assert taken == ["head"]
@@ -423,7 +427,7 @@ async def test_a_client_whose_reviewer_is_a_model_is_not_asked(harness: Harness,
     thread = await begun(peer, approvalPolicy="untrusted", approvalsReviewer="auto_review")
     await said(peer, thread)
     await peer.until("item/started")
-    while not await harness.broker.approvals(SessionId(thread)):
+    while not await harness.broker.requests.approvals(SessionId(thread)):
         await peer.next()
     await harness.approve(SessionId(thread), "c1")
     await peer.until("turn/completed")
@@ -476,7 +480,7 @@ async def test_an_ephemeral_thread_is_deleted_when_nobody_hears_it(harness: Harn
     await peer.until("turn/completed")
     await peer.call("thread/unsubscribe", {"threadId": thread})
     assert await peer.until("thread/closed") == {"threadId": thread}
-    assert await harness.broker.head(SessionId(thread)) is None
+    assert await harness.broker.logs.head(SessionId(thread)) is None
 
 
 async def test_a_client_that_leaves_ends_nothing(harness: Harness, server: AppServer, peer: Peer) -> None:
@@ -504,7 +508,7 @@ async def test_a_principal_of_another_namespace_sees_nothing_of_a_thread(
         await eve.greet()
         with pytest.raises(UnknownSession):
             await heard_by(eve, thread)
-        head = await harness.broker.head(SessionId(thread))
+        head = await harness.broker.logs.head(SessionId(thread))
         assert head is not None
         with pytest.raises(UnknownSession):
             await eve.door.client.submit(head, Submission(SubmissionId("s"), Interrupt()))

@@ -170,4 +170,4 @@ async def test_door_without_a_worker_names_the_pool(machine: Machine) -> None:
     async with jobs_of(machine, patience_s=0.1) as pool:
         with pytest.raises(JobError, match=rf"no worker of pool {pool.pool} has taken it within 0.1 s"):
             await pool.do(j.ReadFile(path="/etc/hostname"), j.FileContent)
-        assert await pool.broker.waiting_jobs(pool.pool, 10) == []
+        assert await pool.broker.jobs.waiting_jobs(pool.pool, 10) == []

@@ -127,7 +127,7 @@ class Gateway:
 
     async def token(self, scope: Scope, namespace: str = "") -> str:
         wish = TokenWish(f"t-{scope.word}", namespace, scope)
-        text, _ = await new_token(self.found.broker, wish, time.time_ns() // 1_000_000, os.urandom)
+        text, _ = await new_token(self.found.broker.requests, wish, time.time_ns() // 1_000_000, os.urandom)
         return text
 
     @asynccontextmanager
@@ -277,7 +277,7 @@ async def test_thread_of_a_namespace_is_told_without_its_file(gateway: Gateway) 
     for namespace, path in (("acme", None), ("", "/home/ann/x.jsonl")):
         async with gateway.caller(Scope.SUBMIT, namespace) as caller:
             session = SessionId((await caller.call("thread/start"))["thread"]["id"])
-        head = await gateway.found.broker.head(session)
+        head = await gateway.found.broker.logs.head(session)
         assert head is not None
         told = thread(replace(head, meta=json.dumps({"rollout_path": "/home/ann/x.jsonl"}).encode()))
         assert told.path == path

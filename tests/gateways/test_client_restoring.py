@@ -22,6 +22,10 @@ class _Archive:
         self.breaks = breaks
         self.archived = True
 
+    @property
+    def commits(self) -> _Archive:
+        return self
+
     async def submit(self, request: Submit) -> Submitted:
         if self.archived:
             raise SessionArchived(request.session)

@@ -63,6 +63,10 @@ class Texts:
 
 
 class Broker:
+    @property
+    def logs(self) -> Broker:
+        return self
+
     async def place(self, session: SessionId) -> Any:
         return head(session=session)
 

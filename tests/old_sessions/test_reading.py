@@ -62,7 +62,7 @@ async def storage(request: pytest.FixtureRequest, kept: Kept) -> AsyncIterator[S
 
 async def test_old_sessions_fold_to_the_state_of_then_and_verify(storage: Storage, kept: Kept) -> None:
     for session, then in kept.sessions.items():
-        head = await storage.broker.head(SessionId(session))
+        head = await storage.broker.logs.head(SessionId(session))
         assert head is not None
         assert (head.seq, head.head.hex()) == (then["seq"], then["head"])
         position = await folded(storage, end_of(head), storage.secret)

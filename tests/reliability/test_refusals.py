@@ -37,7 +37,7 @@ async def test_a_full_redis_refuses_a_submission_in_words_and_keeps_nothing_of_i
     with pytest.raises(OutOfMemory, match="maxmemory"):
         await harness.say(session, id="refused")
     await limit_memory(harness, 0)
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.cursor == head.sq_tip
     await harness.say(session, id="refused")

@@ -43,7 +43,7 @@ def chain(tmp_path: Path) -> Iterator[tuple[RedisServer, ...]]:
 
 
 async def until_confirmed(broker: Broker, claim: Claim, seq: int) -> None:
-    while not await broker.confirmed(claim, seq, 1, 1.0):
+    while not await broker.claims.confirmed(claim, seq, 1, 1.0):
         pass
 
 
@@ -59,10 +59,10 @@ async def test_a_replica_that_stands_still_confirms_nothing_on_any_connection(
         await until_confirmed(asker, held.claim, held.seq)
         os.kill(replica.pid, signal.SIGSTOP)
         try:
-            begun = await writer.commit(step(held, held.claim, "begin"))
+            begun = await writer.commits.commit(step(held, held.claim, "begin"))
             assert isinstance(begun, Committed)
             # Another connection than the one that wrote: of itself it has nothing to wait for.
-            assert not await asker.confirmed(held.claim, begun.seq, 1, 0.1)
+            assert not await asker.claims.confirmed(held.claim, begun.seq, 1, 0.1)
         finally:
             os.kill(replica.pid, signal.SIGCONT)
         await until_confirmed(asker, held.claim, begun.seq)
@@ -77,12 +77,12 @@ async def test_a_promoted_replica_confirms_nothing_that_it_never_had(chain: tupl
         held = await working(before)
         await until_confirmed(before, held.claim, held.seq)
         follows(replica, None)
-        lost = await before.commit(step(held, held.claim, "begin"))
+        lost = await before.commits.commit(step(held, held.claim, "begin"))
         assert isinstance(lost, Committed)
         # Its own replica has everything that it has, so WAIT alone would say yes.
         await until_confirmed(after, held.claim, held.seq)
-        assert not await after.confirmed(held.claim, lost.seq, 1, 1.0)
-        assert not await after.confirmed(replace(held.claim, claim_id="other"), held.seq, 1, 1.0)
+        assert not await after.claims.confirmed(held.claim, lost.seq, 1, 1.0)
+        assert not await after.claims.confirmed(replace(held.claim, claim_id="other"), held.seq, 1, 1.0)
 
 
 async def test_a_server_that_does_not_answer_confirms_nothing(chain: tuple[RedisServer, ...]) -> None:
@@ -90,4 +90,4 @@ async def test_a_server_that_does_not_answer_confirms_nothing(chain: tuple[Redis
     async with aclosing(open_broker(primary.url, shards=16)) as broker:
         held = await working(broker)
         primary.kill()
-        assert not await broker.confirmed(held.claim, held.seq, 1, 0.1)
+        assert not await broker.claims.confirmed(held.claim, held.seq, 1, 0.1)

@@ -170,7 +170,7 @@ async def test_the_second_that_a_dying_machine_may_lose_is_counted_and_can_be_se
         # Commands that were not on the disk yet are lost, the first cut in its middle.
         file.truncate(sizes[8] + 10)
     await asyncio.to_thread(durable.start)
-    kept = {entry.submission for entry in await harness.broker.read_sq(session)}
+    kept = {entry.submission for entry in await harness.broker.logs.read_sq(session)}
     lost = [number for number in range(12) if f"n{number}" not in kept]
     assert lost == [9, 10, 11]
     for number in lost:

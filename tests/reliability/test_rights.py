@@ -197,7 +197,7 @@ async def test_client_list_says_what_each_process_is_and_where_it_runs(
 async def test_who_may_not_name_connections_works_without_names(server: RedisServer, tmp_path: Path) -> None:
     settings = settings_of(as_user(server, *documented()), tmp_path)
     async with deployment(settings, settings.redis.url or "") as found:
-        assert await found.broker.count_sessions() == 0
+        assert await found.broker.logs.count_sessions() == 0
         assert _connections(server) == set()
     named = load_settings(
         SettingsSources(

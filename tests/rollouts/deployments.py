@@ -55,14 +55,14 @@ class Kept:
         return self.stored
 
     def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
-        return full_log(self.broker, self.stored.archive, session, after, through)
+        return full_log(self.broker.logs, self.stored.archive, session, after, through)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         found = {digest: await self.stored.blobs.get(tree, digest) for digest in digests}
         return {digest: text.decode() for digest, text in found.items() if text is not None}
 
     async def head(self, session: SessionId) -> SessionHead:
-        head = await self.broker.head(session)
+        head = await self.broker.logs.head(session)
         assert head is not None
         return head
 

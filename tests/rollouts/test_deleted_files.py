@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
-from orchestrator.broker.deletion import Deletion
+from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.rollouts import deletion
@@ -55,7 +55,7 @@ def written(folder: Path, session: SessionId, content: bytes = LINE, days: int =
 
 async def deleted(broker: Broker) -> SessionId:
     session = await created(broker)
-    await broker.delete_session(session)
+    await broker.trees.delete_session(session)
     return session
 
 
@@ -65,7 +65,7 @@ async def later(broker: Broker, monkeypatch: pytest.MonkeyPatch, after_ms: int) 
     async def server_ms(self: Broker) -> int:
         return now_ms
 
-    monkeypatch.setattr(Broker, "server_ms", server_ms)
+    monkeypatch.setattr(Deployment, "server_ms", server_ms)
 
 
 @pytest.mark.parametrize("days", [-1, 0, 1])
@@ -144,7 +144,7 @@ async def test_that_a_session_was_deleted_is_known_for_thirty_days(broker: Broke
         await broker.command("ZADD", key, now_ms - days * DAY_MS, session)
     gone = await deleted(broker)
     assert broker.keys.shard_of(gone) == broker.keys.shard_of(old)
-    known = await broker.deleted(broker.keys.shard_of(old), 0, now_ms + DAY_MS, 10)
+    known = await broker.trees.deleted(broker.keys.shard_of(old), 0, now_ms + DAY_MS, 10)
     assert [session for session, _ in known] == [recent, gone]
 
 
@@ -155,7 +155,7 @@ class _Looking(DeletedFiles):
         super().__init__(folder)
         self.looked = asyncio.Event()
 
-    async def remove_some(self, broker: Deletion) -> int:
+    async def remove_some(self, broker: Broker) -> int:
         try:
             return await super().remove_some(broker)
         finally:
@@ -186,7 +186,7 @@ async def test_started_worker_removes_the_files_below_its_home(
     path, looked = written(settings.home / "sessions", await deleted(broker)), asyncio.Event()
     remove_some = DeletedFiles.remove_some
 
-    async def look(self: DeletedFiles, broker: Deletion) -> int:
+    async def look(self: DeletedFiles, broker: Broker) -> int:
         removed = await remove_some(self, broker)
         looked.set()
         return removed

@@ -27,13 +27,13 @@ from workers.upkeep_retention import IMPORT_MS, end_imports
 def commits(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> list[CommitRequest]:
     """Every commit that is made, as it is made."""
     seen: list[CommitRequest] = []
-    commit = kept.broker.commit
+    commit = kept.broker.commits.commit
 
     async def noted(request: CommitRequest) -> Any:
         seen.append(request)
         return await commit(request)
 
-    monkeypatch.setattr(kept.broker, "commit", noted)
+    monkeypatch.setattr(kept.broker.commits, "commit", noted)
     return seen
 
 
@@ -87,7 +87,7 @@ async def test_follower_of_an_imported_session_is_told_that_it_is_configured_and
     configured = Entry(e.EVENT_MSG, {"type": "session_configured", "session_id": "again"}, "")
     lookalike = e.item({"type": "session_configured"})
     session = await kept.has(old, lookalike, configured)
-    events = [orjson.loads(event.payload)["msg"] for event in await kept.broker.read_eq(session)]
+    events = [orjson.loads(event.payload)["msg"] for event in await kept.broker.logs.read_eq(session)]
     assert [event["type"] for event in events] == ["session_configured"] * 2
     assert events[1]["session_id"] == "again"
 
@@ -117,7 +117,7 @@ async def test_person_finds_an_imported_request_as_it_was_asked(
     kept: Kept, commits: list[CommitRequest], named: str
 ) -> None:
     session = await kept.has(*asking(named))
-    [approval] = await kept.broker.approvals(session)
+    [approval] = await kept.broker.requests.approvals(session)
     asked = orjson.loads(approval.payload)
     assert (approval.key, asked["kind"], asked["turn"]) == ("c1", "exec", "1")
     assert asked["event"][named] == "c1"
@@ -130,7 +130,7 @@ async def test_person_finds_the_last_question_of_a_call_that_was_asked_about_twi
     other = Entry(e.EVENT_MSG, {"type": "exec_approval_request", "call_id": "c9", "command": ["other"]}, "1")
     unlike = Entry(e.EVENT_MSG, {"type": "exec_command_end", "call_id": "c1"}, "1")
     session = await kept.has(*asking(), again, other, unlike)
-    [approval] = await kept.broker.approvals(session)
+    [approval] = await kept.broker.requests.approvals(session)
     assert orjson.loads(approval.payload)["event"]["command"] == ["again"]
 
 
@@ -145,17 +145,17 @@ async def test_imported_request_has_all_of_its_time_again(kept: Kept, commits: l
 
 async def test_nobody_is_shown_half_of_a_session(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int]] = []
-    commit = kept.broker.commit
+    commit = kept.broker.commits.commit
 
     async def looked_at(request: CommitRequest) -> Any:
         head = await kept.head(request.claim.session)
-        seen.append((head.status, len(await kept.broker.approvals(request.claim.session))))
+        seen.append((head.status, len(await kept.broker.requests.approvals(request.claim.session))))
         return await commit(request)
 
-    monkeypatch.setattr(kept.broker, "commit", looked_at)
+    monkeypatch.setattr(kept.broker.commits, "commit", looked_at)
     session = await kept.has(*asking())
     assert seen == [("importing", 0)]
-    assert len(await kept.broker.approvals(session)) == 1
+    assert len(await kept.broker.requests.approvals(session)) == 1
 
 
 async def test_session_that_a_worker_took_is_not_imported_and_not_there(
@@ -164,48 +164,50 @@ async def test_session_that_a_worker_took_is_not_imported_and_not_there(
     async def taken(*_: object, **__: object) -> None:
         return None
 
-    monkeypatch.setattr(kept.broker, "claim_session", taken)
+    monkeypatch.setattr(kept.broker.claims, "claim_session", taken)
     plan = plan_of(*(said(str(n)) for n in range(300)))
     with pytest.raises(RolloutError, match="was taken by a worker"):
         await store(kept, plan, {}, NOW_MS, "an importer")
-    assert await kept.broker.head(plan.facts.session_id) is None
+    assert await kept.broker.logs.head(plan.facts.session_id) is None
 
 
 async def test_worker_is_not_given_a_session_that_is_not_whole(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, claims = kept.broker.create, list[object]()
+    create, claims = kept.broker.commits.create, list[object]()
 
     async def created_and_spoken_to(new: NewTree) -> Any:
         made = await create(new)
         root = new.root
-        await kept.broker.submit(Submit(root.session, "somebody", "s1", b"hello"))
-        claims.append(await kept.broker.claim_session(root.session, "w1", "c1"))
+        await kept.broker.commits.submit(Submit(root.session, "somebody", "s1", b"hello"))
+        claims.append(await kept.broker.claims.claim_session(root.session, "w1", "c1"))
         return made
 
-    monkeypatch.setattr(kept.broker, "create", created_and_spoken_to)
+    monkeypatch.setattr(kept.broker.commits, "create", created_and_spoken_to)
     session = await kept.has(*(said(str(n)) for n in range(300)))
     assert claims == [None]
-    assert await kept.broker.claim_session(session, "w1", "c2") is not None, "it is whole, and owes an answer"
+    assert await kept.broker.claims.claim_session(session, "w1", "c2") is not None, (
+        "it is whole, and owes an answer"
+    )
 
 
 async def test_half_an_import_whose_process_died_is_deleted_by_upkeep_after_a_day(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, begun, goes_on = kept.broker.commit, asyncio.Event(), asyncio.Event()
+    commit, begun, goes_on = kept.broker.commits.commit, asyncio.Event(), asyncio.Event()
 
     async def stands_still(request: CommitRequest) -> Any:
         begun.set()
         await goes_on.wait()
         return await commit(request)
 
-    monkeypatch.setattr(kept.broker, "commit", stands_still)
+    monkeypatch.setattr(kept.broker.commits, "commit", stands_still)
     importing = asyncio.create_task(kept.has(*(said(str(n)) for n in range(300))))
     await begun.wait()
-    [half] = await kept.broker.sessions(10)
+    [half] = await kept.broker.logs.sessions(10)
     assert half.status == IMPORTING
     # It was spoken to, as nothing forbids.
-    await kept.broker.submit(Submit(half.session, "somebody", "s1", b"hello"))
+    await kept.broker.commits.submit(Submit(half.session, "somebody", "s1", b"hello"))
     ends_ms = half.created_ms + IMPORT_MS
     assert await end_imports(kept.stored, [half], ends_ms - 1) == 0
     # Its lease has not run out: nothing is deleted beside a holder that may live.
@@ -214,18 +216,18 @@ async def test_half_an_import_whose_process_died_is_deleted_by_upkeep_after_a_da
     leases = keys.leases(keys.shard_of(half.session), half.pool)
     await kept.broker.command("ZADD", leases, "XX", 1, half.session)
     assert await end_imports(kept.stored, [half], ends_ms) == 1
-    assert await kept.broker.head(half.session) is None
+    assert await kept.broker.logs.head(half.session) is None
     assert await end_imports(kept.stored, [half], ends_ms) == 0
     goes_on.set()
     with pytest.raises((RolloutError, UnknownSession)):
         await importing
-    assert await kept.broker.head(half.session) is None
+    assert await kept.broker.logs.head(half.session) is None
 
 
 async def test_texts_that_redis_loses_during_an_import_are_stored_again(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, lost = kept.broker.commit, list[str]()
+    commit, lost = kept.broker.commits.commit, list[str]()
 
     async def behind_a_loss(request: CommitRequest) -> Any:
         if request.texts and not lost:
@@ -234,7 +236,7 @@ async def test_texts_that_redis_loses_during_an_import_are_stored_again(
             await kept.broker.command("DEL", *keys)
         return await commit(request)
 
-    monkeypatch.setattr(kept.broker, "commit", behind_a_loss)
+    monkeypatch.setattr(kept.broker.commits, "commit", behind_a_loss)
     session = await kept.has(*(said(str(n)) for n in range(300)), output("y" * 70_000))
     assert lost
     for text in lost:
@@ -244,16 +246,16 @@ async def test_texts_that_redis_loses_during_an_import_are_stored_again(
 async def test_session_whose_last_commit_is_refused_is_not_there(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = kept.broker.commit
+    commit = kept.broker.commits.commit
 
     async def refused_at_last(request: CommitRequest) -> Any:
         return Fenced(9, "somebody else") if request.release == "park" else await commit(request)
 
-    monkeypatch.setattr(kept.broker, "commit", refused_at_last)
+    monkeypatch.setattr(kept.broker.commits, "commit", refused_at_last)
     plan = plan_of(*(said(str(n)) for n in range(300)))
     with pytest.raises(RolloutError, match="was not imported: somebody else"):
         await store(kept, plan, {}, NOW_MS, "an importer")
-    assert await kept.broker.head(plan.facts.session_id) is None
+    assert await kept.broker.logs.head(plan.facts.session_id) is None
 
 
 async def test_imported_sessions_state_is_the_one_that_was_planned(kept: Kept) -> None:

@@ -108,7 +108,7 @@ class Harness:
         return await self.submit(session, ops.PatchApproval(id=call_id, decision=cast(Any, decision)))
 
     async def claimed(self, session: SessionId, worker: str = "w1") -> Claimed:
-        found = await self.ports.broker.claim_session(session, worker, secrets.token_hex(4))
+        found = await self.ports.broker.claims.claim_session(session, worker, secrets.token_hex(4))
         assert found is not None, "the session is not claimable"
         return found
 
@@ -154,7 +154,7 @@ class Harness:
         raise AssertionError(f"no {type} came")
 
     async def log(self, session: SessionId) -> list[StoredEntry]:
-        return list(await self.broker.read_rollout(session, 0, 100_000))
+        return list(await self.broker.logs.read_rollout(session, 0, 100_000))
 
     async def facts(self, session: SessionId, kind: str) -> list[Any]:
         """Payloads of the log's own facts of one kind."""
@@ -179,7 +179,7 @@ class Harness:
 
     async def live_digest(self, session: SessionId) -> str:
         """The state as the worker that last let go of the session had it."""
-        head = await self.broker.head(session)
+        head = await self.broker.logs.head(session)
         assert head is not None
         return str(orjson.loads(head.meta)["state_sha256"])
 

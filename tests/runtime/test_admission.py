@@ -39,23 +39,23 @@ def limited(
 
 async def spent(harness: Harness, tokens: int) -> None:
     """Another worker of the fleet uses this much."""
-    assert isinstance(await harness.broker.admit("openai", "another", tokens, LIMITS), Admitted)
+    assert isinstance(await harness.broker.claims.admit("openai", "another", tokens, LIMITS), Admitted)
 
 
 async def spent_too_much(harness: Harness, tokens: int) -> None:
     """Somebody's request used more than it was thought to."""
-    await harness.broker.settle("openai", 0, tokens, LIMITS)
+    await harness.broker.claims.settle("openai", 0, tokens, LIMITS)
 
 
 async def given_back(harness: Harness, tokens: int) -> None:
-    await harness.broker.settle("openai", tokens, 0, LIMITS)
+    await harness.broker.claims.settle("openai", tokens, 0, LIMITS)
 
 
 async def timer_comes(harness: Harness, session: SessionId) -> None:
     """The session's retry timer is due now, whatever it was set to."""
     shard = harness.broker.keys.shard_of(session)
     await harness.broker.command("ZADD", harness.broker.keys.timers(shard), "XX", 0, f"{session}:retry")
-    assert len(await harness.broker.fire(shard)) == 1
+    assert len(await harness.broker.claims.fire(shard)) == 1
 
 
 async def test_provider_without_limits_is_never_asked_about(harness: Harness) -> None:
@@ -104,7 +104,7 @@ async def test_long_wait_parks_the_session_until_its_timer_and_is_told_to_nobody
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
     assert harness.models.prompts == []
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert (head.status, head.holder) == ("retrying", None)
 
@@ -128,7 +128,7 @@ async def test_parked_session_keeps_its_place_before_those_who_came_later(harnes
     await harness.say(session)
     await harness.run(session)
     await given_back(harness, 20_500)
-    later = await harness.broker.admit("openai", "later", 400, LIMITS)
+    later = await harness.broker.claims.admit("openai", "later", 400, LIMITS)
     assert isinstance(later, Wait)
 
 

@@ -55,7 +55,7 @@ async def test_the_tip_of_what_was_read_is_no_news(harness: Harness) -> None:
     arrivals.notify(arrivals.inbox[-1][1])
     assert not arrivals.unread
     await harness.say(session, id="second")
-    (entry,) = await harness.broker.read_sq(session, "1-0")
+    (entry,) = await harness.broker.logs.read_sq(session, "1-0")
     arrivals.notify(entry.id)
     await arrivals.read()
     assert ids(arrivals) == ["first", "second"]

@@ -119,7 +119,7 @@ async def test_text_that_redis_lost_before_its_commit_is_stored_again(harness: H
 async def test_session_whose_texts_redis_lost_before_it_was_made_is_made_with_them(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, keys, made = harness.broker.create, harness.broker.keys, list[bool | Unstored]()
+    create, keys, made = harness.broker.commits.create, harness.broker.keys, list[bool | Unstored]()
 
     async def behind_a_loss(new: NewTree) -> bool | Unstored:
         if not made:
@@ -127,7 +127,7 @@ async def test_session_whose_texts_redis_lost_before_it_was_made_is_made_with_th
         made.append(await create(new))
         return made[-1]
 
-    monkeypatch.setattr(harness.broker, "create", behind_a_loss)
+    monkeypatch.setattr(harness.broker.commits, "create", behind_a_loss)
     session = await harness.session(base_instructions="so it is " * 10_000)
     [lost, stands] = made
     assert isinstance(lost, Unstored)

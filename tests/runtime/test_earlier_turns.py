@@ -106,7 +106,7 @@ async def test_other_submissions_are_answered_while_the_log_is_read(harness: Har
 
 async def test_turn_that_the_log_does_not_have_fails_the_task(harness: Harness) -> None:
     session = await summed_up(harness)
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     left = harness.cache.take(session)
     assert left is not None

@@ -132,7 +132,7 @@ async def test_a_renewal_that_is_not_answered_extends_nothing(harness: Harness) 
 
 async def test_a_claim_that_was_taken_is_told_to_be_over(harness: Harness) -> None:
     it = await held(harness)
-    await harness.broker.revoke(it.claim.session)
+    await harness.broker.trees.revoke(it.claim.session)
     it.leases.tick()
     (outcome,) = await it.leases.renew(it.broker)
     assert outcome.tip is None
@@ -181,18 +181,18 @@ async def test_renewals_carry_how_far_the_session_is_by_now(
 
     def noting() -> Broker:
         broker = open_broker(harness.url)
-        renew = broker.renew
+        renew = broker.claims.renew
 
         async def noted(claims: Sequence[Claim], reached: Sequence[int] | None = None) -> Any:
             told.put(list(reached or ()))
             return await renew(claims, reached)
 
-        monkeypatch.setattr(broker, "renew", noted)
+        monkeypatch.setattr(broker.claims, "renew", noted)
         return broker
 
     async with at_work(harness.worker(times=FREQUENT, connect_renewal=noting)):
         await harness.tools.began("c1").wait()
-        head = await harness.broker.head(session)
+        head = await harness.broker.logs.head(session)
         assert head is not None
         while not told.empty():
             told.get_nowait()
@@ -221,7 +221,7 @@ async def test_a_worker_whose_claim_was_revoked_stops_its_commands(harness: Harn
     session = await running_command(harness)
     async with at_work(harness.worker(times=FREQUENT)):
         await harness.tools.began("c1").wait()
-        await harness.broker.revoke(session)
+        await harness.broker.trees.revoke(session)
         await asyncio.wait_for(killed(harness), 20)
         await harness.until(session, "task_complete")
     assert harness.models.outputs()["c1"].startswith("in doubt")
@@ -235,7 +235,7 @@ async def test_a_renewal_tells_of_what_a_lost_poke_was_about(
     async def unheard(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(harness.broker, "notify", unheard)
+    monkeypatch.setattr(harness.broker.claims, "notify", unheard)
     async with at_work(harness.worker(times=FREQUENT)):
         await harness.tools.began("c1").wait()
         await harness.submit(session, ops.Interrupt())

@@ -43,6 +43,7 @@ class Log:
 
     def __init__(self, *texts: str) -> None:
         self.broker = self
+        self.logs = self
         self.entries: list[StoredEntry] = []
         self.read_after: list[int] = []
         for text in texts:

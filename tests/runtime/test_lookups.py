@@ -81,7 +81,7 @@ async def answers(harness: Harness, session: SessionId, type: str) -> list[Any]:
 
 
 async def listed(harness: Harness, session: SessionId) -> Any:
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     return orjson.loads(head.meta)
 
@@ -108,7 +108,7 @@ async def test_history_is_shared_and_a_prompt_is_kept_once_over_a_lost_answer(
     harness.connection.after["add_to_history"] = lost()
     await harness.submit(first, ops.AddToHistory(text="hello"), "h1")
     assert await harness.run(first) is Ended.PARKED
-    head = await harness.broker.history_head("ann", b"12345678")
+    head = await harness.broker.requests.history_head("ann", b"12345678")
     assert head.count == 1
     for log_id, offset in ((head.log_id, 0), (head.log_id + 1, 0), (head.log_id, 1)):
         await harness.submit(second, ops.GetHistoryEntryRequest(log_id=log_id, offset=offset))
@@ -125,7 +125,7 @@ async def test_worker_without_a_history_keeps_nothing(harness: Harness, shelf: S
     session = await harness.session()
     await harness.submit(session, ops.AddToHistory(text="hello"))
     assert await harness.run(session) is Ended.PARKED
-    assert (await harness.broker.history_head("ann", b"12345678")).count == 0
+    assert (await harness.broker.requests.history_head("ann", b"12345678")).count == 0
     assert await harness.logged_events(session, "error") == []
 
 
@@ -136,7 +136,7 @@ async def test_configured_session_tells_of_the_senders_history(harness: Harness,
     await harness.submit(session, ops.ConfigureSession())
     await harness.run(session)
     told = (await answers(harness, session, "session_configured"))[-1]
-    head = await harness.broker.history_head("ann", b"12345678")
+    head = await harness.broker.requests.history_head("ann", b"12345678")
     assert (told["history_log_id"], told["history_entry_count"]) == (head.log_id, 1)
 
 
@@ -185,7 +185,7 @@ async def test_session_that_is_closed_during_a_lookup_is_listed_as_closed_now(
     await harness.until(session, "shutdown_complete")
     shelf.gate.open()
     assert await running is Ended.PARKED
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     summary = await listed(harness, session)
     assert summary["seq"] == head.seq > closed_first["seq"], "its time of rest is what upkeep goes by"

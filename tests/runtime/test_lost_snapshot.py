@@ -14,7 +14,7 @@ async def test_a_runner_whose_snapshot_is_fenced_starts_nothing_more(harness: Ha
     await harness.say(session)
 
     async def taken_away(_: Sequence[Any]) -> None:
-        await harness.broker.revoke(session)
+        await harness.broker.trees.revoke(session)
 
     harness.connection.before["snapshot"] = taken_away
     assert await harness.run(session, snapshot_every=1) is Ended.LOST

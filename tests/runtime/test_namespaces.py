@@ -48,7 +48,7 @@ async def test_session_of_another_namespace_is_unknown_to_a_client(harness: Harn
 
 async def test_session_that_nobody_made_is_unknown_to_a_client_of_a_namespace(harness: Harness) -> None:
     session = await harness.session()
-    await harness.broker.delete_session(session)
+    await harness.broker.trees.delete_session(session)
     with pytest.raises(UnknownSession):
         await of_namespace(harness, "").submit(session, NAMED)
 
@@ -74,7 +74,7 @@ async def test_name_is_listed_while_the_session_is_still_at_work(harness: Harnes
     session = await harness.session()
     await harness.client.submit(session, NAMED)
     assert await harness.run(session) is Ended.PARKED
-    ((_, head),) = await harness.broker.listed_heads(Listed())
+    ((_, head),) = await harness.broker.trees.listed_heads(Listed())
     assert (head.session, head.name) == (session, "the parser")
 
 
@@ -85,6 +85,6 @@ async def test_session_that_a_program_began_is_in_the_list_of_its_kind(
     async with opened(harness.url, prefix="whole:", shards=settings.redis.shards) as whole:
         ran = await new_session(settings, whole.client, source="exec")
         talked = await new_session(settings, whole.client)
-        (of_people,) = await whole.broker.listed(Listed())
-        (of_programs,) = await whole.broker.listed(Listed(sources=("exec",)))
+        (of_people,) = await whole.broker.trees.listed(Listed())
+        (of_programs,) = await whole.broker.trees.listed(Listed(sources=("exec",)))
     assert (of_people.session, of_programs.session) == (talked, ran)

@@ -19,7 +19,7 @@ from tests.runtime.players import calls, ends, message
 
 
 async def nobody_holds(harness: Harness, session: SessionId) -> bool:
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     keys = harness.broker.keys
     shard = keys.shard_of(session)
@@ -33,14 +33,14 @@ async def test_an_approval_holds_no_worker_and_is_served_by_another_process_late
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
     assert await nobody_holds(harness, session)
-    assert [a.key for a in await harness.broker.approvals(session)] == ["c1"]
+    assert [a.key for a in await harness.broker.requests.approvals(session)] == ["c1"]
     async with opened(harness.url) as another:
         await another.approve(session, "c1")
         assert await another.run(session) is Ended.PARKED
         assert another.tools.started == {"c1": 1}
         assert another.models.outputs()["c1"] == "output of c1"
     assert not harness.tools.started
-    assert not await harness.broker.approvals(session)
+    assert not await harness.broker.requests.approvals(session)
     (answer,) = await harness.facts(session, "answer")
     assert (answer["decision"], answer["who"]) == ("approved", "ann")
 
@@ -61,7 +61,7 @@ async def test_an_approval_that_nobody_gives_in_time_is_denied_by_its_timer(harn
     harness.models.will([calls("c1", ask=True), ends()])
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
-    while not await harness.broker.fire(1):
+    while not await harness.broker.claims.fire(1):
         await asyncio.sleep(0)
     assert await harness.run(session) is Ended.PARKED
     (answer,) = await harness.facts(session, "answer")
@@ -77,7 +77,7 @@ async def test_a_provider_that_asks_for_a_long_wait_parks_the_session_until_its_
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
     assert await nobody_holds(harness, session)
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.status == "retrying"
     assert not await harness.logged_events(session, "stream_error"), "nothing went wrong"
@@ -92,7 +92,7 @@ async def _let_an_hour_pass(harness: Harness, session: SessionId) -> None:
     assert isinstance(found, list)
     (member,) = found
     await harness.broker.command("ZADD", timers, "XX", 1, member)
-    assert len(await harness.broker.fire(1)) == 1
+    assert len(await harness.broker.claims.fire(1)) == 1
 
 
 async def test_a_session_that_waits_for_a_provider_can_be_interrupted(harness: Harness) -> None:
@@ -133,7 +133,7 @@ async def test_a_session_gives_way_after_its_quantum_and_goes_on_later(harness: 
     await harness.say(session)
     assert await harness.run(session, quantum_s=0.0, others_wait=lambda: True) is Ended.YIELDED
     stopped_at = harness.tools.started.copy()
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert (head.holder, head.status) == (None, "running")
     due = harness.broker.keys.due(harness.broker.keys.shard_of(session), "harness")
@@ -171,7 +171,7 @@ async def test_lists_know_the_first_words_while_the_first_turn_runs(harness: Har
     await harness.say(session, "mend the parser")
     running = asyncio.create_task(harness.run(session))
     await harness.tools.began("c1").wait()
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert orjson.loads(head.meta)["title"] == "mend the parser"
     gate.open()

@@ -32,7 +32,7 @@ POISON = "poison"
 async def thrown_in(harness: Harness, session: SessionId, op: dict[str, Any], id: str = "bad") -> str:
     """Puts a submission into the queue as a client of an earlier version did: past the door."""
     line = orjson.dumps({"id": id, "op": op})
-    await harness.broker.submit(Submit(session, "old-client", id, line))
+    await harness.broker.commits.submit(Submit(session, "old-client", id, line))
     return id
 
 
@@ -87,11 +87,11 @@ async def test_a_session_that_such_a_submission_had_quarantined_goes_on_once_it_
         claimed = await harness.claimed(session)
         await harness.broker.command("ZADD", harness.broker.keys.pool(1, "harness")[1], 1, session)
         assert claimed.claims_without_progress
-    assert await harness.ports.broker.claim_session(session, "w5", "c5") is None
-    head = await harness.broker.head(session)
+    assert await harness.ports.broker.claims.claim_session(session, "w5", "c5") is None
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.quarantined
-    await harness.broker.revoke(session)
+    await harness.broker.trees.revoke(session)
     async with at_work(harness.worker()):
         await harness.until(session, "error")
         await harness.say(session)
@@ -102,7 +102,7 @@ async def test_the_door_refuses_what_holds_more_than_it_may(harness: Harness) ->
     session = await harness.session()
     with pytest.raises(MalformedSubmission, match=r"op\.model: at most 1,024 bytes"):
         await harness.submit(session, ops.OverrideTurnContext(model="m" * 70_000))
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.sq_tip == head.cursor
 

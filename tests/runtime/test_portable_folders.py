@@ -180,7 +180,7 @@ async def test_leaving_worker_keeps_the_session_until_it_has_stopped_making_the_
     await harness.submit(session, ops.SetThreadName(name="later"))
     runner.notify()
     await harness.until(session, "thread_name_updated")
-    assert await harness.broker.claim_session(session, "w2", "other") is None
+    assert await harness.broker.claims.claim_session(session, "w2", "other") is None
     folders.unmaking.open()
     assert await task is Ended.YIELDED
     assert folders.asked == ["make", "release"]
@@ -265,7 +265,7 @@ async def test_claims_read_where_the_folder_is_from_the_commits_that_make_and_sa
     await harness.say(session)
     assert await harness.run(session, hold_s=0.0) is Ended.PARKED
     assert await place(harness, session) == [b"m1", b"1", b"", b""]
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.unsaved_on == "m1"
     folders.away = False
@@ -302,7 +302,7 @@ async def test_changes_that_a_person_gave_up_are_gone_where_they_were_and_the_lo
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)
     assert await harness.run(session, hold_s=0.0) is Ended.PARKED
-    assert (await harness.broker.abandon_unsaved(session, "ada@desk")).state == "free"
+    assert (await harness.broker.trees.abandon_unsaved(session, "ada@desk")).state == "free"
     assert await harness.run(session) is Ended.PARKED
     (rolled,) = await harness.facts(session, "workspace_rolled_back")
     assert (rolled["lost"], rolled["by"]) == (["c1"], "ada@desk")

@@ -44,7 +44,7 @@ async def test_session_with_a_process_keeps_its_claim_until_the_process_ends(har
     harness.tools.lasting_deltas["c1"](written(shown))
     (delta,) = await harness.until(session, "exec_command_output_delta")
     assert delta.id == "u1"
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.holder is not None
     assert runner.keeps_processes_only
@@ -116,7 +116,7 @@ async def test_next_holder_finds_the_process_gone(harness: Harness) -> None:
     assert await running is Ended.LOST
     assert harness.tools.killed == ["process 1"], "the claim is over when this is proved"
     assert harness.tools.abandoned == [lost.claim.claim_id]
-    await harness.broker.revoke(session)
+    await harness.broker.trees.revoke(session)
     assert await harness.run(session) is Ended.PARKED
     (end,) = await harness.logged_events(session, "exec_command_end")
     assert (end["exit_code"], end["process_id"]) == (-1, "1")
@@ -135,7 +135,7 @@ async def test_process_and_command_that_are_lost_together_each_end_with_what_cli
     await harness.until(session, "exec_command_output_delta")
     lost.lose(fenced=True)
     assert await running is Ended.LOST
-    await harness.broker.revoke(session)
+    await harness.broker.trees.revoke(session)
     assert await harness.run(session) is Ended.PARKED
     over = await harness.logged_events(session, "exec_command_end")
     told = {end["call_id"]: end["aggregated_output"].rpartition("until then:\n")[2] for end in over}

@@ -93,7 +93,7 @@ async def test_who_looks_after_a_tree_waits_until_a_holder_is_silent(broker: Bro
         await lease_runs_out(broker, agent.session)
     then = await forsaken(broker, family.root.tree)
     assert set(then.lying) == {family.working.session, family.unread.session, family.silent.session}
-    late = await broker.commit(family.working.request())
+    late = await broker.commits.commit(family.working.request())
     assert isinstance(late, Fenced)
 
 
@@ -102,8 +102,8 @@ async def test_who_cancels_takes_claims_at_once_and_ends_whom_nobody_held(broker
     found = await taken_at_once(broker, family.root.tree, 0, ())
     assert (found.left, found.lying) == (True, (family.unread.session,))
     for agent in (family.working, family.silent):
-        assert isinstance(await broker.commit(agent.request()), Fenced), "taken from who renews"
-    over = await broker.head(family.over.session)
+        assert isinstance(await broker.commits.commit(agent.request()), Fenced), "taken from who renews"
+    over = await broker.logs.head(family.over.session)
     assert over is not None
     assert over.epoch == family.over.held.claim.epoch, "nobody looks at it again"
 

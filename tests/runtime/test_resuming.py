@@ -34,7 +34,7 @@ async def test_a_snapshot_is_taken_and_the_next_worker_reads_only_what_follows(h
     harness.models.will(*((calls(f"c{number}"), ends()) for number in range(30)))
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.seq >= 256
     assert head.snapshot_seq >= 256

@@ -39,6 +39,7 @@ class Log:
         self.reads = 0
         self.texts = self
         self.broker = self
+        self.logs = self
         self.held_back = asyncio.Event()
         self.held_back.set()
 

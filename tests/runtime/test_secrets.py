@@ -56,7 +56,7 @@ async def kept(harness: Harness, session: SessionId) -> object:
 async def test_answer_of_an_older_client_is_served_with_a_warning_and_is_in_no_log(harness: Harness) -> None:
     session = await asked(harness)
     payload = encode_submission(Submission(SubmissionId("a1"), ANSWER))
-    await harness.broker.submit(Submit(session, "old-client", "a1", payload))
+    await harness.broker.commits.submit(Submit(session, "old-client", "a1", payload))
     assert await harness.run(session) is Ended.PARKED
     (warned,) = await harness.logged_events(session, "warning")
     assert "handed the answer in in clear" in warned["message"]
@@ -124,7 +124,7 @@ async def test_answer_that_was_given_at_the_root_reaches_an_agent_with_its_texts
     texts = orjson.dumps({"answers": {"token": {"answers": [SECRET]}}})
     claimed = await harness.claimed(session)
     place = Place(session, TreeId(session), claimed.claim.pool)
-    await harness.ports.broker.keep_secret(place, "99-0", "kept", texts)
+    await harness.ports.broker.requests.keep_secret(place, "99-0", "kept", texts)
     body = orjson.dumps({"kind": "answer", "id": "c1", "secret": "kept"})
     entry = SqEntry("99-0", "mail", body, "parent", "k1", "", 1, 0)
     context = RunnerContext.of(harness.ports, runner_config({}), claimed)

@@ -38,7 +38,7 @@ async def _with_snapshot(harness: Harness) -> SessionId:
 
 
 async def _stored(harness: Harness, session: SessionId) -> bytes:
-    data = await harness.broker.snapshot_of(session)
+    data = await harness.broker.logs.snapshot_of(session)
     assert data is not None
     return data
 
@@ -103,7 +103,7 @@ async def test_worker_does_not_run_a_log_that_is_another_session_s(harness: Harn
     """Without a key too: nothing needs to be forged to exchange two logs."""
     one, other = await harness.session(), await harness.session()
     keys, command = harness.broker.keys, harness.broker.command
-    found = await harness.broker.head(other)
+    found = await harness.broker.logs.head(other)
     assert found is not None
     await command("COPY", keys.rollout(other), keys.rollout(one), "REPLACE")
     await command("HSET", keys.session(one), "seq", found.seq, "head", found.head)

@@ -43,7 +43,7 @@ async def test_a_session_is_given_back_although_its_stream_ends_after_its_last_w
     await harness.until(session, "task_complete")
     closing.open()
     assert await runner is Ended.PARKED
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.holder is None
 
@@ -77,7 +77,7 @@ async def test_nothing_starts_after_a_step_that_was_fenced(harness: Harness) -> 
     await harness.say(session)
 
     async def revoked(_: object) -> None:
-        await harness.broker.revoke(session)
+        await harness.broker.trees.revoke(session)
 
     harness.connection.before["commit"] = revoked
     before = len(await harness.log(session))

@@ -193,7 +193,7 @@ async def test_a_release_whose_answer_was_lost_is_not_an_error(harness: Harness)
 
     harness.connection.after["commit"] = lose_the_last
     assert await harness.run(session) is Ended.PARKED
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert (head.holder, head.status) == (None, "idle")
     assert len(await harness.logged_events(session, "task_complete")) == 1
@@ -208,13 +208,13 @@ async def test_a_session_that_kills_each_of_five_workers_is_quarantined(harness:
     claims: list[Claimed | None] = []
     async with hasty_broker(harness.url) as broker:
         for number in range(6):
-            claims.append(await broker.claim_session(session, f"w{number}", f"c{number}"))
+            claims.append(await broker.claims.claim_session(session, f"w{number}", f"c{number}"))
             if claims[-1] is None:
                 break
             with pytest.raises(Exception, match=r"entries are missing|does not follow"):
                 await harness.runner(claims[-1]).run()
     assert [claim is not None for claim in claims] == [True] * 4 + [False]
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.quarantined
     assert not harness.models.prompts
@@ -228,7 +228,7 @@ async def test_an_older_worker_leaves_alone_what_a_newer_one_has_written(harness
     assert await harness.run(session) is Ended.PARKED
     await harness.say(session)
     older = open_broker(harness.url, core_version=CORE_VERSION - 1)
-    assert await older.claim_session(session, "older", "c1") is None
+    assert await older.claims.claim_session(session, "older", "c1") is None
     await older.aclose()
     assert await harness.run(session) is Ended.PARKED
     assert len(await harness.logged_events(session, "task_complete")) == 2

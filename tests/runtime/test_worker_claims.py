@@ -36,7 +36,7 @@ async def test_a_busy_worker_takes_over_what_a_dead_one_held(harness: Harness) -
     # The lease outlasts the worker's first look, so that only a later one can find it run out.
     brief = open_broker(harness.url, lease_s=1.0)
     await harness.say(orphan)
-    assert await brief.claim_session(orphan, "dead", "claim") is not None
+    assert await brief.claims.claim_session(orphan, "dead", "claim") is not None
     await brief.aclose()
     over = asyncio.Event()
 
@@ -66,7 +66,7 @@ async def test_a_draining_worker_does_not_run_what_it_was_just_about_to_claim(ha
         claiming.open()
         await running
     assert not harness.tools.started
-    head = await harness.broker.head(session)
+    head = await harness.broker.logs.head(session)
     assert head is not None
     assert head.holder is None
     assert len(await harness.facts(session, "task")) <= 1
@@ -90,7 +90,7 @@ async def test_a_worker_that_slept_until_its_claim_was_answered_begins_nothing(h
         await harness.say(other)
         await harness.until(other, "task_complete")
     assert await harness.facts(late, "task") == []
-    head = await harness.broker.head(late)
+    head = await harness.broker.logs.head(late)
     assert head is not None
     assert head.holder == "w1"
 
@@ -103,7 +103,7 @@ async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
     async def broken(*_: object) -> None:
         raise RuntimeError("the heart stopped")
 
-    monkeypatch.setattr(worker._ports.broker, "heartbeat", broken)
+    monkeypatch.setattr(worker._ports.broker.claims, "heartbeat", broken)
     async with asyncio.timeout(20):
         with pytest.raises(RuntimeError, match="the heart stopped"):
             await worker.run()
@@ -112,11 +112,11 @@ async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
 async def test_worker_that_a_person_sends_home_leaves_and_is_listed_no_more(harness: Harness) -> None:
     worker = harness.worker()
     name = worker._config.name
-    await harness.broker.heartbeat(name, b"{}")
-    assert await harness.broker.drain(name)
+    await harness.broker.claims.heartbeat(name, b"{}")
+    assert await harness.broker.claims.drain(name)
     async with asyncio.timeout(20):
         await worker.run()
-    assert await harness.broker.workers() == ()
+    assert await harness.broker.claims.workers() == ()
 
 
 async def test_worker_comes_back_for_what_it_left_to_another_machine(
@@ -126,7 +126,7 @@ async def test_worker_comes_back_for_what_it_left_to_another_machine(
     broker, session = harness.ports.broker, await harness.session()
     broker.config = replace(broker.config, machine="m2", leave_s=0.2)
     there = WorkerState((POOL,), 0, 2, facts=MachineFacts(machine_id="m1"))
-    await broker.heartbeat("w-m1", encoded(there))
+    await broker.claims.heartbeat("w-m1", encoded(there))
     await broker.command("HSET", broker.keys.session(session), "copy_on", "m1", "unsaved", "")
     await harness.say(session)
     async with asyncio.timeout(20), at_work(harness.worker()):
@@ -141,7 +141,7 @@ async def test_worker_that_leaves_does_not_wait_for_what_it_left_to_another_mach
     broker, session, looked = harness.ports.broker, await harness.session(), Gate()
     broker.config = replace(broker.config, machine="m2", leave_s=60.0)
     there = WorkerState((POOL,), 0, 2, facts=MachineFacts(machine_id="m1"))
-    await broker.heartbeat("w-m1", encoded(there))
+    await broker.claims.heartbeat("w-m1", encoded(there))
     await broker.command("HSET", broker.keys.session(session), "copy_on", "m1", "unsaved", "1")
     harness.connection.after["claim"] = looked.wait
     await harness.say(session)
@@ -167,17 +167,17 @@ async def test_worker_without_room_says_so_and_takes_portable_sessions_when_nobo
     worker._config = replace(worker._config, facts=lambda: facts)
     broker, other = harness.ports.broker, WorkerState((POOL,), 0, 2, facts=replace(facts, machine_id="m1"))
     broker.config = replace(broker.config, machine="m2")
-    await broker.heartbeat("w-m1", encoded(other))
+    await broker.claims.heartbeat("w-m1", encoded(other))
     portable = await harness.session(portable=PortableFolder("/w", "repo"))
     plain = await harness.session()
     await harness.say(portable)
     await harness.say(plain)
     async with asyncio.timeout(30), at_work(worker):
         await harness.until(plain, "task_complete")
-        (said,) = [one for one in await broker.workers() if one.worker == worker._config.name]
+        (said,) = [one for one in await broker.claims.workers() if one.worker == worker._config.name]
         facts_said = decoded(said.state).facts
         assert facts_said is not None
         assert facts_said.unfit == folders.lacks
         assert await harness.facts(portable, "task") == []
-        await broker.heartbeat("w-m1", encoded(other), left=True)
+        await broker.claims.heartbeat("w-m1", encoded(other), left=True)
         await harness.until(portable, "task_complete")

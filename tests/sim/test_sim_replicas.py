@@ -48,7 +48,7 @@ class Fleet:
         heard: list[bool] = []
 
         async def asks() -> None:
-            heard.append(await self.broker.confirmed(CLAIM, seq, 1, 1.0))
+            heard.append(await self.broker.claims.confirmed(CLAIM, seq, 1, 1.0))
 
         self._does(asks())
         return heard[0]

@@ -39,7 +39,7 @@ from orchestrator.telemetry.tracing import Tracing
 def traced(harness: Harness, *, contents: bool = False) -> InMemorySpanExporter:
     """The exporter of the harness's next worker."""
     exporter = InMemorySpanExporter()
-    tracing = Tracing(SimpleSpanProcessor(exporter), harness.broker, time.monotonic, contents=contents)
+    tracing = Tracing(SimpleSpanProcessor(exporter), harness.broker.logs, time.monotonic, contents=contents)
     harness.ports = replace(harness.ports, observer=tracing)
     return exporter
 

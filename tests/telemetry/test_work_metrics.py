@@ -222,7 +222,7 @@ async def test_worker_counts_renewals_that_stand_are_lost_and_are_not_answered(h
     leases.hold(held, 0.0, lambda: 0)
     worker = harness.worker()
     worker._renewed(await leases.renew(harness.broker))
-    await harness.broker.revoke(session)
+    await harness.broker.trees.revoke(session)
     worker._renewed(await leases.renew(harness.broker))
     harness.connection.before["renew"] = lost(1)
     await leases.renew(harness.ports.broker)

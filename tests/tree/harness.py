@@ -232,13 +232,13 @@ class TreeHarness:
         await asyncio.gather(*(task for _, task in self._workers))
 
     async def registry(self) -> RegistryView:
-        return projected(await self.harness.broker.agents(self.tree))
+        return projected(await self.harness.broker.trees.agents(self.tree))
 
     async def session_of(self, agent_id: int) -> SessionId:
         return SessionId((await self.registry()).agents[agent_id].session)
 
     async def log(self) -> list[TreeFact]:
-        entries = await self.harness.broker.read_tree(self.tree, 0, 10_000)
+        entries = await self.harness.broker.logs.read_tree(self.tree, 0, 10_000)
         return [
             TreeFact(
                 orjson.loads(entry.payload)["msg"],
@@ -249,13 +249,13 @@ class TreeHarness:
         ]
 
     async def counter(self, name: str) -> int:
-        return int((await self.harness.broker.agents(self.tree)).get(name, b"0"))
+        return int((await self.harness.broker.trees.agents(self.tree)).get(name, b"0"))
 
     async def check(self) -> None:
         """The projection is the fold of the tree log, and the slots are those of agents at work."""
         while True:
             seq = await self.counter("tree_seq")
-            fields, told = await self.harness.broker.agents(self.tree), fold_tree(await self.log())
+            fields, told = await self.harness.broker.trees.agents(self.tree), fold_tree(await self.log())
             if seq == await self.counter("tree_seq"):
                 break
             # Agents are still at work: what was read is not of one moment.

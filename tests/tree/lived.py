@@ -200,7 +200,7 @@ class Life:
         while True:
             op, id = left.pop(0), f"op-{len(self.flow.ops) - len(left)}"
             if isinstance(op, ops.GetHistoryEntryRequest):
-                head = await self.harness.broker.history_head(f"person{self.number}", b"12345678")
+                head = await self.harness.broker.requests.history_head(f"person{self.number}", b"12345678")
                 op = op.model_copy(update={"log_id": head.log_id})
             await self.harness.submit(self.trees.root, op, id)
             if not isinstance(op, ops.AddToHistory):

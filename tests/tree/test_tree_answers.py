@@ -49,7 +49,7 @@ async def test_root_is_told_who_decided_wherever_that_was(
     assert (message["call_id"], message["decision"], message["who"]) == ("c1", "denied", "ann")
     assert (message["agent_id"], message["agent_path"], message["session_id"]) == (1, "0/1", child)
     assert (await told(trees, child))["who"] == "ann", "so is whoever sits beside the agent"
-    assert await trees.harness.broker.approvals() == ()
+    assert await trees.harness.broker.requests.approvals() == ()
 
 
 async def test_second_of_two_answers_at_the_root_is_told_of_the_first(

@@ -28,7 +28,7 @@ async def test_spent_budget_pauses_the_tree_and_more_of_it_lets_it_go_on(trees: 
     assert told["budget"] == {"kind": "tokens", "limit": 20, "used": 24, "agent_id": 0}
     assert len(trees.models.prompts) == 2, "no third request"
     assert trees.tools.started["c2"] == 1, "what was asked for before still runs"
-    await trees.harness.broker.raise_limits(trees.tree, LimitChange("more", {"tokens": 1_000_000}))
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("more", {"tokens": 1_000_000}))
     events = await trees.harness.until(trees.root, "task_complete")
     assert events[-1].msg["last_agent_message"] == "through"
 
@@ -59,7 +59,7 @@ async def test_children_draw_from_the_trees_budget(trees: TreeHarness) -> None:
     await trees.plant(budgets={"tokens": 1_000_000})
     trees.start()
     await trees.harness.until(trees.root, "task_complete")
-    registry = await trees.harness.broker.registry(trees.tree)
+    registry = await trees.harness.broker.trees.registry(trees.tree)
     assert registry.budget["tokens"].spent == 12 * len(trees.models.prompts)
     assert registry.budget["tokens"].held == 0
     assert registry.agents[1].used.tokens == 12  # type: ignore[index]
@@ -80,7 +80,9 @@ async def test_request_that_a_provider_turned_away_costs_its_tree_no_token(trees
     await trees.plant(budgets={"tokens": 1_000_000, "requests": 100})
     trees.start()
     await trees.harness.until(trees.root, "task_complete")
-    used = {id: agent.used for id, agent in (await trees.harness.broker.registry(trees.tree)).agents.items()}
+    used = {
+        id: agent.used for id, agent in (await trees.harness.broker.trees.registry(trees.tree)).agents.items()
+    }
     assert (used[1].tokens, used[1].requests) == (0, 1)  # type: ignore[index]
     assert used[2].tokens >= 16_000, "its answer had begun: the reservation stands for what nobody told"  # type: ignore[index]
 
@@ -94,7 +96,7 @@ async def test_response_that_failed_costs_its_tree_what_its_server_told(trees: T
     await trees.plant(budgets={"tokens": 1_000_000, "requests": 100})
     trees.start()
     await trees.harness.until(trees.root, "task_complete")
-    registry = await trees.harness.broker.registry(trees.tree)
+    registry = await trees.harness.broker.trees.registry(trees.tree)
     assert (registry.budget["tokens"].spent, registry.budget["tokens"].held) == (36, 0)
     assert registry.budget["requests"].spent == 3
 
@@ -131,7 +133,7 @@ async def test_cost_is_counted_in_millionths(trees: TreeHarness) -> None:
     await trees.plant(budgets={"cost": 1_000_000})
     trees.start(accounting=Accounting(ModelSettings(prices={"gpt-5": PRICE})))
     await trees.harness.until(trees.root, "task_complete")
-    registry = await trees.harness.broker.registry(trees.tree)
+    registry = await trees.harness.broker.trees.registry(trees.tree)
     assert registry.budget["cost"].spent == 33, "10 tokens in, 2 out: 12.5 + 20, rounded up"
 
 
@@ -142,14 +144,14 @@ async def test_budget_given_to_a_tree_that_had_none_stops_all_of_it(trees: TreeH
     await trees.plant()
     trees.start()
     await gate.reached.wait()
-    await trees.harness.broker.raise_limits(trees.tree, LimitChange("first", {"tokens": 1}))
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("first", {"tokens": 1}))
     gate.open()
     told = (await trees.harness.until(trees.root, "warning"))[-1].msg
     assert told["budget"]["agent_id"] == 1
     assert len(trees.models.seen_by("a")) == 2, "the request that was in flight was the last one"
-    await trees.harness.broker.raise_limits(trees.tree, LimitChange("more", {"tokens": 1_000}))
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("more", {"tokens": 1_000}))
     await trees.harness.until(trees.root, "task_complete")
-    assert (await trees.harness.broker.registry(trees.tree)).budget["tokens"].held == 0
+    assert (await trees.harness.broker.trees.registry(trees.tree)).budget["tokens"].held == 0
 
 
 async def test_budget_given_to_a_root_that_is_alone_stops_it(trees: TreeHarness) -> None:
@@ -158,11 +160,11 @@ async def test_budget_given_to_a_root_that_is_alone_stops_it(trees: TreeHarness)
     await trees.plant()
     trees.start()
     await gate.reached.wait()
-    await trees.harness.broker.raise_limits(trees.tree, LimitChange("first", {"requests": 1}))
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("first", {"requests": 1}))
     gate.open()
     told = (await trees.harness.until(trees.root, "warning"))[-1].msg
     assert told["budget"] == {"kind": "requests", "limit": 2, "used": 2, "agent_id": 0}
-    await trees.harness.broker.raise_limits(trees.tree, LimitChange("more", {"requests": 1}))
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("more", {"requests": 1}))
     await trees.harness.until(trees.root, "task_complete")
 
 
@@ -174,13 +176,13 @@ async def test_cost_budget_given_to_a_tree_that_had_none_counts_and_asks_for_pri
     await trees.plant()
     trees.start(accounting=Accounting(ModelSettings(prices={"gpt-5": PRICE})))
     await gate.reached.wait()
-    await trees.harness.broker.raise_limits(trees.tree, LimitChange("first", {"cost": 1}))
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("first", {"cost": 1}))
     gate.open()
     told = (await trees.harness.until(trees.root, "warning"))[-1].msg
     assert told["budget"] == {"kind": "cost", "limit": 34, "used": 66, "agent_id": 0}
     await trees.bury()
     trees.start()
-    await trees.harness.broker.raise_limits(trees.tree, LimitChange("more", {"cost": 1_000}))
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("more", {"cost": 1_000}))
     events = await trees.harness.until(trees.root, "task_complete")
     said = next(event.msg["message"] for event in events if event.type == "error")
     assert said.endswith('model gpt-5 has no price: set model_prices."gpt-5" where its workers run')

@@ -29,7 +29,7 @@ def three_generations(trees: TreeHarness, leaf: Gate) -> None:
 
 async def _parked(trees: TreeHarness, session: SessionId) -> None:
     while True:
-        head = await trees.harness.broker.head(session)
+        head = await trees.harness.broker.logs.head(session)
         assert head is not None
         if head.status == "waiting" and not head.holder:
             return
@@ -118,9 +118,9 @@ async def test_timer_of_a_cancel_is_not_lost_with_the_worker_that_fired_it(trees
     broker, shard = trees.harness.broker, trees.harness.broker.keys.shard_of(trees.root)
     for _ in range(3):
         await trees.hurry(REAP_TIMER)
-        (fired,) = await broker.fire(shard)
+        (fired,) = await broker.claims.fire(shard)
         assert fired.timer == REAP_TIMER
-    queue = [entry for entry in await broker.read_sq(trees.root) if entry.kind == "timer"]
+    queue = [entry for entry in await broker.logs.read_sq(trees.root) if entry.kind == "timer"]
     assert len(queue) == 1, "who reads nothing is told once"
     await trees.hurry(REAP_TIMER)
     trees.start(reap_grace_ms=0)

@@ -56,11 +56,11 @@ async def test_waiting_parent_holds_nothing_until_its_child_is_done(trees: TreeH
     trees.models.will("a", [message("42")])
     await trees.plant()
     assert await trees.harness.run(trees.root) is Ended.PARKED
-    head = await trees.harness.broker.head(trees.root)
+    head = await trees.harness.broker.logs.head(trees.root)
     assert head is not None
     assert (head.status, head.holder) == ("waiting", None)
     assert len(trees.models.prompts) == 2, "nobody polls"
-    [child] = [one for one in await trees.harness.broker.sessions(10) if one.agent_id == 1]
+    [child] = [one for one in await trees.harness.broker.logs.sessions(10) if one.agent_id == 1]
     listed, parents = orjson.loads(child.meta), orjson.loads(head.meta)
     assert listed["title"] == "[a] count", "lists know it before it has come to rest once"
     assert (listed["cwd"], listed["model"]) == (parents["cwd"], parents["model"])

@@ -56,7 +56,7 @@ async def test_persons_word_ends_the_roots_wait(trees: TreeHarness) -> None:
     await trees.plant()
     trees.start()
     await gate.reached.wait()
-    while (head := await trees.harness.broker.head(trees.root)) and head.status != "waiting":
+    while (head := await trees.harness.broker.logs.head(trees.root)) and head.status != "waiting":
         await trees.harness.ports.sleep(0.01)
     await trees.harness.submit(trees.root, ops.MessageAgent(agent_id=0, text="never mind the child"))
     events = await trees.harness.until(trees.root, "task_complete")

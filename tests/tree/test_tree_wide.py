@@ -57,4 +57,4 @@ async def _all_closed(trees: TreeHarness) -> None:
     assert len(asked) == MANY
     assert Counter(asked) == Counter(item["call_id"] for item in outputs)
     assert {item["output"] for item in outputs} == {BY_USER}
-    assert await trees.harness.broker.approvals() == ()
+    assert await trees.harness.broker.requests.approvals() == ()

@@ -23,7 +23,7 @@ class Logs:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.broker = SimpleNamespace(head=self._parent, read_rollout=self._read)
+        self.broker = SimpleNamespace(logs=SimpleNamespace(head=self._parent, read_rollout=self._read))
 
     async def _parent(self, session: str) -> Any:
         return SimpleNamespace(agent_id=self._agent.state.facts.ancestors[-1])

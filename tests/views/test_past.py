@@ -70,7 +70,7 @@ class Logs:
     broker: Any = field(default=None)
 
     def __post_init__(self) -> None:
-        self.broker = SimpleNamespace(read_tree_back=self._back)
+        self.broker = SimpleNamespace(logs=SimpleNamespace(read_tree_back=self._back))
 
     async def _back(self, tree: TreeId, before: int | None, count: int) -> tuple[TreeEntry, ...]:
         last = self.lives if before is None else before - 1

@@ -29,6 +29,14 @@ class Fleet:
     changes: dict[SessionId, int] = field(default_factory=dict)
     read: int = 0
 
+    @property
+    def trees(self) -> Fleet:
+        return self
+
+    @property
+    def logs(self) -> Fleet:
+        return self
+
     def add(self, n: int, changed: int, meta: dict[str, Any] | None = None, **facts: Any) -> SessionId:
         session = numbered(n)
         facts = {"tree": session, "created_ms": n * 1_000, "recency_ms": changed} | facts

@@ -66,7 +66,7 @@ class Logs:
         async def head_of(session: SessionId) -> SessionHead | None:
             return self.heads.get(session)
 
-        return SimpleNamespace(head=head_of)
+        return SimpleNamespace(logs=SimpleNamespace(head=head_of))
 
     async def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
         for stored in self.logs[session][after:through]:

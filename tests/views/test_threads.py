@@ -113,7 +113,8 @@ async def test_list_shows_the_first_words_of_a_session_that_has_never_rested() -
     async def registries(trees: list[TreeId]) -> list[dict[str, bytes]]:
         return []
 
-    broker = cast(Any, SimpleNamespace(read_rollout=read_rollout, registries=registries))
+    logs, trees = SimpleNamespace(read_rollout=read_rollout), SimpleNamespace(registries=registries)
+    broker = cast(Any, SimpleNamespace(logs=logs, trees=trees))
     new = head({"cwd": "/", "model": "m", "title": ""}, status="running")
     found = await threads(broker, [new, head(RESTED, status="running", session=CHILD)])
     assert [one.preview for one in found] == ["do this", "fix the bug in the parser"]

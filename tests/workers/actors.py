@@ -88,9 +88,9 @@ class Author:
         broker = self.storage.broker
         if tree is None:
             root = NewSession(self.session, TreeId(self.session), "default", AgentId(0))
-            await broker.create(NewTree(root))
+            await broker.commits.create(NewTree(root))
         else:
-            (number,) = await broker.reserve(tree, 1)
+            (number,) = await broker.trees.reserve(tree, 1)
             born = NewSession(self.session, tree, "default", AgentId(number))
             author = Author(self.storage, SessionId(tree))
             await author._take()
@@ -118,21 +118,21 @@ class Author:
         claim = await self._take()
         position = self.position
         data = encode_snapshot(position.state, position.seq, position.head)
-        assert isinstance(await self.storage.broker.snapshot(claim, position.seq, data), Stored)
-        await self.storage.broker.release(claim, park_at=position)
+        assert isinstance(await self.storage.broker.commits.snapshot(claim, position.seq, data), Stored)
+        await self.storage.broker.claims.release(claim, park_at=position)
         self._claim = None
         return self
 
     async def _take(self) -> Claim:
         if self._claim is None:
-            found = await self.storage.broker.claim_session(
+            found = await self.storage.broker.claims.claim_session(
                 self.session, "author", secrets.token_hex(8), parked=True
             )
             assert found is not None, "somebody else holds the session"
             self._claim, self._last_commit = found.claim, found.last_commit
             self._cursor = found.sq_tip
             if found.seq != self.position.seq:
-                head = await self.storage.broker.head(self.session)
+                head = await self.storage.broker.logs.head(self.session)
                 assert head is not None
                 self.position = await folded(self.storage, end_of(head))
         return self._claim
@@ -155,7 +155,7 @@ class Author:
             cursor=self._cursor,
             **more,
         )
-        answer = await self.storage.broker.commit(request)
+        answer = await self.storage.broker.commits.commit(request)
         assert isinstance(answer, Committed), answer
         self.position, self._last_commit = step.position, answer.last_commit
         if more.get("release") == "park":
@@ -164,14 +164,14 @@ class Author:
 
 
 async def head_of(storage: Storage, session: SessionId) -> SessionHead:
-    head = await storage.broker.head(session)
+    head = await storage.broker.logs.head(session)
     assert head is not None
     return head
 
 
 async def log_of(storage: Storage, session: SessionId) -> list[StoredEntry]:
     """The whole log, wherever it is."""
-    return [entry async for entry in full_log(storage.broker, storage.archive, session)]
+    return [entry async for entry in full_log(storage.broker.logs, storage.archive, session)]
 
 
 async def state_of(storage: Storage, session: SessionId) -> str:
@@ -181,8 +181,8 @@ async def state_of(storage: Storage, session: SessionId) -> str:
 
 async def in_redis(storage: Storage, session: SessionId) -> list[int]:
     """The numbers of the entries that Redis still holds."""
-    return [entry.seq for entry in await storage.broker.read_rollout(session, 0, 100_000)]
+    return [entry.seq for entry in await storage.broker.logs.read_rollout(session, 0, 100_000)]
 
 
 async def is_told(storage: Storage, session: SessionId, submission: str = "s1") -> None:
-    await storage.broker.submit(Submit(session, "client", submission, b"op"))
+    await storage.broker.commits.submit(Submit(session, "client", submission, b"op"))

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import NewTree, SessionHead
-from orchestrator.broker.storage import RestingTree
+from orchestrator.broker.resting import RestingTree
 from orchestrator.broker.texts import Texts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -45,8 +45,8 @@ async def _tree(storage: Storage, agents: int = 2, *, closed: bool = True, shard
     now_ms = await storage.broker.server_ms()
     root = Author(storage, session_id(shard))
     born = NewSession(root.session, TreeId(root.session), "default", AgentId(0))
-    await storage.broker.create(NewTree(born))
-    numbers = await storage.broker.reserve(TreeId(root.session), agents)
+    await storage.broker.commits.create(NewTree(born))
+    numbers = await storage.broker.trees.reserve(TreeId(root.session), agents)
     family = [Author(storage, session_id(shard)) for _ in numbers]
     children = tuple(
         NewSession(author.session, TreeId(root.session), "default", AgentId(number))
@@ -64,8 +64,8 @@ async def _tree(storage: Storage, agents: int = 2, *, closed: bool = True, shard
 
 def _at(storage: Storage, monkeypatch: pytest.MonkeyPatch, after_ms: int) -> None:
     """Sets the clock that upkeep goes by to so long after now."""
-    real = Broker.now_ms
-    monkeypatch.setattr(Broker, "now_ms", lambda self: real(self) + after_ms)
+    real = Deployment.now_ms
+    monkeypatch.setattr(Deployment, "now_ms", lambda self: real(self) + after_ms)
 
 
 class _Queue:
@@ -137,7 +137,7 @@ async def test_closed_trees_leave_nothing_in_redis_archive_or_packs_behind_their
     logs += await connection.command("KEYS", "*:snapshot:*")
     assert logs == [], "the agents' logs leave Redis with the root's"
     await retain(context)
-    assert len(await storage.broker.sessions(100_000)) == TREES * (AGENTS + 1)
+    assert len(await storage.broker.logs.sessions(100_000)) == TREES * (AGENTS + 1)
     _at(storage, monkeypatch, 2 * DAY_MS)
     await retain(context)
 
@@ -165,7 +165,7 @@ async def test_what_is_due_is_found_however_much_changed_later(
 async def test_more_trees_than_are_read_at_once_are_all_found_and_what_is_archived_is_not_read_again(
     mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("orchestrator.broker.storage", "workers.upkeep_resting"):
+    for module in ("orchestrator.broker.resting", "workers.upkeep_resting"):
         monkeypatch.setattr(f"{module}.RESTING_AT_ONCE", 2)
     closed = [await _tree(storage, 0) for _ in range(5)]
     for _ in range(5):
@@ -174,7 +174,7 @@ async def test_more_trees_than_are_read_at_once_are_all_found_and_what_is_archiv
     assert set(await _due(mover, now_ms)) == {TreeId(tree[0].session) for tree in closed}
     for tree in closed:
         assert await archive_tree(mover, TreeId(tree[0].session), now_ms) is Moved.DONE
-    assert await storage.broker.trees_of(storage.broker.keys.to_archive(3)) == set()
+    assert await storage.broker.trees.trees_of(storage.broker.keys.to_archive(3)) == set()
 
 
 # ── who stays ─────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +187,7 @@ async def test_tree_stays_while_one_of_its_sessions_is_spoken_to_held_or_was_use
     tree, now_ms = TreeId(root.session), await storage.broker.server_ms() + DAY_MS
     await is_told(storage, told.session)
     assert await archive_tree(mover, tree, now_ms) is Moved.BUSY
-    held = await storage.broker.claim_session(told.session, "w", "c")
+    held = await storage.broker.claims.claim_session(told.session, "w", "c")
     assert held is not None
     assert await archive_tree(mover, tree, now_ms + upkeep_resting.SOON_MS) is Moved.BUSY
     assert not any(await _archived(storage, [root, told, used]))
@@ -244,7 +244,7 @@ async def test_closed_tree_is_found_though_it_was_passed_over_while_it_was_open(
 ) -> None:
     (root,) = await _tree(storage, 0, closed=False)
     assert await _due(mover, await storage.broker.server_ms() + DAY_MS) == []
-    assert await storage.broker.trees_of(storage.broker.keys.to_archive(3)) == set()
+    assert await storage.broker.trees.trees_of(storage.broker.keys.to_archive(3)) == set()
     await root.closes(ended_ms=await storage.broker.server_ms())
     assert await _due(mover, await storage.broker.server_ms() + DAY_MS) == [TreeId(root.session)]
 
@@ -274,11 +274,11 @@ async def test_trees_of_an_earlier_version_are_enlisted_once(mover: Mover, stora
     for key in (keys.to_archive(3), keys.to_delete(3)):
         await storage.broker.command("DEL", key)
     assert await enlist_trees(storage, idle=False) == 2
-    assert await storage.broker.trees_of(keys.to_archive(3)) == {closed[0].session, gone[0].session}
-    assert await storage.broker.trees_of(keys.to_delete(3)) == {closed[0].session, gone[0].session}
+    assert await storage.broker.trees.trees_of(keys.to_archive(3)) == {closed[0].session, gone[0].session}
+    assert await storage.broker.trees.trees_of(keys.to_delete(3)) == {closed[0].session, gone[0].session}
     assert await enlist_trees(storage, idle=True) == 1
     assert await enlist_trees(storage, idle=True) == 0
-    assert open_[0].session in await storage.broker.trees_of(keys.to_archive(3))
+    assert open_[0].session in await storage.broker.trees.trees_of(keys.to_archive(3))
     assert await archive_tree(mover, TreeId(closed[0].session), now_ms) is Moved.DONE
 
 
@@ -292,7 +292,7 @@ async def _with_large_text(storage: Storage) -> tuple[Author, Author, str]:
     root, agent = await _tree(storage, 1)
     output = {"type": "function_call_output", "call_id": "c", "output": LARGE}
     await agent.writes([e.item(output)], ended_ms=await storage.broker.server_ms())
-    (digest,) = await storage.broker.texts_of(TreeId(root.session))
+    (digest,) = await storage.broker.trees.texts_of(TreeId(root.session))
     return root, agent, digest
 
 
@@ -320,16 +320,16 @@ async def test_large_texts_stay_for_a_session_that_comes_back_while_they_are_pro
     mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, agent, digest = await _with_large_text(storage)
-    tree, real = TreeId(root.session), storage.broker.drop_texts
+    tree, real = TreeId(root.session), storage.broker.trees.drop_texts
 
     async def dropped(seen: RestingTree, digests: Sequence[str]) -> bool:
         assert await restore_session(storage, agent.session)
         return await real(seen, digests)
 
-    monkeypatch.setattr(storage.broker, "drop_texts", dropped)
+    monkeypatch.setattr(storage.broker.trees, "drop_texts", dropped)
     assert await archive_tree(mover, tree, await storage.broker.server_ms() + DAY_MS) is Moved.BUSY
     assert await storage.blobs.get(tree, digest) == LARGE.encode()
-    assert await storage.broker.resting_since(tree) is not None, "it is looked at again"
+    assert await storage.broker.trees.resting_since(tree) is not None, "it is looked at again"
 
 
 async def test_large_text_stays_in_redis_whose_archived_copy_is_damaged(
@@ -353,7 +353,7 @@ async def test_death_behind_the_texts_is_made_good_by_the_next_look(
         raise asyncio.CancelledError
 
     with monkeypatch.context() as dying:
-        dying.setattr(storage.broker, "look_again", dies)
+        dying.setattr(storage.broker.trees, "look_again", dies)
         with pytest.raises(asyncio.CancelledError):
             await archive_tree(mover, tree, now_ms)
     assert await archive_tree(mover, tree, now_ms) is Moved.DONE

@@ -70,7 +70,7 @@ async def test_tree_that_is_resumed_meanwhile_is_spared(storage: Storage) -> Non
     members = await _expired(storage)
     await is_told(storage, root.session)
     assert not await delete_tree(storage, members)
-    assert await storage.broker.head(root.session) is not None
+    assert await storage.broker.logs.head(root.session) is not None
     assert await storage.archive.condemned() == ()
 
 

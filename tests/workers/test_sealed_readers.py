@@ -51,7 +51,7 @@ def _ports(storage: Storage, *, archived: bool) -> Ports:
 async def test_worker_without_a_usable_snapshot_loads_from_the_archive(
     author: Author, storage: Storage, connection: Connection
 ) -> None:
-    claimed = await storage.broker.claim_session(author.session, "w1", "c1", parked=True)
+    claimed = await storage.broker.claims.claim_session(author.session, "w1", "c1", parked=True)
     assert claimed is not None
     without_archive, with_archive = (_ports(storage, archived=archived) for archived in (False, True))
     position = (await load(without_archive, claimed, Cache())).position
@@ -67,12 +67,12 @@ async def test_snapshot_of_a_forgotten_branch_does_not_stop_a_session(
     author: Author, storage: Storage, connection: Connection
 ) -> None:
     """Redis was put back to before the snapshot, the snapshot's key was not."""
-    data = await storage.broker.snapshot_of(author.session)
+    data = await storage.broker.logs.snapshot_of(author.session)
     assert data is not None
     place, _, body = data.partition(b"\n")
     forgotten = orjson.dumps({**orjson.loads(place), "head": "ab" * 32}) + b"\n" + body
     await connection.command("SET", storage.broker.keys.snapshot(author.session), forgotten)
-    claimed = await storage.broker.claim_session(author.session, "w1", "c1", parked=True)
+    claimed = await storage.broker.claims.claim_session(author.session, "w1", "c1", parked=True)
     assert claimed is not None
     position = (await load(_ports(storage, archived=True), claimed, Cache())).position
     assert digest(position.state) == digest(author.position.state)
@@ -94,7 +94,7 @@ async def test_agent_reads_a_log_whose_newest_entries_are_sealed(
     author: Author, storage: Storage, tmp_path: Path
 ) -> None:
     facts = SessionFacts(session_id=author.session, tree_id=TreeId(author.session))
-    before = len(await storage.broker.read_rollout(author.session, 0, 100))
+    before = len(await storage.broker.logs.read_rollout(author.session, 0, 100))
     assert before == 20, "the older part is in the archive alone"
     events = await TreeLookups.of(_ports(storage, archived=True), facts).log(author.session)
     told = [event["msg"].get("message") for _, _, event in events]

@@ -62,7 +62,7 @@ async def test_job_that_finds_the_log_moved_by_another_leaves_it(
 ) -> None:
     author = await Author(storage).is_born()
     await (await author.writes(some_entries(300))).snapshots()
-    before, look = await storage.broker.head(author.session), storage.broker.head
+    before, look = await storage.broker.logs.head(author.session), storage.broker.logs.head
     assert await seal_session(mover, author.session) is Moved.DONE
     sealed = await head_of(storage, author.session)
     stale = iter([before])
@@ -70,7 +70,7 @@ async def test_job_that_finds_the_log_moved_by_another_leaves_it(
     async def late(session: SessionId) -> SessionHead | None:
         return next(stale, None) or await look(session)
 
-    monkeypatch.setattr(storage.broker, "head", late)
+    monkeypatch.setattr(storage.broker.logs, "head", late)
     assert await seal_session(mover, author.session) is Moved.BUSY
     assert await head_of(storage, author.session) == sealed
 
@@ -107,7 +107,7 @@ async def test_session_that_somebody_holds_or_waits_for_is_left_alone(mover: Mov
     await (await author.writes(some_entries(50))).snapshots()
     await is_told(storage, author.session)
     assert await seal_session(mover, author.session) is Moved.NOT_DUE
-    held = await storage.broker.claim_session(author.session, "w1", "c1")
+    held = await storage.broker.claims.claim_session(author.session, "w1", "c1")
     assert held is not None
     assert held.claims_without_progress == 1
     assert await seal_session(mover, author.session) is Moved.NOT_DUE
@@ -127,7 +127,9 @@ async def test_session_that_is_given_something_during_the_move_goes_to_a_worker(
     monkeypatch.setattr(storage.archive, "write_segment", and_somebody_submits)
     assert await seal_session(mover, author.session) is Moved.BUSY
     assert (await head_of(storage, author.session)).sealed_seq == 0
-    taken = await storage.broker.claim("default", "w1", "c1", storage.broker.keys.shard_of(author.session))
+    taken = await storage.broker.claims.claim(
+        "default", "w1", "c1", storage.broker.keys.shard_of(author.session)
+    )
     assert taken is not None
     assert [entry.submission for entry in taken.first] == ["s1"]
 
@@ -136,12 +138,12 @@ async def test_upkeep_never_parks_what_is_owed(mover: Mover, storage: Storage) -
     """A session can be due with nothing in its queue: a worker yielded it half-way."""
     author = await Author(storage).is_born()
     await (await author.writes(some_entries(50))).snapshots()
-    held = await storage.broker.claim_session(author.session, "w1", "c1", parked=True)
+    held = await storage.broker.claims.claim_session(author.session, "w1", "c1", parked=True)
     assert held is not None
-    await storage.broker.release(held.claim)
+    await storage.broker.claims.release(held.claim)
     assert await seal_session(mover, author.session) is Moved.BUSY
     shard = storage.broker.keys.shard_of(author.session)
-    assert await storage.broker.claim("default", "w1", "c1", shard) is not None
+    assert await storage.broker.claims.claim("default", "w1", "c1", shard) is not None
 
 
 async def test_ended_session_is_archived_after_its_time_and_comes_back(
@@ -177,7 +179,7 @@ async def test_session_that_is_deleted_while_it_is_restored_is_unknown_and_not_d
 
     async def and_retention_comes(segment: Segment) -> object:
         if next(left, None) is None:
-            await storage.broker.delete_session(author.session)
+            await storage.broker.trees.delete_session(author.session)
             await storage.archive.delete_tree(TreeId(author.session))
         return await read(segment)
 
@@ -241,7 +243,7 @@ async def test_session_of_ten_thousand_entries_loads_from_snapshot_and_tail_alon
 ) -> None:
     author = await _sealed(mover, entries=10_000, tail=100)
     read: list[tuple[int, int]] = []
-    read_rollout = storage.broker.read_rollout
+    read_rollout = storage.broker.logs.read_rollout
 
     async def counted(session: object, after_seq: int = 0, count: int = 1_000) -> object:
         page = await read_rollout(author.session, after_seq, count)
@@ -251,7 +253,7 @@ async def test_session_of_ten_thousand_entries_loads_from_snapshot_and_tail_alon
     async def never(*args: object) -> object:
         raise AssertionError("the archive was read")
 
-    monkeypatch.setattr(storage.broker, "read_rollout", counted)
+    monkeypatch.setattr(storage.broker.logs, "read_rollout", counted)
     monkeypatch.setattr(storage.archive, "read_segment", never)
     position = await folded(storage, end_of(await head_of(storage, author.session)))
     assert digest(position.state) == digest(author.position.state)
@@ -276,7 +278,7 @@ async def test_audit_of_a_long_log_lets_others_run_in_between(storage: Storage) 
     async def noted(seconds: float) -> None:
         pauses.append(seconds)
 
-    head = await storage.broker.head(author.session)
+    head = await storage.broker.logs.head(author.session)
     assert head is not None
     audit = await audit_session(replace(storage, sleep=noted), head)
     assert audit.findings == []
@@ -292,7 +294,7 @@ async def test_audit_finds_each_lost_text_of_a_fork_of_a_fork(
     for text in texts.values():
         await storage.blobs.put(TreeId(author.session), text.encode())
     await author.writes([decode_entry(log[1].payload)])
-    head = await storage.broker.head(author.session)
+    head = await storage.broker.logs.head(author.session)
     assert head is not None
     assert (await audit_session(storage, head)).findings == []
     for digest_of_text in sorted(texts):

@@ -41,7 +41,7 @@ async def test_altered_log_is_reported(
     mover: Mover, storage: Storage, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     author, sound = await _half_sealed(mover), await _half_sealed(mover)
-    entries = await storage.broker.read_rollout(author.session, 0, 100)
+    entries = await storage.broker.logs.read_rollout(author.session, 0, 100)
     key = storage.broker.keys.rollout(author.session)
     await connection.command("DEL", key)
     for entry in entries:
@@ -91,11 +91,11 @@ async def test_text_that_is_gone_is_reported(storage: Storage, connection: Conne
 
 async def test_round_comes_to_every_session_before_it_comes_to_one_again(storage: Storage) -> None:
     turn, broker = Round(), storage.broker
-    assert await turn.take(broker, 2) == []
+    assert await turn.take(broker.logs, 2) == []
     born = [(await Author(storage, session_id(shard)).is_born()).session for shard in (3, 3, 3, 7, 15)]
-    seen = [session for _ in range(3) for session in await turn.take(broker, 2)]
+    seen = [session for _ in range(3) for session in await turn.take(broker.logs, 2)]
     assert sorted(seen) == sorted(born)
-    assert await turn.take(broker, 9) == seen
+    assert await turn.take(broker.logs, 9) == seen
 
 
 async def test_round_passes_over_nothing_that_changed_at_one_moment_or_is_still_to_come(
@@ -104,9 +104,9 @@ async def test_round_passes_over_nothing_that_changed_at_one_moment_or_is_still_
     turn, broker, key = Round(), storage.broker, storage.broker.keys.sessions(3)
     born = [(await Author(storage, session_id(3)).is_born()).session for _ in range(7)]
     await broker.command("ZADD", key, *(word for session in born for word in (NOON_MS, session)))
-    seen = await turn.take(broker, 3)
+    seen = await turn.take(broker.logs, 3)
     await broker.command("ZADD", key, NOON_MS + 1, (set(born) - set(seen)).pop())
-    seen += [session for _ in range(2) for session in await turn.take(broker, 2)]
+    seen += [session for _ in range(2) for session in await turn.take(broker.logs, 2)]
     assert sorted(seen) == sorted(born)
 
 
@@ -138,9 +138,9 @@ async def test_what_others_have_changed_after_is_sealed_too_in_its_turn(
 async def test_timers_fire_without_any_worker(storage: Storage) -> None:
     author = await Author(storage).is_born()
     await author.writes(some_entries(1), timers_set=(Timer("t", 3, 1),))
-    assert len(await fire_timers(storage.broker)) == 1
-    assert await fire_timers(storage.broker) == []
-    (entry,) = await storage.broker.read_sq(author.session)
+    assert len(await fire_timers(storage.broker.claims)) == 1
+    assert await fire_timers(storage.broker.claims) == []
+    (entry,) = await storage.broker.logs.read_sq(author.session)
     assert (entry.kind, entry.submission, entry.generation) == ("timer", "t", 3)
 
 

@@ -60,9 +60,9 @@ async def _survives(act: Awaitable[object]) -> bool:
 
 async def _worker_passes(storage: Storage, session: SessionId) -> None:
     """A worker finds the abandoned claim, sees that nothing is owed, and parks the session."""
-    held = await storage.broker.claim_session(session, "w1", "c1")
+    held = await storage.broker.claims.claim_session(session, "w1", "c1")
     if held is not None:
-        await storage.broker.release(held.claim, park_at=held)
+        await storage.broker.claims.release(held.claim, park_at=held)
 
 
 async def test_death_while_sealing_loses_nothing(
@@ -134,8 +134,8 @@ async def test_death_while_deleting_leaves_no_orphans(
         assert await archive_session(mover, child.session, LATER_MS) is Moved.DONE
         survived = await _survives(_retain(mortal(dies_at).storage))
         await _retain(storage)
-        assert await storage.broker.head(root.session) is None
-        assert await storage.broker.head(child.session) is None
+        assert await storage.broker.logs.head(root.session) is None
+        assert await storage.broker.logs.head(child.session) is None
         assert not (tmp_path / "archive" / tree).exists()
         assert await storage.archive.condemned() == ()
         if survived:

@@ -121,14 +121,14 @@ async def test_log_that_cannot_be_read_whole_costs_no_pack(
 async def unborn(storage: Storage, packs: Packs, tmp_path: Path) -> Author:
     """A client that has stored the first pack of a session, and not yet created it."""
     author = Author(storage)
-    await storage.broker.announce(author.session)
+    await storage.broker.commits.announce(author.session)
     await stored(packs, author, 0, f"first of {author.session}", tmp_path)
     return author
 
 
 async def creates(storage: Storage, author: Author) -> bool:
     root = NewSession(author.session, TreeId(author.session), "default", AgentId(0))
-    return (await storage.broker.create(NewTree(root, announced=True))) is True
+    return (await storage.broker.commits.create(NewTree(root, announced=True))) is True
 
 
 async def test_packs_of_a_session_that_nobody_made_are_removed_after_a_day(
@@ -138,12 +138,12 @@ async def test_packs_of_a_session_that_nobody_made_are_removed_after_a_day(
     # Announced by nobody here: another deployment's, whose store it is as well.
     await stored(packs, other, 0, "theirs", tmp_path)
     now_ms = storage.broker.now_ms()
-    assert await collect_unborn(storage.broker, packs, now_ms) == 0
+    assert await collect_unborn(storage.broker.commits, packs, now_ms) == 0
     assert len(await left(packs, lost)) == 1
-    assert await collect_unborn(storage.broker, packs, now_ms + int(TOMORROW * 1000)) == 1
+    assert await collect_unborn(storage.broker.commits, packs, now_ms + int(TOMORROW * 1000)) == 1
     assert await left(packs, lost) == set()
     assert len(await left(packs, other)) == 1
-    assert await storage.broker.unborn(now_ms + int(TOMORROW * 1000)) == ()
+    assert await storage.broker.commits.unborn(now_ms + int(TOMORROW * 1000)) == ()
 
 
 async def test_packs_stay_until_it_is_sure_that_their_session_is_given_up(
@@ -154,12 +154,12 @@ async def test_packs_stay_until_it_is_sure_that_their_session_is_given_up(
     for author in (lost, back):
         await _was_announced(storage, author, broker.now_ms() - int(TOMORROW * 1000))
     at_ms = broker.now_ms()
-    assert await collect_unborn(broker, packs, at_ms) == 0
+    assert await collect_unborn(broker.commits, packs, at_ms) == 0
     # A replica was promoted that had not heard of it; the client, who never heard either, makes the session.
     await _was_announced(storage, back, broker.now_ms() - int(TOMORROW * 1000))
     assert await creates(storage, back)
     for later_s, removed in ((SETTLED_S - 1, 0), (SETTLED_S + 1, 1)):
-        assert await collect_unborn(broker, packs, at_ms + int(later_s * 1000)) == removed
+        assert await collect_unborn(broker.commits, packs, at_ms + int(later_s * 1000)) == removed
     assert await left(packs, lost) == set()
     assert len(await left(packs, back)) == 1
 
@@ -177,32 +177,32 @@ async def test_session_that_was_made_keeps_its_packs_and_is_announced_no_more(
     assert await creates(storage, author)
     assert not await creates(storage, author), "asked again it is the same session"
     later = storage.broker.now_ms() + int(TOMORROW * 1000)
-    assert await storage.broker.unborn(later) == ()
+    assert await storage.broker.commits.unborn(later) == ()
     # An announcement that came late, behind the session.
-    await storage.broker.announce(author.session)
-    assert await collect_unborn(storage.broker, packs, later) == 0
+    await storage.broker.commits.announce(author.session)
+    assert await collect_unborn(storage.broker.commits, packs, later) == 0
     assert len(await left(packs, author)) == 1
-    assert await storage.broker.unborn(later) == ()
+    assert await storage.broker.commits.unborn(later) == ()
 
 
 async def test_client_that_comes_after_its_packs_were_given_up_is_refused(
     storage: Storage, packs: Packs, tmp_path: Path
 ) -> None:
     late, never = await unborn(storage, packs, tmp_path), Author(storage)
-    assert await storage.broker.give_up(late.session) is not None
+    assert await storage.broker.commits.give_up(late.session) is not None
     for author in (late, never):
         with pytest.raises(BirthGivenUp, match="begin again"):
             await creates(storage, author)
-        assert await storage.broker.head(author.session) is None
+        assert await storage.broker.logs.head(author.session) is None
 
 
 async def test_packs_that_come_after_the_removal_go_once_their_client_was_refused(
     storage: Storage, packs: Packs, tmp_path: Path
 ) -> None:
     late = Author(storage)
-    await storage.broker.announce(late.session)
+    await storage.broker.commits.announce(late.session)
     later = storage.broker.now_ms() + int(TOMORROW * 1000)
-    assert await collect_unborn(storage.broker, packs, later) == 1
+    assert await collect_unborn(storage.broker.commits, packs, later) == 1
     await stored(packs, late, 0, "behind the removal", tmp_path)
     with pytest.raises(BirthGivenUp):
         await creates(storage, late)
@@ -210,7 +210,7 @@ async def test_packs_that_come_after_the_removal_go_once_their_client_was_refuse
         await creates(storage, late)
     # Soon: no day has to pass.
     soon = storage.broker.now_ms() + int(SETTLED_S * 1000) + 1
-    assert await collect_unborn(storage.broker, packs, soon) == 1
+    assert await collect_unborn(storage.broker.commits, packs, soon) == 1
     assert await left(packs, late) == set()
 
 
@@ -221,8 +221,8 @@ async def test_what_a_lost_upkeep_or_a_store_that_is_away_left_is_removed_by_the
     later = storage.broker.now_ms() + int(TOMORROW * 1000)
     away = Packs(Objects((tmp_path / "away").as_uri()))
     (tmp_path / "away").write_text("a file where a folder should be")
-    assert await collect_unborn(storage.broker, away, later) == 0
+    assert await collect_unborn(storage.broker.commits, away, later) == 0
     # Given up, and not removed: no day has to pass once more.
-    assert await storage.broker.unborn(1) == (lost.session,)
-    assert await collect_unborn(storage.broker, packs, later) == 1
+    assert await storage.broker.commits.unborn(1) == (lost.session,)
+    assert await collect_unborn(storage.broker.commits, packs, later) == 1
     assert await left(packs, lost) == set()

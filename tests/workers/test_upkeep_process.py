@@ -106,9 +106,9 @@ async def _time_passes(storage: Storage, authors: list[Author], server: RedisSer
     for author in authors:
         if (await head_of(storage, author.session)).holder is not None:
             await holder_died(storage.broker, author.session)
-            held = await storage.broker.claim_session(author.session, "w1", "c1")
+            held = await storage.broker.claims.claim_session(author.session, "w1", "c1")
             assert held is not None
-            await storage.broker.release(held.claim, park_at=held)
+            await storage.broker.claims.release(held.claim, park_at=held)
 
 
 async def test_lost_queue_loses_nothing(

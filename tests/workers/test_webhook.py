@@ -177,7 +177,7 @@ async def test_no_more_news_wait_than_may(found: Opened, monkeypatch: pytest.Mon
     await asking(found, *(f"make {n}" for n in range(9)))
     async with receiver() as server:
         told = hook(found, server)
-        feed = found.broker.request_feed()
+        feed = found.broker.requests.request_feed()
         await told._changes(await feed.changes(1.0))
         await feed.aclose()
     assert len(told._waiting) == 3

@@ -32,7 +32,7 @@ async def delete(found: LogSource, client: Client, session: SessionId) -> bool:
 async def _deleted(found: LogSource, session: SessionId) -> bool:
     for _ in range(TRIES):
         try:
-            await found.broker.delete_session(session, owed=True)
+            await found.broker.trees.delete_session(session, owed=True)
         except SessionHeld:
             # A release is no event, so it has to be looked for.
             await asyncio.sleep(POLL_S)

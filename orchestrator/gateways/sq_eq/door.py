@@ -112,7 +112,7 @@ class SqEqDoor:
         principal.require(Scope.READ, "a session")
         head = await _head(client, first.op.session_id)
         if first.last_event is not None:
-            cursor = await cursor_of(self._ports.found.broker, head, first.last_event)
+            cursor = await cursor_of(self._ports.found.broker.logs, head, first.last_event)
             told = await reattached(self._ports.found, head, await client.history(), cursor)
             return Attached(head.session, cursor, first.last_event, told)
         return await self._greeted(client, head)

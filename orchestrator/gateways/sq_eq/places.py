@@ -6,8 +6,8 @@ the first finds it again while the EQ keeps it, the second afterwards. It grows 
 
 from __future__ import annotations
 
-from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import BEGINNING, EqCursor, hash8_of
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead
 from orchestrator.views.event import Event
 
@@ -31,20 +31,20 @@ def number_after(event: Event, before: int) -> int:
     return max(before, before // STEP * STEP + event.seq)
 
 
-async def cursor_of(broker: Broker, head: SessionHead, number: int) -> EqCursor:
+async def cursor_of(logs: Logs, head: SessionHead, number: int) -> EqCursor:
     """The cursor that a client's number means, wherever the session stands by now."""
     n, seq = divmod(number, STEP)
     if number == 0:
         return BEGINNING
     if n > head.eq_n or seq > head.seq:
         return EqCursor(n, seq, NOT_THERE)
-    kept = await broker.read_eq(head.session, n - 1, 2) if n else ()
+    kept = await logs.read_eq(head.session, n - 1, 2) if n else ()
     if kept and (kept[0].n, kept[0].seq) == (n, seq):
         return EqCursor(n, seq, kept[0].hash8)
     if any(event.n == n + 1 and event.seq <= seq for event in kept):
         # Redis went back: the next event belongs to an entry that the client is behind already.
         return EqCursor(n, seq, NOT_THERE)
-    entries = await broker.read_rollout(head.session, seq - 1, 1) if seq else ()
+    entries = await logs.read_rollout(head.session, seq - 1, 1) if seq else ()
     if entries and entries[0].seq == seq:
         return EqCursor(n, seq, hash8_of(entries[0].chain))
     return EqCursor(n, seq, NOT_THERE)

@@ -53,7 +53,7 @@ class AtDoor:
 
     async def running_session(self) -> SessionId:
         """The only session of the fleet."""
-        (session,) = await self.harness.broker.newest(2)
+        (session,) = await self.harness.broker.logs.newest(2)
         return session
 
 

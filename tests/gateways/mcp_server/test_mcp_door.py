@@ -119,7 +119,7 @@ async def test_request_of_a_client_that_cannot_ask_waits_in_the_fleets_queue(har
     async with at_door(harness) as client:
         running = asyncio.create_task(client.call("run", prompt="go"))
         await client.until_told("dendro approvals lists 0:c1")
-        (waiting,) = await harness.broker.approvals()
+        (waiting,) = await harness.broker.requests.approvals()
         await harness.approve(waiting.session, "c1")
         assert words(await running) == "thanks"
 
@@ -129,7 +129,7 @@ async def test_form_that_was_closed_leaves_its_request_open(harness: Harness) ->
     async with at_door(harness, lambda params: sdk.ElicitResult(action="cancel")) as client:
         running = asyncio.create_task(client.call("run", prompt="go"))
         await client.until_told("waits for a person")
-        assert len(await harness.broker.approvals()) == 1
+        assert len(await harness.broker.requests.approvals()) == 1
         await harness.approve(await client.running_session(), "c1")
         await running
 
@@ -236,7 +236,7 @@ async def test_server_whose_client_left_does_not_wait_for_a_person(harness: Harn
         await client.until_told("waits for a person")
         await _leave(client)
         await client.serving
-    assert len(await harness.broker.approvals()) == 1
+    assert len(await harness.broker.requests.approvals()) == 1
 
 
 async def _ignored(client: AtDoor) -> None:

@@ -112,7 +112,7 @@ async def archive(door: Door, params: ThreadParams) -> Result:
     """Puts a thread away from the lists; its log stays. One that is at work is refused."""
     head = await _root(door, params.thread_id)
     await _at_rest(door, head)
-    await door.ports.found.broker.enlist(head.session, shelve=True)
+    await door.ports.found.broker.trees.enlist(head.session, shelve=True)
     door.notify("thread/status/changed", {"threadId": head.session, "status": {"type": "notLoaded"}})
     door.notify("thread/archived", {"threadId": head.session})
     return {}
@@ -121,7 +121,7 @@ async def archive(door: Door, params: ThreadParams) -> Result:
 async def unarchive(door: Door, params: ThreadParams) -> Result:
     """Brings a thread back into the lists."""
     head = await _root(door, params.thread_id)
-    await door.ports.found.broker.enlist(head.session, shelve=False)
+    await door.ports.found.broker.trees.enlist(head.session, shelve=False)
     door.notify("thread/unarchived", {"threadId": head.session})
     return {"thread": await thread_of(door, await door.head(params.thread_id))}
 
@@ -171,7 +171,9 @@ async def _members(door: Door, root: SessionHead) -> list[SessionHead]:
     """All sessions of a tree; pruned ones are in no registry, so the shard is read."""
     broker = door.ports.found.broker
     shard = broker.keys.shard_of(root.session)
-    return [head async for page in broker.heads_of_shard(shard) for head in page if head.tree == root.tree]
+    return [
+        head async for page in broker.logs.heads_of_shard(shard) for head in page if head.tree == root.tree
+    ]
 
 
 # ── turns of another kind ─────────────────────────────────────────────────────────────────────

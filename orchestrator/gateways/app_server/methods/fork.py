@@ -82,7 +82,7 @@ async def _at(door: Door, log: ThreadLog, stretch: Stretch) -> ForkedFrom:
     if ended is None:
         raise RpcError(f"turn {stretch.turn} has not ended: wait for its end, or interrupt it")
     session = log.legs[stretch.leg].session
-    source = await door.ports.found.broker.head(session)
+    source = await door.ports.found.broker.logs.head(session)
     if source is None:
         raise no_rollout(session)
     return await fork_at(door.ports.found, source, ended)

@@ -99,7 +99,7 @@ async def _with_git(door: Door, head: SessionHead, told: GitInfo) -> SessionHead
         note = orjson.dumps({name: value for name, value in known.items() if value is not None})
         if len(note) > MOST_BYTES:
             raise bad_params(f"gitInfo: at most {MOST_BYTES:,} bytes in all, these are {len(note):,}")
-        kept = await broker.note(head.session, "git", note, head.git_note)
+        kept = await broker.requests.note(head.session, "git", note, head.git_note)
         head = await door.head(head.session)
         if kept == note:
             return head

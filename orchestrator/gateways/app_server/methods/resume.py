@@ -123,7 +123,7 @@ async def _last_count(door: Door, seen: SessionHead) -> Event | None:
 
 async def _running_below(door: Door, head: SessionHead, asks: bool) -> list[SessionId]:
     """The agents below a thread that are at work; they are heard from now on."""
-    agents = projected(await door.ports.found.broker.agents(head.tree)).agents.values()
+    agents = projected(await door.ports.found.broker.trees.agents(head.tree)).agents.values()
     below = [agent for agent in agents if head.agent_id == ROOT or agent.below(head.agent_id)]
     running = [SessionId(agent.session) for agent in below if agent.at_work][:MOST_AGENTS]
     for session in running:

@@ -213,7 +213,7 @@ def _text(cursor: ListCursor | Cursor | None) -> str | None:
 
 async def loaded_list(door: Door, params: PageParams) -> Result:
     """The threads that are at work or wait for somebody, and those that this connection hears."""
-    found = await loaded(door.ports.found.broker, MOST_LOADED, door.principal.namespace)
+    found = await loaded(door.ports.found.broker.logs, MOST_LOADED, door.principal.namespace)
     heard = [session for session in sorted(door.subscriptions, reverse=True) if session not in found]
     return page((found + heard)[:MOST_LOADED], params)
 

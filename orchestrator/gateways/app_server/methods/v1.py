@@ -130,7 +130,7 @@ async def new_conversation(door: Door, params: NewConversation) -> Result:
 
 
 async def _path(door: Door, head: SessionHead) -> str:
-    return thread(head).path or await path_at_birth(door.ports.found.broker, head)
+    return thread(head).path or await path_at_birth(door.ports.found.broker.logs, head)
 
 
 class ListConversations(V1Params):
@@ -149,7 +149,7 @@ async def list_conversations(door: Door, params: ListConversations) -> Result:
     limit = min(params.page_size or USUAL_LISTED, MOST_LISTED)
     wanted = Listed(door.client.namespace or "", sources=("cli", "exec"))
     broker = door.ports.found.broker
-    page = await broker.listed_heads(wanted, after, limit)
+    page = await broker.trees.listed_heads(wanted, after, limit)
     found = await threads(broker, [head for _, head in page])
     more = {"nextCursor": str(page[-1][0])} if len(page) == limit else {}
     paths = [await _path(door, head) for _, head in page]
@@ -178,7 +178,7 @@ async def archive_conversation(door: Door, params: ArchiveConversation) -> Resul
     head = await conversation(door, params.conversation_id)
     if not head.at_rest:
         raise RpcError("the conversation is at work: interrupt it first")
-    if not await door.ports.found.broker.enlist(head.session, shelve=True):
+    if not await door.ports.found.broker.trees.enlist(head.session, shelve=True):
         raise RpcError("an agent is listed with its root: archive that")
     return {}
 
@@ -246,7 +246,7 @@ async def _newest(door: Door, wanted: Listed, named: bytes) -> SessionHead | Non
     """The newest session of a list whose summary has a member."""
     after, broker = None, door.ports.found.broker
     for _ in range(MOST_SOUGHT // MOST_LISTED_AT_ONCE):
-        page = await broker.listed_heads(wanted, after, MOST_LISTED_AT_ONCE)
+        page = await broker.trees.listed_heads(wanted, after, MOST_LISTED_AT_ONCE)
         if (found := next((head for _, head in page if named in head.meta), None)) is not None:
             return found
         if not page:

@@ -1,0 +1,385 @@
+"""Claims: the sessions that a worker holds, and what a worker is told and tells beside them.
+
+A claim is taken, renewed and released; a session that nobody holds is woken, and a worker that holds one is
+notified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.broker import requests
+from orchestrator.broker.admission import Admission
+from orchestrator.broker.arguments import Argument
+from orchestrator.broker.connection import ScriptCall, call
+from orchestrator.broker.errors import (
+    Corrupt,
+    OutOfMemory,
+    SessionArchived,
+    Unavailable,
+    UnknownSession,
+)
+from orchestrator.broker.logs import Logs
+from orchestrator.broker.machines import LOOK_AGAIN_S, MOST_PASSED, Left, Machines
+from orchestrator.broker.notices import Listener
+from orchestrator.broker.port import Deployment, scored
+from orchestrator.broker.records import (
+    Claim,
+    Claimant,
+    Claimed,
+    Fenced,
+    Heard,
+    LogPlace,
+    Notices,
+    Place,
+    PoolQueue,
+    Released,
+    Renewed,
+    SessionHead,
+)
+from orchestrator.broker.replies import (
+    Reply,
+    claimed,
+    fenced,
+    queue_id,
+    read_reply,
+)
+from orchestrator.broker.requests import holder
+from orchestrator.broker.timers import Timers
+from orchestrator.core.ids import SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import (
+        ClaimLeft,
+        ClaimOk,
+        HeartbeatOk,
+        Peek,
+        ReleaseOk,
+        RenewOk,
+    )
+
+_CANDIDATES = 8
+_WORKER_FORGOTTEN_MS = 86_400_000
+
+
+class Claims(Timers, Admission):
+    """The port of workers: claims, timers, heartbeats, and the admission of their model requests."""
+
+    def __init__(self, deployment: Deployment, logs: Logs) -> None:
+        super().__init__(deployment)
+        self._logs = logs
+        self._listener = Listener(self._connection, self.keys)
+        self._machines = Machines(self._heartbeats, deployment.monotonic)
+        self._left = Left(deployment.monotonic)
+
+    async def claim(
+        self,
+        pool: str,
+        worker: str,
+        claim_id: str,
+        shard: int,
+        guess: SessionId | None = None,
+        *,
+        unfit: bool = False,
+    ) -> Claimed | None:
+        """Takes one session of the shard: an expired lease first, else the fairest that is due.
+
+        Expired ones first: they have waited a whole lease already, and the pool may never be idle.
+        `guess` is who that may be: a good one saves a poll, a bad one changes nothing. What is left to
+        another machine is passed over, see `returns_in`; so is every portable session while this one is
+        `unfit` to make folders and others are not.
+        Raises `Corrupt` for a damaged session once nothing else can be claimed.
+        """
+        roomless = unfit and await self._machines.others_fit(pool, self.config.machine)
+        who = Claimant(pool, worker, claim_id, roomless)
+        if guess is not None:
+            found, certain = await self._claim_next(guess, who)
+            if certain:
+                return found
+        return await self._claim_first(shard, who)
+
+    def returns_in(self, pool: str, shard: int) -> float | None:
+        """Seconds until a session that is left to another machine is asked for again; None if none is."""
+        return self._left.returns_in(pool, shard)
+
+    async def _claim_next(self, guess: SessionId, who: Claimant) -> tuple[Claimed | None, bool]:
+        """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
+        for _ in range(_CANDIDATES):
+            if guess in self._passed(guess, who):
+                break
+            try:
+                reply = await self._ask(guess, who, "next")
+                found = self._claimed(reply, guess, who)
+            except (UnknownSession, SessionArchived, Corrupt):
+                break
+            named = _next_named(reply, guess)
+            if found is not None or not named:
+                return found, True
+            if named == guess:
+                break
+            # Another worker was faster: the answer names the session that is next now.
+            guess = SessionId(named)
+        return None, False
+
+    async def _claim_first(self, shard: int, who: Claimant) -> Claimed | None:
+        damaged: list[Corrupt] = []
+        keys, offset = [self.keys.due(shard, who.pool), self.keys.leases(shard, who.pool)], 0
+        while True:
+            reply = await self._run(call("peek", keys, offset=offset, count=_CANDIDATES))
+            seen: Peek = reply.fields
+            expired, due = seen["expired"], seen["due"]
+            self._note_time(shard, seen["now"])
+            for session in map(SessionId, (*expired, *due)):
+                if session in self._passed(session, who):
+                    continue
+                found = await self._try_claim(session, who, damaged)
+                if found is not None:
+                    return found
+            if max(len(expired), len(due)) < _CANDIDATES:
+                if damaged:
+                    raise damaged[0]
+                return None
+            # A page of sessions that need a newer worker must not hide those behind it.
+            offset += _CANDIDATES
+
+    async def _try_claim(self, session: SessionId, who: Claimant, damaged: list[Corrupt]) -> Claimed | None:
+        try:
+            return await self._claim(session, who)
+        except (UnknownSession, SessionArchived):
+            return None
+        except Corrupt as error:
+            # It must not hide those behind it, and it must be told of when they are served.
+            damaged.append(error)
+            return None
+
+    async def claim_session(
+        self, session: SessionId, worker: str, claim_id: str, *, parked: bool = False, core: int | None = None
+    ) -> Claimed | None:
+        """Takes one given session if it is due or its lease ran out; `parked` lets upkeep in, too.
+
+        `core`: the core version of the claim, if it is not this process's.
+        """
+        place = await self._place(session)
+        who = Claimant(place.pool, worker, claim_id, core=core)
+        if not parked:
+            return await self._claim(session, who)
+        # No machine is asked about: who looks at a parked session needs no copy of its folder.
+        reply = await self._run(self._claim_call(session, who, "parked"), session)
+        return self._claimed(reply, session, who)
+
+    async def _claim(self, session: SessionId, who: Claimant, whom: str = "") -> Claimed | None:
+        return self._claimed(await self._ask(session, who, whom), session, who)
+
+    def _passed(self, session: SessionId, who: Claimant) -> tuple[SessionId, ...]:
+        return self._left.sessions(who.pool, self.keys.shard_of(session))
+
+    async def _ask(self, session: SessionId, who: Claimant, whom: str) -> Reply:
+        """The answer to a claim; what is left to a machine is claimed again if that is gone, or full."""
+        reply = await self._run(self._claim_call(session, who, whom), session)
+        if reply.code != "LEFT":
+            return reply
+        left: ClaimLeft = reply.fields
+        unsaved = left["unsaved"]
+        if (on := left["copy_on"]) and not who.roomless:
+            there = await self._machines.state(who.pool, on)
+            if there.gone or (there.full and not unsaved):
+                spare = (on if there.gone else "", on if there.full else "")
+                again = await self._run(self._claim_call(session, who, whom, spare), session)
+                if again.code != "LEFT":
+                    return again
+        seconds = LOOK_AGAIN_S if unsaved or who.roomless else left["wait_ms"] / 1000
+        self._left.leave(who.pool, self.keys.shard_of(session), session, seconds)
+        return reply
+
+    async def _heartbeats(self) -> tuple[Sequence[Heard], int]:
+        return await self.workers(), await self._deployment.server_ms()
+
+    def _claim_call(
+        self, session: SessionId, who: Claimant, whom: str, spare: tuple[str, str] = ("", "")
+    ) -> ScriptCall:
+        """A claim; `spare` are a machine that is gone, and one that is full."""
+        config, shard = self.config, self.keys.shard_of(session)
+        due, leases, _, clock = self.keys.pool(shard, who.pool)
+        return call(
+            "claim",
+            [self.keys.session(session), self.keys.sq(session), self.keys.eq(session), due, leases, clock],
+            session=session,
+            pool=who.pool,
+            worker=who.worker,
+            claim=who.claim_id,
+            core=config.core_version if who.core is None else who.core,
+            lease_ms=int(config.lease_s * 1000),
+            certain_ms=self._witnesses[shard].certain_ms(),
+            whom=whom,
+            page=config.page,
+            max_tries=config.max_tries,
+            event=config.quarantine_event,
+            **requests.eq_limits(config),
+            machine=config.machine,
+            gone=spare[0],
+            full=spare[1],
+            leave_ms=int(config.leave_s * 1000),
+            roomless=who.roomless,
+            passing=self._passed(session, who)[:MOST_PASSED],
+        )
+
+    def _claimed(self, reply: Reply, session: SessionId, who: Claimant) -> Claimed | None:
+        match reply.code:
+            case "OK":
+                found: ClaimOk = reply.fields
+                self._note_time(self.keys.shard_of(session), found["now"])
+                tree = TreeId(found["tree"])
+                self._keep(Place(session, tree, who.pool))
+                claim = Claim(session, tree, who.worker, who.claim_id, found["epoch"], who.pool)
+                return claimed(found, claim)
+            case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
+                return None
+            case _:
+                raise reply.unexpected()
+
+    async def renew(
+        self, claims: Sequence[Claim], reached: Sequence[int] | None = None
+    ) -> list[Renewed | Fenced]:
+        """Renews claims, one answer for each in order: the queue's tip, or that the claim is over.
+
+        `reached`: for each, the `seq` that its log has, as far as its holder knows. Redis that went back
+        to before it ends the claim.
+        """
+        lease_ms = int(self.config.lease_s * 1000)
+        calls = [
+            call(
+                "renew",
+                [self.keys.session(c.session), self.keys.leases(self.keys.shard_of(c.session), c.pool)],
+                session=c.session,
+                **holder(c),
+                lease_ms=lease_ms,
+                reached=seq,
+            )
+            for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
+        ]
+        replies = await self._connection.run_all(calls) if calls else []
+        return [
+            self._renewed(read_reply(call, reply, c.session))
+            for c, call, reply in zip(claims, calls, replies, strict=True)
+        ]
+
+    def _renewed(self, reply: Reply) -> Renewed | Fenced:
+        match reply.code:
+            case "OK":
+                held: RenewOk = reply.fields
+                return Renewed(queue_id(held["sq"]), self._clock.note(held["now"]))
+            case "FENCED":
+                return fenced(reply)
+            case _:
+                raise reply.unexpected()
+
+    async def release(self, claim: Claim, *, park_at: LogPlace | None = None) -> Released | Fenced:
+        """Gives a claim back without a commit: due at once, or parked if nothing is queued.
+
+        `park_at` is where the log ended for the one who saw that nothing is owed: if it does not end
+        there, Redis went back, and what its log owes is still to be found out.
+        """
+        release = call(
+            "release",
+            [self.keys.session(claim.session), self.keys.agents(claim.tree), *self._pool_keys(claim)],
+            session=claim.session,
+            pool_name=claim.pool,
+            **holder(claim),
+            seq="" if park_at is None else park_at.seq,
+            head="" if park_at is None else park_at.head,
+        )
+        reply = await self._run(release, claim.session)
+        match reply.code:
+            case "OK":
+                done: ReleaseOk = reply.fields
+                return Released(done["parks"], self._clock.note(done["now"]))
+            case "FENCED":
+                return fenced(reply)
+            case _:
+                raise reply.unexpected()
+
+    def _pool_keys(self, claim: Claim) -> tuple[str, str, str, str]:
+        return self.keys.pool(self.keys.shard_of(claim.session), claim.pool)
+
+    async def confirmed(self, claim: Claim, seq: int, replicas: int, timeout_s: float) -> bool:
+        """Whether so many replicas have the holder's log up to `seq`; no answer, or a full server, means no.
+
+        WAIT speaks of the writes of its own connection, and a pool hands out any of them: so it follows
+        a write of its own, which stands behind all the others in the stream that replicas read. And the
+        server may be another than the one that wrote: a replica that was promoted meanwhile, with replicas
+        that lack just what it lacks. So it is asked for the log, too: only its holder can have made it grow.
+        """
+        rows: list[tuple[Argument, ...]] = [
+            ("SET", self.keys.confirmed(self.keys.shard_of(claim.session)), ""),
+            ("HMGET", self.keys.session(claim.session), "claim", "seq"),
+            ("WAIT", replicas, int(timeout_s * 1000)),
+        ]
+        try:
+            _, (holder, length), have = await self._connection.together(rows)
+        except (Unavailable, OutOfMemory):
+            return False
+        return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
+
+    async def heartbeat(self, worker: str, state: bytes, *, left: bool = False) -> bool:
+        """Says that the worker lives, and how it is, or that it has left; answers whether it is to drain."""
+        keys = list(self.keys.workers())
+        beat = call("heartbeat", keys, worker=worker, state=state, left=left, forget_ms=_WORKER_FORGOTTEN_MS)
+        reply = await self._run(beat, worker)
+        if reply.code != "OK":
+            raise reply.unexpected()
+        heard: HeartbeatOk = reply.fields
+        self._clock.note(heard["now"])
+        return heard["drains"]
+
+    async def drain(self, worker: str) -> bool:
+        """Asks a worker to drain, which it does at its next heartbeat; False if nobody knows it."""
+        reply = await self._run(call("drain", list(self.keys.workers()), worker=worker), worker)
+        return reply.code == "OK"
+
+    async def wait_for_notices(
+        self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float
+    ) -> Notices:
+        """Waits until something may be claimable in the pool or changed in a held session.
+
+        The first call gets no cursors and answers at once; each answer carries those of the next.
+        """
+        return await self._listener.wait((pool, worker), cursors, timeout_s)
+
+    async def workers(self) -> tuple[Heard, ...]:
+        """Every worker that was heard from in the last day and has not left, latest first."""
+        states_key, heard_key, _ = self.keys.workers()
+        states, heard = await self._connection.commands(
+            [("HGETALL", states_key), ("ZREVRANGE", heard_key, 0, -1, "WITHSCORES")]
+        )
+        return tuple(Heard(w.decode(), states.get(w, b""), int(at)) for w, at in scored(heard))
+
+    async def queue_of(self, pool: str) -> PoolQueue:
+        """How much of a pool's work waits, and for how long; a look at each shard, not at one moment."""
+        shards = range(self.config.shards)
+        rows: list[tuple[str | int, ...]] = [("ZCARD", self.keys.due(shard, pool)) for shard in shards]
+        rows += [("ZCARD", self.keys.leases(shard, pool)) for shard in shards]
+        rows += [("ZRANGE", self.keys.due(shard, pool), 0, 0) for shard in shards]
+        found = await self._connection.commands(rows)
+        many = len(shards)
+        next_ones = [SessionId(first[0].decode()) for first in found[2 * many :] if first]
+        arrived = [await self._first_unread(head) for head in await self._logs.heads(next_ones)]
+        known = [at_ms for at_ms in arrived if at_ms is not None]
+        age_ms = max(0, self.now_ms() - min(known)) if known else 0
+        return PoolQueue(sum(map(int, found[:many])), sum(map(int, found[many : 2 * many])), age_ms)
+
+    async def _first_unread(self, head: SessionHead) -> int | None:
+        entries = await self._logs.read_sq(head.session, head.cursor, 1)
+        return entries[0].at_ms if entries else None
+
+    async def aclose(self) -> None:
+        """Ends the reads that wait."""
+        await self._listener.aclose()
+
+
+def _next_named(reply: Reply, guess: SessionId) -> str:
+    """The session that a reply says could be claimed next; the guess if it says nothing of that."""
+    if reply.code not in ("NONE", "LEFT"):
+        return guess
+    named: str | None = reply.fields["next"]
+    return guess if named is None else named

@@ -1,0 +1,148 @@
+"""The ground of the broker's ports: the connection, the clock, and what is known of sessions for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.broker.connection import Connection, ScriptCall
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.records import BrokerConfig, Place, SessionHead
+from orchestrator.broker.replies import Reply, read_reply
+from orchestrator.broker.witness import Witness
+from orchestrator.core.ids import SessionId, TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.reply_fields import SubmitMoved
+
+_PLACES_KEPT = 100_000
+
+
+class RedisClock:
+    """Estimates Redis's time between replies from a monotonic clock of the caller."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._server_ms = 0
+        self._noted_at = 0.0
+
+    def note(self, now_ms: int) -> int:
+        """Takes the time that a reply carried."""
+        self._server_ms, self._noted_at = now_ms, self._monotonic()
+        return now_ms
+
+    def now_ms(self) -> int:
+        """Redis's time, behind by at most the last reply's way back; 0 before the first reply."""
+        if not self._server_ms:
+            return 0
+        return self._server_ms + int((self._monotonic() - self._noted_at) * 1000)
+
+
+class Deployment:
+    """The deployment that all ports of a broker speak to."""
+
+    def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
+        self.config = config
+        self.monotonic = monotonic
+        self.keys = Keys(config.prefix, config.shards)
+        self.connection = connection
+        self.clock = RedisClock(monotonic)
+        self.places: dict[SessionId, Place] = {}
+        self.namespaces: dict[SessionId, str] = {}
+        self.witnesses = [Witness(monotonic, config.watch_s) for _ in range(config.shards)]
+        """A witness for each shard: the shards of a cluster may be on different servers."""
+
+    async def run(self, call: ScriptCall, subject: SessionId | str = "") -> Reply:
+        """Runs a script; raises for what is wrong with its subject, and with its keys."""
+        return read_reply(call, await self.connection.run(call), subject)
+
+    def now_ms(self) -> int:
+        """Redis's time as far as it is known here."""
+        return self.clock.now_ms()
+
+    def note_time(self, shard: int, now_ms: int) -> int:
+        """Takes the time that an answer of the shard's server carried."""
+        self.witnesses[shard].note(now_ms)
+        return self.clock.note(now_ms)
+
+    async def place(self, session: SessionId) -> Place:
+        """Tree and pool of a session; asked once, kept afterwards."""
+        if session in self.places:
+            return self.places[session]
+        tree, pool = await self.connection.command("HMGET", self.keys.session(session), "tree", "pool")
+        if tree is None:
+            raise UnknownSession(session)
+        return self.keep(Place(session, TreeId(tree.decode()), pool.decode()))
+
+    async def namespace(self, session: SessionId) -> str:
+        """The namespace of a session; asked once, kept afterwards."""
+        if session not in self.namespaces:
+            tree, named = await self.connection.command(
+                "HMGET", self.keys.session(session), "tree", "namespace"
+            )
+            if tree is None:
+                raise UnknownSession(session)
+            self._keep_namespace(session, (named or b"").decode())
+        return self.namespaces[session]
+
+    def remember(self, head: SessionHead) -> None:
+        """Keeps what a head says of its session that does not change while it lives."""
+        self.keep(Place(head.session, head.tree, head.pool))
+        self._keep_namespace(head.session, head.labels.namespace)
+
+    def keep(self, place: Place) -> Place:
+        if len(self.places) >= _PLACES_KEPT:
+            self.places.clear()
+        self.places[place.session] = place
+        return place
+
+    def _keep_namespace(self, session: SessionId, namespace: str) -> None:
+        if len(self.namespaces) >= _PLACES_KEPT:
+            self.namespaces.clear()
+        self.namespaces[session] = namespace
+
+    async def server_ms(self) -> int:
+        """Redis's time now."""
+        seconds, microseconds = await self.connection.command("TIME")
+        return self.clock.note(int(seconds) * 1000 + int(microseconds) // 1000)
+
+
+class Port:
+    """A part of the broker, for callers that need no other."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.config = deployment.config
+        self.keys = deployment.keys
+        self._deployment = deployment
+        self._connection = deployment.connection
+        self._clock = deployment.clock
+        self._places = deployment.places
+        self._namespaces = deployment.namespaces
+        self._witnesses = deployment.witnesses
+        self._run = deployment.run
+        self._place = deployment.place
+        self._keep = deployment.keep
+        self._note_time = deployment.note_time
+
+    def now_ms(self) -> int:
+        """Redis's time as far as it is known here."""
+        return self._deployment.now_ms()
+
+    async def server_ms(self) -> int:
+        """Redis's time now."""
+        return await self._deployment.server_ms()
+
+    async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> Reply:
+        """Runs a call whose keys depend on the session's place, once more if it had moved."""
+        reply = await self._run(build(await self._place(session)), session)
+        if reply.code != "MOVED":
+            return reply
+        moved: SubmitMoved = reply.fields
+        self._keep(Place(session, TreeId(moved["tree"]), moved["pool"]))
+        return await self._run(build(await self._place(session)), session)
+
+
+def scored(flat: Sequence[bytes]) -> list[tuple[bytes, float]]:
+    """Members and scores as Redis lists them: one after the other."""
+    return [(member, float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)]
