@@ -155,6 +155,8 @@ def names_session(entry: Entry) -> str:
     # Imported here: a program that only lists sessions reads no entry.
     from orchestrator.core import entries
     from orchestrator.core.facts import Configured, states
+    from orchestrator.protocol.events import SessionConfigured
+    from orchestrator.protocol.wire import tag_of
 
     payload = entry.payload
     match entry.type:
@@ -162,7 +164,7 @@ def names_session(entry: Entry) -> str:
             named = payload.get("id")
         case entries.DENDRO if states(payload, Configured):
             named = dict(payload.get("session", {})).get("session_id")
-        case entries.EVENT_MSG if payload.get("type") == "session_configured":
+        case entries.EVENT_MSG if payload.get("type") == tag_of(SessionConfigured):
             named = payload.get("session_id")
         case _:
             named = None

@@ -8,6 +8,7 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import StoredEvent
 from orchestrator.core.blobs import may_refer
 from orchestrator.core.frozen import replace
+from orchestrator.protocol.events import ExecCommandEnd, ShutdownComplete
 from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.tables.base import KIB
 from orchestrator.views.event import Event, Message
@@ -17,7 +18,7 @@ from orchestrator.views.open_requests import TELLING
 
 BURST_BYTES = 64 * KIB
 """Bytes of payloads behind which another burst begins."""
-NOTED = TELLING | {"exec_command_end", "shutdown_complete"}
+NOTED = TELLING | {ExecCommandEnd, ShutdownComplete}
 """Events from which a connection of lines learns more than its client."""
 
 Numbers = Callable[[Event, int], int]
@@ -62,7 +63,7 @@ class Burst:
     def noted(self) -> tuple[Event, ...]:
         """Its events of the kinds `NOTED`."""
         if self._noted is None:
-            self._noted = tuple(event for event in self.events if event.type in NOTED)
+            self._noted = tuple(event for event in self.events if event.kind in NOTED)
         return self._noted
 
 

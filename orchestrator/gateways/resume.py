@@ -17,7 +17,14 @@ from orchestrator.core.agent_views import child_summary
 from orchestrator.core.birth import session_configured
 from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.context import is_context
-from orchestrator.core.entries.stored import decode_entry, is_event, published_kind, stored_kind
+from orchestrator.core.entries.stored import (
+    decode_entry,
+    event_kind,
+    is_event,
+    published_kind,
+    read_event,
+    stored_kind,
+)
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item, message_text
 from orchestrator.core.registry import projected
@@ -83,8 +90,9 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
 
 def _agents_elsewhere(state: State, messages: Iterable[Mapping[str, Any]]) -> list[SubagentSummary]:
     """The agents that only an imported log tells of: none of them is at work in this tree."""
-    told = [m["subagent"] for m in messages if m["type"] == "subagent_lifecycle" and m.get("subagent")]
-    known = {each["agent_id"]: SubagentSummary.model_validate(each) for each in told}
+    told = [read_event(message) for message in messages if event_kind(message) is ev.SubagentLifecycle]
+    lives = (event.subagent for event in told if isinstance(event, ev.SubagentLifecycle))
+    known = {summary.agent_id: summary for summary in lives if summary is not None}
     children = state.tree.listed_children
     known |= {id: child_summary(state.facts, child) for id, child in children.items()}
     return [

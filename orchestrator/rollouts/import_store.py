@@ -27,14 +27,14 @@ from orchestrator.core.blobs import references
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, approval, new_session
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import Encoded, encode_entry
+from orchestrator.core.entries.stored import Encoded, encode_entry, kind_of
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call
+from orchestrator.protocol.events import SessionConfigured
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.import_plan import ImportPlan
 from orchestrator.rollouts.position import Position
@@ -233,7 +233,7 @@ def _chained(cut: Sequence[Encoded], before: Piece, epoch: int, secret: bytes) -
         seq += 1
         entries.append(seal(each.line, seq, head, writer))
         head = entries[-1].chain
-        if each.entry.type == EVENT_MSG and each.entry.payload.get("type") == "session_configured":
+        if kind_of(each.entry.type, each.entry.payload) is SessionConfigured:
             events.append(event_of(each, seq, head))
     return Piece(tuple(entries), tuple(events), seq, head)
 

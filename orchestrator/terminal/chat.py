@@ -232,7 +232,7 @@ class Chat(Conversation):
             case "thread_name_updated":
                 self.seat.view.note(f"the session is named {event.msg['thread_name']}")
         code = await Conversation._event(self, event)  # a class with slots is not the one that super() means
-        if event.type in REST:
+        if event.kind in REST:
             self.seat.view.note(f"— {time.monotonic() - self._since:.1f} s")
         if not self.open_requests:
             self.editor.ask("")

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.core.entries.stored import Kind
 from orchestrator.core.ids import SessionId
+from orchestrator.protocol import events as ev
 from orchestrator.views.event import Event
 from orchestrator.views.questions import ASKED, call_id_of
 
 ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"}) | ASKED
-BEGINS = frozenset({"exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin"})
+_BEGINS = frozenset[Kind]({ev.ExecCommandBegin, ev.McpToolCallBegin, ev.PatchApplyBegin})
 """Events by which a call begins: its request was allowed."""
-REST = frozenset({"task_complete", "turn_aborted"})
-TELLING = ASKS | BEGINS | REST | {"request_resolved", "token_count"}
+REST = frozenset[Kind]({ev.TaskComplete, ev.TurnAborted})
+_ASKING = frozenset[Kind](ev.EVENTS[tag] for tag in ASKS)
+TELLING = _ASKING | _BEGINS | REST | {ev.RequestResolved, ev.TokenCount}
 """Events that open or close requests."""
 
 Request = Mapping[str, Any]
@@ -53,17 +56,17 @@ class OpenRequests:
 
     def receive(self, event: Event) -> None:
         """Opens or closes the requests that the event is about."""
-        kind = event.type
-        if kind in ASKS:
+        kind = event.kind
+        if kind in _ASKING:
             self.add(event.msg)
         elif not self._open:
             return
-        elif kind in BEGINS or kind == "request_resolved":
+        elif kind in _BEGINS or kind is ev.RequestResolved:
             self._open.pop(self._key(event.msg), None)
         elif kind in REST:
             # The end of a session's task withdraws its own requests, not those of its agents.
             self._close_own(event.id, asked_only=False)
-        elif kind == "token_count":
+        elif kind is ev.TokenCount:
             # A turn whose calls have ended: no event tells of an answer by the client that gave the task.
             self._close_own(event.id, asked_only=True)
 

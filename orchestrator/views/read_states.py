@@ -14,14 +14,12 @@ from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.events import TaskComplete, TurnAborted
-from orchestrator.protocol.wire import tag_of
 from orchestrator.rollouts.source import LogSource
 
 MOST_PERSON = 200
 MOST_SCANNED = 20_000
 """Entries behind the mark among which the end of a turn is looked for."""
-_ENDS = frozenset[Kind]({TaskComplete, TurnAborted})
-TURN_ENDS = frozenset({tag_of(TaskComplete), tag_of(TurnAborted)})
+TURN_ENDS = frozenset[Kind]({TaskComplete, TurnAborted})
 """The events that end a turn."""
 _REVISION = re.compile(r"(\d{1,15})\.(\d{1,15})")
 
@@ -134,4 +132,4 @@ async def _before_last_turn(found: LogSource, head: SessionHead) -> int:
 
 def _ended(stored: StoredEntry) -> str | None:
     """The turn whose end an entry tells of."""
-    return decode_entry(stored.payload).id if stored_kind(stored.payload) in _ENDS else None
+    return decode_entry(stored.payload).id if stored_kind(stored.payload) in TURN_ENDS else None

@@ -83,7 +83,7 @@ class ThreadLog:
     async def of(cls, found: LogSource, head: SessionHead, rollbacks: Rollbacks | None = None) -> ThreadLog:
         """`rollbacks`: what the process knows of logs already."""
         legs = [Leg(head.session, head.tree, head.seq)]
-        at = head if head.agent_id == ROOT and head.summary.get("forked_from") else None
+        at = head if head.agent_id == ROOT and "forked_from" in head.summary else None
         while at is not None and len(legs) < MOST_LEGS:
             source = await _source(found, at)
             at = None if source is None else source[0]

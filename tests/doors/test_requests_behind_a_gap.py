@@ -21,6 +21,9 @@ from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_notifications import notifications
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import Principal
+from orchestrator.protocol.events import RequestResolved
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 
 SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
@@ -31,7 +34,11 @@ REQUEST: dict[str, Any] = {
     "cwd": "/w",
     "parsed_cmd": [],
 }
-RESOLVED = {"type": "request_resolved", "call_id": "call_1", "decision": "approved"}
+RESOLVED = written(
+    RequestResolved(
+        call_id=CallId("call_1"), turn_id="turn_1", decision="approved", who="a", resolved_at_ms=1
+    )
+)
 WENT_BACK = Event("", {"type": "warning", "message": GAP_TEXTS["rewound"]})
 
 

@@ -28,8 +28,9 @@ from orchestrator.core.tagged import proposal
 from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
 from orchestrator.core.tree import TreeView
 from orchestrator.core.turn_calls import Call, Calls, Phase
+from orchestrator.protocol.events import TokenCount
 from orchestrator.protocol.ids import ResponseId
-from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, tag_of
 
 Payload: TypeAlias = JsonMapping
 Step = Callable[[State, Payload, int], State]
@@ -107,8 +108,11 @@ def _turn_context(state: State, payload: Payload, seq: int) -> State:
     return replace(state, settings=state.settings.changed(read_context(payload).changes()))
 
 
+_TOKEN_COUNT = tag_of(TokenCount)
+
+
 def _event_msg(state: State, payload: Payload, seq: int) -> State:
-    if payload.get("type") != "token_count":
+    if payload.get("type") != _TOKEN_COUNT:
         return state
     changed: dict[str, object] = {}
     if payload.get("response_id"):

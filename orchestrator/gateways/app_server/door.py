@@ -214,7 +214,7 @@ class Door:
                     pass
             for line in lines:
                 self._put(line)
-        if self.tells_read_states and told.event.type in TURN_ENDS:
+        if self.tells_read_states and told.event.kind in TURN_ENDS:
             self.threads.begin(self._tell_read_state(told.session))
 
     async def _tell_read_state(self, session: SessionId) -> None:

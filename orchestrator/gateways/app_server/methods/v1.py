@@ -35,6 +35,7 @@ from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.views.read_states import TURN_ENDS
 from orchestrator.views.threads import Thread, path_at_birth, thread, threads
 
 MOST_LISTED, USUAL_LISTED = 100, 25
@@ -397,9 +398,8 @@ async def _at_rest(door: Door, head: SessionHead) -> None:
 async def _ended(door: Door, head: SessionHead) -> str | None:
     """The type of the event that ended the turn; None if none came in time."""
     if not door.conversations.hears(head.session):
-        kinds = frozenset({"turn_aborted", "task_complete"})
         told = await submit_op(
-            door.client, head.session, ops.Interrupt(), lambda event, _: event.type in kinds, INTERRUPT_S
+            door.client, head.session, ops.Interrupt(), lambda event, _: event.kind in TURN_ENDS, INTERRUPT_S
         )
         return None if told.answer is None else told.answer.type
     ending = door.conversations.end_of_turn(head.session)
