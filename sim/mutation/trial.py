@@ -43,6 +43,9 @@ BESIDE = {
 """Folders of tests whose processes run a package of the product; of others the one of its name."""
 CROWDED = 20.0
 """How much longer by the clock than by the processor's time, where others work on the machine."""
+NO_SUCH_TEST = 4
+"""pytest's exit code for names that it does not find: the map was made before they went."""
+_GONE = re.compile(r"^ERROR: not found: (\S+)", re.MULTILINE)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:::[^\n]*?)?)(?: - |$)", re.MULTILINE)
 
 
@@ -234,7 +237,16 @@ def _failing(change: Change | None, names: Sequence[str], within_s: float) -> st
             return f"timeout: no end within {within_s:.0f} s"
     if done.returncode == 0:
         return None
+    if done.returncode == NO_SUCH_TEST:
+        there = _still_there(names, told)
+        return _failing(change, there, within_s) if 0 < len(there) < len(names) else None
     if done.returncode < 0:
         return f"signal {-done.returncode}: {told[-200:]}"
     failed = _FAILED.search(told)
     return failed.group(1).strip() if failed else f"exit code {done.returncode}: {told[-200:]}"
+
+
+def _still_there(names: Sequence[str], told: str) -> list[str]:
+    """The tests but for those that pytest has not found."""
+    gone = {found.removeprefix(f"{ROOT}/") for found in _GONE.findall(told)}
+    return [name for name in names if name not in gone and name.partition("[")[0] not in gone]

@@ -152,6 +152,14 @@ def test_modes_and_links_are_merged_by_themselves(tmp_path: Path) -> None:
     assert merged.conflicts[0].why == "a link or another kind of file, changed on both sides"
 
 
+def test_file_that_was_made_a_program_here_stays_one_when_its_lines_are_merged(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"run": _LINES})
+    (family.parent.folder / "run").chmod(0o755)
+    family.child.write({"run": _LINES + b"more\n"})
+    assert isinstance(family.merge(), Merged)
+    assert content_of(family.parent.folder)[b"run"] == ("program", _LINES + b"more\n")
+
+
 def test_file_that_changes_after_the_approval_is_not_written_over(tmp_path: Path) -> None:
     family = Family(tmp_path, {"a": b"1\n", "b": b"1\n"})
     family.child.write({"a": b"2\n", "b": b"2\n"})

@@ -42,6 +42,12 @@ def test_override_and_then_the_other_names_stand_in_for_the_file(repository: Pat
     assert guide.first(repository).text == "override"
 
 
+def test_persons_override_stands_in_for_the_persons_file(repository: Path, home: Path, guide: Guide) -> None:
+    (home / "AGENTS.md").write_text("mine")
+    (home / "AGENTS.override.md").write_text("today")
+    assert guide.first(repository).text == "today"
+
+
 def test_files_have_only_so_many_bytes_together(repository: Path, home: Path, guide: Guide) -> None:
     (repository / "sub").mkdir()
     (home / "AGENTS.md").write_text("m" * 2000)

@@ -30,6 +30,7 @@ PARENT = {"PATH": "/bin", "HOME": "/h", "EDITOR": "vi", "OPENAI_API_KEY": "k", "
         ("NPM_CONFIG__AUTH", "x"),
         ("SIGNING_PASSPHRASE", "x"),
         ("SENTRY_DSN", "https://0123@sentry.example/1"),
+        ("HTTPS_PROXY", "http://me:hunter2@proxy:3128"),
         ("PIP_INDEX_URL", "https://ghp_0123456789abcdef@pypi.example/simple"),
     ],
 )

@@ -72,3 +72,7 @@ def test_sample_of_this_commit_comes_to_verdicts_and_figures() -> None:
 def test_every_equivalent_change_is_one_of_the_product_as_it_is() -> None:
     known = {(*change.key, change.twin) for scope in SCOPES for change in all_changes(scope)}
     assert [key for key in equivalents() if key not in known] == []
+
+
+def test_test_that_is_not_there_any_more_finds_nothing() -> None:
+    assert failing_test(None, ["tests/sim/test_mutation_run.py::test_gone"], 60.0) is None
