@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from orchestrator.core.calls import AskWork, Await, Runnable, WriteStdin
 from orchestrator.core.calls.exec import Shown
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import FolderCommand
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
@@ -484,5 +485,6 @@ Command = (
     | TimerFired
     | MailArrived
     | FolderCommand
+    | WorkspaceSaved
     | CommitRefused
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.frozen import record
-from orchestrator.core.packs import FileCounts, FolderChange, Pack
+from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.workspace import Copied, SetupOutcome
 from orchestrator.protocol.ids import CallId, SnapshotId
 
@@ -32,24 +32,6 @@ class FolderFailed:
     reason: str
     elsewhere: bool = False
     """Another machine may well do it: the claim is given back, a few times."""
-
-
-@record
-class FolderChanged:
-    """The folder has changed, and the store has the pack of its snapshot."""
-
-    snapshot: SnapshotId
-    parent: SnapshotId | None
-    pack: Pack
-    files: FileCounts
-    names: tuple[str, ...]
-    call_ids: tuple[CallId, ...]
-    at_ms: int
-    live: bool = False
-    change: FolderChange | None = None
-    omitted: tuple[str, ...] = ()
-    setup: bool = False
-    """The set-up has changed it, before any call did."""
 
 
 @record
@@ -124,12 +106,5 @@ class FolderNotCopied:
 
 
 FolderCommand = (
-    FolderMade
-    | FolderFailed
-    | FolderChanged
-    | FolderUnsaved
-    | FolderSettled
-    | FolderCopied
-    | SetupBegins
-    | SetupEnded
+    FolderMade | FolderFailed | FolderUnsaved | FolderSettled | FolderCopied | SetupBegins | SetupEnded
 )

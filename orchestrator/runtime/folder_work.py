@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.commands import CallFinished, Command
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import (
-    FolderChanged,
     FolderCommand,
     FolderCopied,
     FolderFailed,
@@ -138,7 +138,7 @@ class FolderWork:
             return
         at_ms = self._ports.broker.now_ms()
         news = await self._folders.changed(state, self._claim, call_ids, at_ms, within_s)
-        self._push(replace(news, setup=True) if setup and isinstance(news, FolderChanged) else news)
+        self._push(replace(news, setup=True) if setup and isinstance(news, WorkspaceSaved) else news)
 
     async def record_stopped(self, stopped: Iterable[str], within_s: float = STOP_S) -> None:
         """Hands over what stopped calls have done to the folder, before the end of their task is decided."""
@@ -150,12 +150,12 @@ class FolderWork:
         if ids:
             await self.record(ids, within_s)
 
-    def _push(self, news: FolderChanged | FolderUnsaved | None) -> None:
+    def _push(self, news: WorkspaceSaved | FolderUnsaved | None) -> None:
         state = self._state
-        told: FolderCommand | None = news
+        told: FolderCommand | WorkspaceSaved | None = news
         if news is None and state.workspace.unsaved is not None:
             told = FolderSettled()
-        elif isinstance(news, FolderChanged) and state.processes.living:
+        elif isinstance(news, WorkspaceSaved) and state.processes.living:
             told = replace(news, live=True)
         if told is not None:
             self._arrivals.push(told)

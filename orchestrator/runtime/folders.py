@@ -13,8 +13,8 @@ from typing import Protocol
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import (
-    FolderChanged,
     FolderCopied,
     FolderFailed,
     FolderMade,
@@ -76,7 +76,7 @@ class Folders(Protocol):
         call_ids: Sequence[CallId],
         at_ms: int,
         within_s: float | None = None,
-    ) -> FolderChanged | FolderUnsaved | None:
+    ) -> WorkspaceSaved | FolderUnsaved | None:
         """Takes a snapshot of the folder and stores it; None if nothing has changed since the last one.
 
         Its parent is the last snapshot that this claim stored, also if the log does not have it yet; where
@@ -149,7 +149,7 @@ class NoFolders:
         call_ids: Sequence[CallId],
         at_ms: int,
         within_s: float | None = None,
-    ) -> FolderChanged | FolderUnsaved | None:
+    ) -> WorkspaceSaved | FolderUnsaved | None:
         return None
 
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:

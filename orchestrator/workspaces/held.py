@@ -11,7 +11,8 @@ from pathlib import Path
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.folder_commands import FolderChanged, FolderMerged, FolderNotMerged
+from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
@@ -126,9 +127,9 @@ def changed_folder(
     calls: tuple[CallId, ...],
     at_ms: int,
     change: FolderChange | None,
-) -> FolderChanged:
+) -> WorkspaceSaved:
     counts = taken.counts
-    return FolderChanged(
+    return WorkspaceSaved(
         snapshot=SnapshotId(taken.snapshot),
         parent=None if taken.parent is None else SnapshotId(taken.parent),
         pack=pack,

@@ -19,8 +19,8 @@ from typing import TypeVar
 from orchestrator.boottime import boottime
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import (
-    FolderChanged,
     FolderCopied,
     FolderFailed,
     FolderMade,
@@ -94,7 +94,7 @@ class MachineFolders:
         self._boottime = boottime
         self._boot = boot_id()
         self._held: dict[str, Held] = {}
-        self._saving: set[asyncio.Task[FolderChanged | FolderUnsaved | None]] = set()
+        self._saving: set[asyncio.Task[WorkspaceSaved | FolderUnsaved | None]] = set()
         """Snapshots under way, also those that nobody waits for any more."""
         self._deadlines = Deadlines(boottime, config.trust_s)
         self._hosts = HostFolders(config, packs, now_ms, self._deadlines)
@@ -290,7 +290,7 @@ class MachineFolders:
         call_ids: Sequence[CallId],
         at_ms: int,
         within_s: float | None = None,
-    ) -> FolderChanged | FolderUnsaved | None:
+    ) -> WorkspaceSaved | FolderUnsaved | None:
         held = self._held.get(claim.claim_id)
         if held is None:
             return None
@@ -312,7 +312,7 @@ class MachineFolders:
             if not done:
                 return late
             result = saving.result()
-            if isinstance(result, FolderChanged):
+            if isinstance(result, WorkspaceSaved):
                 held.stored = FolderSnapshot(result.snapshot)
                 held.standing = held.stored
             elif isinstance(result, FolderUnsaved) and result.snapshot is not None:
@@ -323,7 +323,7 @@ class MachineFolders:
 
     async def _saved(
         self, held: Held, state: State, calls: tuple[CallId, ...], at_ms: int
-    ) -> FolderChanged | FolderUnsaved | None:
+    ) -> WorkspaceSaved | FolderUnsaved | None:
         async with held.working:
             try:
                 taken = await self._taken(held, at_ms, live=bool(state.processes.living))

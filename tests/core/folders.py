@@ -6,7 +6,8 @@ from typing import Any
 
 from orchestrator.core import facts as f
 from orchestrator.core.entries import fact
-from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved
+from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.folder_commands import FolderMade, FolderUnsaved
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.settings import PortableFolder, Rules, portable_wire
 from orchestrator.protocol.ids import CallId, SnapshotId
@@ -27,13 +28,13 @@ def a_pack(number: int, *, whole: bool = False, bytes: int = 100) -> Pack:
     return Pack(f"tree/workspaces/session/{number}.pack", f"{number:064x}", bytes, whole)
 
 
-def changed(number: int, *call_ids: str, **fields: Any) -> FolderChanged:
+def changed(number: int, *call_ids: str, **fields: Any) -> WorkspaceSaved:
     """The folder has become snapshot `number`, by these calls."""
     names = fields.pop("names", (f"file-{number}",))
     parent = SnapshotId(f"s{number - 1}")
     pack = fields.pop("pack", a_pack(number))
     calls = tuple(map(CallId, call_ids))
-    return FolderChanged(
+    return WorkspaceSaved(
         SnapshotId(f"s{number}"), parent, pack, FileCounts(1, 0, 0), names, calls, 5_000, **fields
     )
 

@@ -11,7 +11,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import CopyWork, Merge
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
 from orchestrator.core.decide import IllegalCommand
-from orchestrator.core.folder_commands import FolderChanged, FolderCopied, FolderMade
+from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.folder_commands import FolderCopied, FolderMade
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import PortableFolder, TurnSettings
@@ -192,7 +193,7 @@ def test_parent_is_offered_what_the_agent_has_changed_in_its_copy() -> None:
     pack = Pack("tree/workspaces/child/1.pack", "1" * 64, 10)
     change = FolderChange(1, 5, 1, ("a",))
     child.happens(
-        FolderChanged(
+        WorkspaceSaved(
             SnapshotId("t1"), SnapshotId("s0"), pack, FileCounts(1, 0, 0), ("a",), (), 1, change=change
         )
     )

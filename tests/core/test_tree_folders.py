@@ -10,7 +10,8 @@ from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
 from orchestrator.core.decide.child_folder import NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact
-from orchestrator.core.folder_commands import FolderChanged, FolderMade, FolderUnsaved, SetupBegins
+from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.folder_commands import FolderMade, FolderUnsaved, SetupBegins
 from orchestrator.core.folder_use import lacks_setup
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
@@ -100,7 +101,7 @@ def finished_child(tree: TreeDriver, number: int = 1) -> Agent:
     before = child.state.workspace.snapshot
     change = FolderChange(2, 5, 1, ("a", "b"))
     child.happens(
-        FolderChanged(
+        WorkspaceSaved(
             SnapshotId(f"t{number}"), before, pack, FileCounts(2, 0, 0), ("a", "b"), (), number, change=change
         )
     )
@@ -129,7 +130,7 @@ def test_offer_of_a_folder_that_was_packed_anew_has_the_packs_of_what_the_agent_
     child.happens(FolderMade("m1", child.state.workspace.snapshot))
     whole = Pack("tree/workspaces/child/1.pack", "1" * 64, 10, whole=True)
     child.happens(
-        FolderChanged(SnapshotId("t1"), SnapshotId("s0"), whole, FileCounts(1, 0, 0), ("a",), (), 1)
+        WorkspaceSaved(SnapshotId("t1"), SnapshotId("s0"), whole, FileCounts(1, 0, 0), ("a",), (), 1)
     )
     assert child.state.workspace.packs == (whole,)
     answers(child)

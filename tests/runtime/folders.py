@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import (
-    FolderChanged,
     FolderFailed,
     FolderMade,
     FolderMerged,
@@ -88,7 +88,7 @@ class ScriptedFolders(NoFolders):
         call_ids: Sequence[CallId],
         at_ms: int,
         within_s: float | None = None,
-    ) -> FolderChanged | FolderUnsaved | None:
+    ) -> WorkspaceSaved | FolderUnsaved | None:
         self.asked.append(f"changed {','.join(call_ids)}" + (f" within {within_s:g}" if within_s else ""))
         if not self._written:
             return None
@@ -100,7 +100,7 @@ class ScriptedFolders(NoFolders):
         self._written, self._changes = 0, self._changes + 1
         parent, self._last = self._last, SnapshotId(f"s{self._changes}")
         pack = Pack(f"{self._changes}.pack", "", 1, whole=parent is None)
-        return FolderChanged(self._last, parent, pack, FileCounts(1, 0, 0), ("'f'",), tuple(call_ids), at_ms)
+        return WorkspaceSaved(self._last, parent, pack, FileCounts(1, 0, 0), ("'f'",), tuple(call_ids), at_ms)
 
     async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
         self.asked.append(f"merge {work.base}..{work.snapshot}")

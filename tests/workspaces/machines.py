@@ -12,7 +12,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.decide.child_folder import offered
 from orchestrator.core.evolve.workspace import evolve_workspace
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderMade, FolderUnsaved
+from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.folder_commands import FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import PortableFolder, SessionFacts
@@ -115,13 +116,13 @@ class Session:
         assert isinstance(made, FolderMade), made
         return claim
 
-    async def changed(self, machine: Machine, claim: Claim) -> FolderChanged | FolderUnsaved | None:
+    async def changed(self, machine: Machine, claim: Claim) -> WorkspaceSaved | FolderUnsaved | None:
         """The end of a call, with what became of the folder."""
         self.calls += 1
         found = await machine.folders.changed(
             self.state, claim, (CallId(f"call-{self.calls}"),), 1_700_000_000_000 + self.calls
         )
-        if isinstance(found, FolderChanged):
+        if isinstance(found, WorkspaceSaved):
             self._fold(
                 f.WorkspaceSaved(
                     found.snapshot,

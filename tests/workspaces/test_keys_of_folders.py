@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.core.folder_commands import FolderChanged, FolderFailed, FolderUnsaved
+from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.folder_commands import FolderFailed, FolderUnsaved
 from orchestrator.workspaces.keys import PackKeys, add_key, new_file
 from tests.workspaces.machines import NewMachine, Session
 
@@ -46,7 +47,7 @@ async def test_folder_is_unsaved_while_its_key_is_gone_and_saved_when_it_is_back
     assert "there is no file" in unsaved.reason
     (tmp_path / "away").rename(tmp_path / "keys")
     add_key(tmp_path / "keys")
-    assert isinstance(await session.changed(first, claim), FolderChanged)
+    assert isinstance(await session.changed(first, claim), WorkspaceSaved)
 
 
 async def test_process_that_reads_the_folder_is_given_no_key(machine: NewMachine, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.extras import SessionExtras
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import (
-    FolderChanged,
     FolderFailed,
     FolderMade,
     FolderMerged,
@@ -38,7 +38,7 @@ async def test_empty_folder_is_made_and_what_a_call_writes_is_stored(machine: Ne
     assert list(first.folder.iterdir()) == []
     (first.folder / "a.txt").write_text("1\n")
     found = await session.changed(first, claim)
-    assert isinstance(found, FolderChanged)
+    assert isinstance(found, WorkspaceSaved)
     assert (found.files.added, found.names, found.call_ids) == (1, ("A a.txt",), ("call-1",))
     assert found.change is not None
     assert (found.change.files, found.change.insertions) == (1, 1)
@@ -148,7 +148,7 @@ async def test_copy_whose_last_snapshot_never_reached_the_log_is_built_again(mac
     await first.folders.writing(session.state, claim)
     (first.folder / "b").write_text("2")
     found = await first.folders.changed(session.state, claim, (), 1_700_000_000_000)
-    assert isinstance(found, FolderChanged)
+    assert isinstance(found, WorkspaceSaved)
     # The worker is gone before its commit.
     await first.folders.release(SessionId(ROOT), claim)
     made = await session.make(first, session.claim(first))
@@ -180,7 +180,7 @@ async def test_pack_is_in_the_store_under_its_claim_before_the_log_hears_of_it(
     claim = await session.made(first)
     (first.folder / "a").write_text("1")
     found = await session.changed(first, claim)
-    assert isinstance(found, FolderChanged)
+    assert isinstance(found, WorkspaceSaved)
     names = await Packs(store).names(TreeId(ROOT), SessionId(ROOT))
     assert found.pack.name in {str(name) for name in names}
     assert {(name.epoch, name.claim) for name in names} == {(claim.epoch, claim.claim_id)}
@@ -198,7 +198,7 @@ async def test_snapshot_that_nobody_waited_for_is_covered_by_the_next_one(machin
     await asyncio.gather(asking, return_exceptions=True)
     (first.folder / "b").write_text("2")
     found = await session.changed(first, claim)
-    assert isinstance(found, FolderChanged)
+    assert isinstance(found, WorkspaceSaved)
     assert found.files.added == 2
     await session.made(second)
     assert tree_of(second.folder) == {"a": "1", "b": "2"}
@@ -217,8 +217,8 @@ async def test_calls_that_end_at_once_are_recorded_one_behind_the_other(machine:
     (here.folder / "first.txt").write_text("first")
     asked = (here.folders.changed(session.state, claim, [CallId(call)], at) for at, call in enumerate("ab"))
     first, second = await asyncio.gather(*asked)
-    assert isinstance(first, FolderChanged)
-    assert isinstance(second, FolderChanged)
+    assert isinstance(first, WorkspaceSaved)
+    assert isinstance(second, WorkspaceSaved)
     assert second.parent == first.snapshot
     await here.folders.release(session.id, claim)
 
@@ -241,7 +241,7 @@ async def test_interrupted_call_does_not_wait_for_its_snapshot(machine: NewMachi
     found = await first.folders.changed(session.state, claim, (), 1, within_s=0.0)
     assert isinstance(found, FolderUnsaved)
     assert "within 0 s" in found.reason
-    assert isinstance(await session.changed(first, claim), FolderChanged)
+    assert isinstance(await session.changed(first, claim), WorkspaceSaved)
 
 
 async def test_store_that_is_away_leaves_the_folder_unsaved_and_gets_it_later(
@@ -262,7 +262,7 @@ async def test_store_that_is_away_leaves_the_folder_unsaved_and_gets_it_later(
     (tmp_path / "store").unlink()
     (tmp_path / "away").rename(tmp_path / "store")
     saved = await session.changed(first, claim)
-    assert isinstance(saved, FolderChanged)
+    assert isinstance(saved, WorkspaceSaved)
     await session.made(second)
     assert tree_of(second.folder) == {"a": "1"}
     assert await first.folders.has(session.state) is None
@@ -281,7 +281,7 @@ async def test_slow_store_is_waited_for_no_longer_than_the_setting_says(
         found = await session.changed(first, claim)
     assert isinstance(found, FolderUnsaved)
     assert "within 0.1 s" in found.reason
-    assert isinstance(await session.changed(first, claim), FolderChanged)
+    assert isinstance(await session.changed(first, claim), WorkspaceSaved)
 
 
 async def test_machine_that_was_killed_goes_on_with_its_unsaved_changes(
@@ -305,7 +305,7 @@ async def test_machine_that_was_killed_goes_on_with_its_unsaved_changes(
     claim = await session.made(again)
     assert tree_of(again.folder) == {"a": "2"}
     saved = await session.changed(again, claim)
-    assert isinstance(saved, FolderChanged)
+    assert isinstance(saved, WorkspaceSaved)
     assert session.state.workspace.unsaved is None
 
 
@@ -318,7 +318,7 @@ async def test_keeper_that_was_killed_is_replaced_and_the_snapshot_is_taken(mach
     os.kill(first.folders._held[claim.claim_id].keeper.pid, signal.SIGKILL)
     (first.folder / "b").write_text("2")
     found = await session.changed(first, claim)
-    assert isinstance(found, FolderChanged), found
+    assert isinstance(found, WorkspaceSaved), found
     assert found.files.added == 1
 
 
@@ -510,7 +510,7 @@ async def test_full_disk_leaves_the_folder_unsaved_and_lets_no_further_call_begi
         found = await session.changed(first, claim)
     assert isinstance(found, FolderUnsaved)
     assert (found.blocked, found.snapshot, found.reason) == (True, None, "the disk is full")
-    assert isinstance(await session.changed(first, claim), FolderChanged)
+    assert isinstance(await session.changed(first, claim), WorkspaceSaved)
 
 
 async def test_machine_with_too_little_room_leaves_the_session_to_others(machine: NewMachine) -> None:

@@ -154,13 +154,13 @@ def _apply(draft: Draft, command: c.Command) -> None:
             _apply_to_folder(draft, command)
 
 
-def _apply_to_folder(draft: Draft, command: folder.FolderCommand) -> None:
+def _apply_to_folder(draft: Draft, command: folder.FolderCommand | f.WorkspaceSaved) -> None:
     match command:
         case folder.FolderMade():
             folder_made(draft, command)
         case folder.FolderFailed():
             folder_failed(draft, command)
-        case folder.FolderChanged():
+        case f.WorkspaceSaved():
             folder_changed(draft, command)
         case folder.FolderUnsaved():
             folder_unsaved(draft, command)

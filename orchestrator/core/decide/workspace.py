@@ -23,7 +23,6 @@ from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.process import say_to_model
 from orchestrator.core.decide.task_end import FAILED, fail
 from orchestrator.core.folder_commands import (
-    FolderChanged,
     FolderFailed,
     FolderMade,
     FolderUnsaved,
@@ -104,25 +103,14 @@ def fail_for_folder(draft: Draft, message: str) -> None:
         fail(draft, message, output=f"not run: {message}")
 
 
-def folder_changed(draft: Draft, command: FolderChanged) -> None:
+def folder_changed(draft: Draft, command: f.WorkspaceSaved) -> None:
     """The folder has another content, and the store has it."""
     known = draft.state.workspace
     if command.parent != known.snapshot:
         raise ValueError(f"a snapshot after {command.parent}, and the log's last is {known.snapshot}")
+    calls = command.call_ids[-MOST_UNSAVED_CALLS:]
     draft.add(
-        f.WorkspaceSaved(
-            command.snapshot,
-            command.parent,
-            command.pack,
-            command.files,
-            fitting(command.names),
-            command.call_ids[-MOST_UNSAVED_CALLS:],
-            command.at_ms,
-            command.live,
-            command.change,
-            fitting(command.omitted),
-            command.setup,
-        )
+        replace(command, names=fitting(command.names), call_ids=calls, omitted=fitting(command.omitted))
     )
     if fitting(command.omitted) != known.omitted:
         _tell_omitted(draft, command.omitted)
