@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, get_args
 
 import orjson
@@ -127,3 +129,22 @@ def test_event_that_lacks_what_its_kind_has_passes_whole() -> None:
     assert isinstance(read, UnknownEvent)
     assert (read.root, read.type) == (message, "exec_command_end")
     assert stored_kind(stored(Entry(EVENT_MSG, message))) is ExecCommandEnd
+
+
+LAYS_OUT_JSON = {
+    "protocol/codec.py",
+    "core/entries/stored.py",
+    "core/commit_parts.py",
+    "gateways/app_server/messages.py",
+}
+"""Files that write JSON piece by piece, or know its first bytes."""
+
+
+def test_no_reader_of_logs_looks_for_patterns_in_stored_json() -> None:
+    product = Path(f.__file__).parents[2]
+    found = {
+        path.relative_to(product).as_posix()
+        for path in product.rglob("*.py")
+        if re.search(r"""\bb'(?:"|\{)""", path.read_text(encoding="utf-8"))
+    }
+    assert found <= LAYS_OUT_JSON, "ask stored_kind, published_kind or may_refer"
