@@ -18,6 +18,11 @@ from sim.grammar_terms import Item, check
 from sim.refusals import may_make, refusal_is_true
 
 ACTIVE = ("queued", "running")
+REQUESTS = (
+    *("exec_approval_request", "apply_patch_approval_request", "plan_approval_request"),
+    *("ask_user_question_request", "request_user_input", "elicitation_request"),
+)
+"""Events that ask a person something, which an answer or a withdrawal has to settle."""
 NOT_RUN = ("aborted", "not run", "killed", "in doubt", "internal error", "in_doubt")
 ENDS = {"completed": "Completed", "failed": "Failed", "canceled": "Canceled"}
 
@@ -237,8 +242,9 @@ class Surfaced:
         """An event of the tree's log."""
         if message.get("type") == "error":
             self._errors[tree].add(id)
-        name = message.get("agent_id", 0), message.get("call_id", "")
-        if str(message.get("type")).endswith("_approval_request"):
+        asked = next((message[key] for key in ("call_id", "callId", "id") if key in message), "")
+        name = message.get("agent_id", 0), asked
+        if message.get("type") in REQUESTS:
             self._open[tree].add(name)
         elif message.get("type") == "request_resolved":
             self._open[tree].discard(name)
