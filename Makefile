@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test cover demo bench crash machines growth sim mutation clean
+.PHONY: setup check test slices nightly costs cover demo bench crash machines growth sim mutation clean
+
+# Without compiled modules each process that a test starts would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What `dendro` needs; a package's modules are compiled when they are first imported.
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
@@ -39,7 +42,20 @@ check: setup
 	$(BIN)/python -m tests.methods_page | diff docs/doors/methods.md -
 
 test: setup
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal -m "not slice and not night"
+
+# Slices of the simulator, of crashes and of mutations, others for each commit.
+slices: setup
+	$(BIN)/pytest -n auto --dist worksteal -m slice
+
+# Everything, also what `make test` leaves out for its time, with all examples, and the growth of a large fleet.
+nightly: setup
+	DENDRO_NIGHT=1 $(BIN)/pytest -n auto --dist worksteal
+	$(MAKE) growth
+
+# Writes tests/costs.json anew, by which `make test` begins with long tests and names what has grown.
+costs: setup
+	DENDRO_WRITE_COSTS=1 $(BIN)/pytest -n auto --dist worksteal -m "not slice and not night"
 
 # What the tests of the layers below reach of the core, the protocol and the broker, in all their processes.
 COVERED := tests/core tests/protocol tests/broker tests/runtime tests/tree tests/gateways tests/sim tests/cli/test_doctor.py
@@ -64,7 +80,7 @@ crash: setup
 	$(BIN)/python -m tests.crash
 
 machines: setup
-	DENDRO_MACHINES=all $(BIN)/pytest -n 0 tests/machines
+	DENDRO_NIGHT=1 $(BIN)/pytest -n 0 tests/machines
 
 growth: setup
 	DENDRO_GROWTH_TREES=500 $(BIN)/pytest -n 0 tests/workers/test_growth.py -k leave_nothing

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.costs import Costs
+
 # A busy machine is no defect, but hypothesis takes an example that came late for one.
 settings.register_profile("dendro", deadline=None)
 settings.load_profile("dendro")
@@ -40,6 +42,11 @@ _leave_repositories()
 def pytest_xdist_auto_num_workers() -> int:
     """Returns the number of cores and one more: tests wait for processes and for leases, too."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    config.pluginmanager.register(Costs(workers), "dendro-costs")
 
 
 def pytest_collection_finish() -> None:

@@ -7,14 +7,16 @@ with: its fields that chat completions do not have are left out, and the request
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
+
+import pytest
 
 from orchestrator.stub.request_shape import translated
 from tests.acceptance.allowances import Message
 from tests.acceptance.placeholders import Json
-from tests.commit_seed import base_seed
+from tests.commit_seed import chosen
 
 RESPONSES, CHAT = "responses", "chat"
 
@@ -26,16 +28,19 @@ NOT_OVER_CHAT = {
     "local_shell_call": "its call is of the hosted shell, which chat completions have as a function alone",
 }
 """Conversations with items that chat completions cannot carry, and which."""
-IN_CI = 3
-"""The share of the conversations that CI holds over chat: one in so many, chosen by the commit."""
+TURNS = 3
+"""`make test` holds one conversation in so many over chat, chosen by the commit, and `make nightly` all."""
 _IN_BOTH = ("input", "parallel_tool_calls")
 
 
-def over(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Each conversation with each wire format that can carry it; in CI a third of them over chat."""
-    chat = [(CHAT, name) for name in names if name not in NOT_OVER_CHAT]
-    first, step = (base_seed() % IN_CI, IN_CI) if os.environ.get("CI") else (0, 1)
-    return [*((RESPONSES, name) for name in names), *chat[first::step]]
+def over(names: Sequence[str]) -> list[Any]:
+    """Parameters: each conversation with each wire format that can carry it, many over chat for the night."""
+    chat = [
+        pytest.param(CHAT, name, marks=[pytest.mark.night] if chosen(name, TURNS) else [])
+        for name in names
+        if name not in NOT_OVER_CHAT
+    ]
+    return [*(pytest.param(RESPONSES, name) for name in names), *chat]
 
 
 def expected(requests: Sequence[Message], wire: str, script: Json) -> list[Message]:

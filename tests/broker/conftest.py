@@ -16,6 +16,7 @@ from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.tables import RedisSettings
 from tests.broker.actors import Backend
+from tests.commit_seed import chosen
 from tests.servers import (
     RedisServer,
     debian_redis,
@@ -36,6 +37,23 @@ if sys.version_info >= (3, 13):
     del SERVERS["redis62"]
 REAL = [pytest.param(name, marks=pytest.mark.realredis) for name in SERVERS]
 ALL = ["double", *REAL, pytest.param("cluster", marks=pytest.mark.realredis)]
+
+ALWAYS = ("double", "redis7")
+OTHERS = [name for name in (*SERVERS, "cluster") if name not in ALWAYS]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves all but one of the other servers for the night: the commit and the test's name choose."""
+    for item in items:
+        kind = _other_server(item)
+        if kind and OTHERS[chosen(item.nodeid.partition("[")[0], len(OTHERS))] != kind:
+            item.add_marker(pytest.mark.night)
+
+
+def _other_server(item: pytest.Item) -> str | None:
+    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return next((str(given[name]) for name in ("backend", "server") if given.get(name) in OTHERS), None)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ PATIENCE_S = 400
 
 @pytest.mark.realredis
 @pytest.mark.slow
+@pytest.mark.slice
 @pytest.mark.timeout(PATIENCE_S)
 async def test_thirty_killed_workers_lose_nothing_and_double_nothing() -> None:
     account = await crash(Options(kills=30, seed=SEED))
@@ -29,6 +30,7 @@ async def test_thirty_killed_workers_lose_nothing_and_double_nothing() -> None:
 
 @pytest.mark.realredis
 @pytest.mark.slow
+@pytest.mark.slice
 @pytest.mark.timeout(PATIENCE_S)
 async def test_twenty_killed_workers_leave_no_orphan_and_lose_no_letter_of_a_tree() -> None:
     account = await crash(Options(kills=20, seed=SEED, trees=True))
@@ -40,6 +42,7 @@ async def test_twenty_killed_workers_leave_no_orphan_and_lose_no_letter_of_a_tre
 
 @pytest.mark.realredis
 @pytest.mark.slow
+@pytest.mark.slice
 @pytest.mark.timeout(PATIENCE_S)
 async def test_six_killed_workers_settle_each_question_once_and_leave_no_process() -> None:
     account = await crash(Options(kills=6, seed=SEED, flows=True))

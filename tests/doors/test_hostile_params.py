@@ -21,6 +21,7 @@ from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.new_threads import door_ports
 from orchestrator.wiring.open_deployment import opened
+from tests.commit_seed import NIGHT
 from tests.doors.peer import Peer, connected, served
 from tests.servers import RedisServer, start_redis
 
@@ -121,7 +122,7 @@ async def test_no_params_of_any_method_are_a_fault_of_the_server_s(peer: Peer) -
     drawn: list[tuple[str, Any]] = []
 
     @settings(
-        max_examples=1500,
+        max_examples=1500 if NIGHT else 400,
         deadline=None,
         database=None,
         derandomize=True,

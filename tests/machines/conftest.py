@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -13,14 +12,9 @@ from types import MappingProxyType
 import pytest
 
 from tests.cli.machine import Machine
-from tests.commit_seed import base_seed
 from tests.machines.host import Host, Network, host
 from tests.servers import RedisServer, free_ports, start_redis
 
-IN_TURN = 4
-ALL = os.environ.get("DENDRO_MACHINES") == "all"
-WHOLE = ALL or base_seed() % IN_TURN == 0
-"""Whether the long tests run, too: with `make machines`, and in CI with one commit in four."""
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 

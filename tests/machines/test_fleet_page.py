@@ -22,7 +22,7 @@ import pytest
 
 from tests.doors.clients.packages import from_npm
 from tests.doors.clients.test_terminal import Screen
-from tests.machines.conftest import IN_TURN, WHOLE, fleet_model
+from tests.machines.conftest import fleet_model
 from tests.machines.host import Host, Network, host, network
 from tests.reliability.test_rights import documented, documented_for
 from tests.servers import debian_redis, required
@@ -187,7 +187,7 @@ def _program(file: Path, script: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not WHOLE, reason=f"two installations: `make machines`, and one commit in {IN_TURN}")
+@pytest.mark.night
 def test_two_empty_hosts_become_a_fleet_that_runs_a_tree_and_serves_a_laptop(tmp_path: Path) -> None:
     required(debian_redis(), "redis-server")
     said = {"title": "A title", "greet me": "The fleet says hello."}

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from tests.cli.machine import Machine, dendro
-from tests.commit_seed import base_seed
-from tests.machines.conftest import ALL, IN_TURN, WHOLE, Fleet
+from tests.commit_seed import NIGHT, base_seed
+from tests.machines.conftest import Fleet
 from tests.machines.host import Host
 
 pytestmark = pytest.mark.realredis
@@ -85,7 +85,7 @@ def until(following: subprocess.Popen[str], kind: str, text: str = "") -> dict[s
     raise AssertionError(f"no {kind} came: {following.communicate()}")
 
 
-@pytest.mark.skipif(not WHOLE, reason=f"`make machines`, and one commit in {IN_TURN}")
+@pytest.mark.night
 def test_a_session_goes_on_elsewhere_and_its_person_has_all_that_the_log_names(
     portable: Fleet, tmp_path: Path
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_session_goes_on_elsewhere_and_its_person_has_all_that_the_log_names(
 
 # ── a storm of kills ──────────────────────────────────────────────────────────────────────────
 
-SESSIONS, CALLS, PAUSE_S = (8, 12, (2.0, 6.0)) if ALL else (2, 8, (1.0, 2.5))
+SESSIONS, CALLS, PAUSE_S = (8, 12, (2.0, 6.0)) if NIGHT else (2, 8, (1.0, 2.5))
 """The pauses let workers come to something: five that do not in a row are a quarantine."""
 
 
@@ -167,7 +167,7 @@ def folder_of(host: Host, session: str, name: str, *words: str) -> tuple[list[st
     )
 
 
-@pytest.mark.skipif(not WHOLE, reason=f"minutes: `make machines`, and one commit in {IN_TURN}")
+@pytest.mark.night
 @pytest.mark.timeout(600)
 def test_folders_hold_what_committed_calls_wrote_once_and_in_order_in_a_storm_of_kills(
     portable: Fleet, tmp_path: Path

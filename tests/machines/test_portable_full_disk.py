@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machines.conftest import IN_TURN, WHOLE, Fleet
+from tests.machines.conftest import Fleet
 from tests.machines.test_portable import begun, portable, scripted, shell, until
 
 __all__ = ["portable"]
@@ -15,7 +15,7 @@ __all__ = ["portable"]
 pytestmark = [
     pytest.mark.realredis,
     pytest.mark.sandbox,
-    pytest.mark.skipif(not WHOLE, reason=f"`make machines`, and one commit in {IN_TURN}"),
+    pytest.mark.night,
 ]
 STEPS = (shell("hostname; wc -c < large.bin"), {"items": [{"text": "done"}]})
 

@@ -11,12 +11,12 @@ from subprocess import DEVNULL
 import pytest
 
 from tests.cli.machine import PATIENCE_S, Machine, dendro, says
-from tests.machines.conftest import WHOLE, Fleet
+from tests.machines.conftest import Fleet
 
 pytestmark = [
     pytest.mark.realredis,
     pytest.mark.sandbox,
-    pytest.mark.skipif(not WHOLE, reason="with `make machines`, and in CI with one commit in four"),
+    pytest.mark.night,
 ]
 
 

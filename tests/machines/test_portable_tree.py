@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tests.cli.machine import Machine
-from tests.machines.conftest import IN_TURN, WHOLE, Fleet
+from tests.machines.conftest import Fleet
 from tests.machines.host import Host
 from tests.machines.test_portable import portable, shell
 
 __all__ = ["portable"]
 pytestmark = [
     pytest.mark.realredis,
-    pytest.mark.skipif(not WHOLE, reason=f"seven sessions: `make machines`, and one commit in {IN_TURN}"),
+    pytest.mark.night,
 ]
 
 BASE = "".join(f"line {number}\n" for number in range(60))

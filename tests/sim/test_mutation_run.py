@@ -38,6 +38,7 @@ def _pinned(scope: str, before: str, after: str, script: str) -> Change:
 
 
 @pytest.mark.slow
+@pytest.mark.slice
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("pinned", PINNED, ids=[pinned[0] for pinned in PINNED])
 def test_simulator_finds_a_change_that_it_has_always_found(pinned: tuple[str, str, str, str]) -> None:
@@ -46,6 +47,7 @@ def test_simulator_finds_a_change_that_it_has_always_found(pinned: tuple[str, st
 
 
 @pytest.mark.slow
+@pytest.mark.slice
 @pytest.mark.timeout(300)
 def test_test_run_with_a_change_fails_and_without_it_does_not() -> None:
     test = "tests/core/test_core_tasks.py"
@@ -56,6 +58,7 @@ def test_test_run_with_a_change_fails_and_without_it_does_not() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slice
 @pytest.mark.timeout(300)
 def test_sample_of_this_commit_comes_to_verdicts_and_figures() -> None:
     chosen = sample(len(SCOPES), base_seed())

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.slow
+@pytest.mark.slice
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "defect",
@@ -87,6 +88,7 @@ def test_look_that_dies_ends_the_whole() -> None:
         list(together([dies()], 1))
 
 
+@pytest.mark.slice
 def test_every_planted_defect_fits_the_product() -> None:
     """In a process each, for what is planted stays."""
     unfit = [mutant.name for mutant in MUTANTS if _exit_of(mutant) != 0]

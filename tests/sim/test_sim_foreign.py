@@ -49,6 +49,7 @@ def test_the_page_has_every_foreign_defect_and_nothing_else() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slice
 def test_planted_defect_is_found_by_its_test() -> None:
     (defect,) = defects([SOMEWHERE])
     by = tried(defect).by
@@ -59,6 +60,7 @@ def test_planted_defect_is_found_by_its_test() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slice
 def test_defect_that_its_finders_do_not_notice_survives() -> None:
     harmless = _changed("orchestrator/core/outstanding.py", '"""`outstanding`: ', '"""What is owed: ')
     (defect,) = defects([SOMEWHERE])
@@ -66,6 +68,7 @@ def test_defect_that_its_finders_do_not_notice_survives() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slice
 def test_seeds_find_what_breaks_a_rule_of_the_simulator() -> None:
     old = "def evolve_processes(known: Processes, fact: f.ProcessFact) -> Processes:\n"
     deadly = _changed("orchestrator/core/evolve/__init__.py", old, f"{old}    return known\n")

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parent.parent.parent
 SEEDS = Path(__file__).with_name("seeds.txt")
 SLICE = 150
 
+pytestmark = pytest.mark.slice
+
 
 def known_seeds() -> list[tuple[str, int]]:
     lines = [line.split(None, 2) for line in SEEDS.read_text(encoding="utf-8").splitlines()]

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slice
 def test_same_version_has_the_same_traces_and_another_digest_is_told(tmp_path: Path) -> None:
     kept = tmp_path / "traces.json"
     assert "3 traces are kept" in _compared(kept, 0)

@@ -1,0 +1,123 @@
+"""Costs of tests: long tests begin first, and a run names the files that grew most.
+
+The cost is CPU seconds, with those of the processes that a test waited for: they depend less on what else a
+machine does than its clock. `costs.json` holds what files and tests cost when it was written last
+(`make costs`); it only orders and tells, so an old table does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+
+_T = TypeVar("_T")
+TABLE = Path(__file__).with_name("costs.json")
+WRITE = "DENDRO_WRITE_COSTS"
+"""Set, the table is written anew at the end of the run."""
+LONG_S, KEPT_S, GREW_S = 2.0, 0.5, 2.0
+"""Seconds on the clock from which a test is long; CPU seconds from which a file is kept, and is said to have
+grown."""
+NAMED = 10
+LEFT = {
+    "night": "`make nightly` (long tests, further servers, further conversations)",
+    "slice": "`make slices` (slices of the simulator, of crashes and of mutations)",
+}
+
+
+class Costs:
+    """Counts in each process that runs tests; the one that a person started sums up."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
+        self._long: dict[str, float] = table.get("tests", {})
+        self._files: dict[str, float] = table.get("files", {})
+        self._spent: dict[str, float] = defaultdict(float)
+        self._waited: dict[str, float] = defaultdict(float)
+        self._left: Counter[str] = Counter()
+        self._mark = _used()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = longest_first(items, [self._long.get(item.nodeid, 0.0) for item in items], self._workers)
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._left.update(
+            next((name for name in LEFT if item.get_closest_marker(name)), "") for item in items
+        )
+
+    def pytest_collection_finish(self) -> None:
+        self._mark = _used()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Any:
+        report = yield
+        now = _used()
+        report.cost = (now - self._mark, call.duration)
+        self._mark = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        spent, waited = cast("tuple[float, float]", getattr(report, "cost", (0.0, 0.0)))
+        self._spent[report.nodeid.partition("::")[0]] += spent
+        self._waited[report.nodeid] += waited
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # Each process deselects the same.
+        self._left |= Counter(getattr(node, "workeroutput", {}).get("left", {}))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["left"] = dict(self._left)
+        elif WRITE in os.environ:
+            files = {name: round(cost, 1) for name, cost in self._spent.items() if cost >= KEPT_S}
+            tests = {name: round(took, 1) for name, took in self._waited.items() if took >= LONG_S}
+            TABLE.write_text(json.dumps({"files": files, "tests": tests}, indent=1, sort_keys=True) + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for name, where in LEFT.items():
+            if self._left[name]:
+                terminalreporter.write_line(f"{self._left[name]} tests are left for {where}")
+        grew = grown(self._spent, self._files)
+        if grew and len(self._spent) > NAMED:
+            terminalreporter.write_line("files that cost more CPU seconds than tests/costs.json says:")
+            for name, before, now in grew:
+                terminalreporter.write_line(f"  {now:6.1f} instead of {before:6.1f}  {name}")
+
+
+def longest_first(items: Sequence[_T], costs: Sequence[float], workers: int) -> list[_T]:
+    """The items, so that each of as many workers begins with long ones; the others keep their order.
+
+    `worksteal` gives each worker a part of the list that hangs together, and later what others have left.
+    """
+    ordered = sorted(range(len(items)), key=lambda at: -costs[at])
+    long = [at for at in ordered if costs[at] > 0]
+    rest = [at for at in range(len(items)) if costs[at] <= 0]
+    order: list[int] = []
+    for worker in range(workers):
+        mine = long[worker::workers]
+        size = (len(items) - len(order)) // (workers - worker)
+        taken, rest = rest[: size - len(mine)], rest[max(size - len(mine), 0) :]
+        order += mine + taken
+    return [items[at] for at in order]
+
+
+def grown(now: Mapping[str, float], before: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """The files that cost more than the table says, those that grew most first."""
+    found = [(name, before.get(name, 0.0), cost) for name, cost in now.items()]
+    found = [(name, was, cost) for name, was, cost in found if cost - was > GREW_S]
+    return sorted(found, key=lambda it: it[1] - it[2])[:NAMED]
+
+
+def _used() -> float:
+    own, waited = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + waited.ru_utime + waited.ru_stime
