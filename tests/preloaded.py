@@ -68,6 +68,8 @@ def _take_up(descriptors: list[int]) -> None:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(order["cwd"])
+    if order["umask"] >= 0:
+        os.umask(order["umask"])
     os.environ.clear()
     os.environ.update(order["environ"])
     sys.argv[1:] = order["words"]

@@ -41,7 +41,7 @@ def own_terminal() -> None:
 class _Fork(subprocess.Popen[AnyStr]):
     """A process of `COMMAND` and more words; a new Python, if that would read another environment.
 
-    Takes descriptors, `cwd`, `env`, and `own_terminal` as `preexec_fn`.
+    Takes descriptors, `cwd`, `env`, `umask`, and `own_terminal` as `preexec_fn`.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -62,6 +62,7 @@ class _Fork(subprocess.Popen[AnyStr]):
             "cwd": os.fspath(given["cwd"] or Path.cwd()),
             "environ": dict(environ),
             "own_terminal": given["preexec_fn"] is own_terminal,
+            "umask": given["umask"],
             "namespaces": self.namespaces,
         }
         streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]

@@ -97,3 +97,14 @@ def test_command_whose_python_reads_another_environment_is_a_new_python(tmp_path
         process.kill()
     assert words[1:4] == ["-m", "orchestrator.cli.main", "model-stub"]
     assert words[0] == sys.executable
+
+
+@pytest.mark.parametrize("mask", [0, 0o077])
+def test_command_has_the_umask_that_it_was_given(tmp_path: Path, mask: int) -> None:
+    stub = Started([*COMMAND, "model-stub"], stdout=-1, cwd=tmp_path, env=environ(tmp_path), umask=mask)
+    with stub:
+        assert stub.stdout is not None
+        assert stub.stdout.readline()
+        status = Path(f"/proc/{stub.pid}/status").read_text()
+        stub.kill()
+    assert f"Umask:\t{mask:04o}\n" in status

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +16,7 @@ import pytest
 
 from tests.cli.machine import Machine, says
 from tests.servers import debian_redis, required
+from tests.started import Started
 
 NOBODY = 65534
 PATIENCE_S = 60
@@ -67,7 +67,7 @@ def at(root: Path, mask: int) -> Machine:
     required(debian_redis(), "redis-server")
     machine = Machine.at(root)
     machine.folder.chmod(0o755)
-    return replace(machine, start=functools.partial(subprocess.Popen, umask=mask))
+    return replace(machine, start=functools.partial(Started, umask=mask))
 
 
 def used(machine: Machine) -> None:
