@@ -263,7 +263,12 @@ DEFECTS = (
     Mutant(
         "lease survives the release",
         "`commit` gives the claim back and leaves the lease",
-        lua("_commit_writes", "if outcome.released then redis.call('ZREM', KEYS[8], session) end", ""),
+        lua("_commit_writes", "    redis.call('ZREM', KEYS[8], session)\n", ""),
+    ),
+    Mutant(
+        "release that nobody hears of",
+        "`commit` gives the claim back and tells nobody who waits for that",
+        lua("_commit_writes", "    notify_released(KEYS[19], session)\n", ""),
     ),
     Mutant(
         "timers are not set",

@@ -16,6 +16,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.jobs import Jobs
 from orchestrator.broker.logs import Logs
+from orchestrator.broker.notices import Listener
 from orchestrator.broker.open_requests import Requests
 from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import BrokerConfig
@@ -45,6 +46,10 @@ class Broker:
     async def server_ms(self) -> int:
         """Redis's time now."""
         return await self._deployment.server_ms()
+
+    def listener(self) -> Listener:
+        """A listener to streams of notices, for one who waits for them."""
+        return Listener(self._connection, self.keys)
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""

@@ -282,7 +282,12 @@ class Claims(Timers, Admission):
         """
         release = call(
             "release",
-            [self.keys.session(claim.session), self.keys.agents(claim.tree), *self._pool_keys(claim)],
+            [
+                self.keys.session(claim.session),
+                self.keys.agents(claim.tree),
+                *self._pool_keys(claim),
+                self.keys.released(self.keys.shard_of(claim.session)),
+            ],
             session=claim.session,
             pool_name=claim.pool,
             **holder(claim),

@@ -154,6 +154,7 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         keys.asked(shard),
         keys.to_archive(shard),
         keys.to_delete(shard),
+        keys.released(shard),
     ]
     for pool in shape.pools:
         found += keys.pool(shard, pool)

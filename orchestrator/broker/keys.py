@@ -31,6 +31,7 @@ a tree live in one slot and a script may touch them together.
     {s}:confirmed           string  confirmed                    nobody            the deployment
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:asked               stream  commit delete                doors, people     the last 1,024 changes
+    {s}:released            stream  commit release delete        who waits         the last 256 notices
     {s}:sessions            zset    create commit                upkeep, search    the sessions
     {s}:unborn              zset    announce give_up; create     upkeep            until the session is there,
                                     removes                                        or a day
@@ -203,6 +204,10 @@ class Keys:
 
     def asked(self, shard: int) -> str:
         return self.of_shard(shard, "asked")
+
+    def released(self, shard: int) -> str:
+        """Sessions that nobody holds any more: given back, or deleted."""
+        return self.of_shard(shard, "released")
 
     def workers(self) -> tuple[str, str, str]:
         """The hash of states, the zset of last heartbeats, the hash of workers that are to drain."""

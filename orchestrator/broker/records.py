@@ -438,6 +438,11 @@ class SessionHead:
         return self.status in AT_REST and not self.has_unread
 
     @property
+    def parked(self) -> bool:
+        """Whether no worker holds it, and nothing that it was handed waits for one."""
+        return self.holder is None and not self.has_unread
+
+    @property
     def let_go(self) -> bool:
         """Whether it is at rest, and no worker holds it any more."""
         return self.at_rest and self.holder is None

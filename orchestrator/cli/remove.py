@@ -117,7 +117,7 @@ async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
 
 
 def _quiet(head: SessionHead) -> bool:
-    return head.holder is None and not head.has_unread and head.status != "running"
+    return head.parked and head.status != "running"
 
 
 def _part(head: SessionHead) -> str:

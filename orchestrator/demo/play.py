@@ -291,19 +291,19 @@ class Play:
 
     async def _at_rest(self) -> None:
         """Files and digests are written when a session has come to rest, a moment after its last event."""
-        try:
-            async with asyncio.timeout(REST_S):
-                for role in list(self.story.roles.values()):
-                    while not await self._rests(role):  # noqa: ASYNC110 - a release is no event
-                        await asyncio.sleep(POLL_S)
-                    # A worker that found nothing left to do has made no event.
-                    await self._tell_takeover(role)
-        except TimeoutError:
-            self._view.note(f"agent {role.who} has not come to rest", "bold red")
+        busy = list(self.story.roles.values())
 
-    async def _rests(self, role: Role) -> bool:
-        head = await self._client.head(role.session)
-        return head is None or (head.holder is None and not head.has_unread)
+        async def parked() -> bool:
+            while busy:
+                head = await self._client.head(busy[0].session)
+                if head is not None and not head.parked:
+                    return False
+                # A worker that found nothing left to do has made no event.
+                await self._tell_takeover(busy.pop(0))
+            return True
+
+        if not await self._client.until([role.session for role in busy], parked, REST_S):
+            self._view.note(f"agent {busy[0].who} has not come to rest", "bold red")
 
 
 PARTS = frozenset({"asker", "waiter", "failing", "historian"})

@@ -6,7 +6,6 @@ may have come first.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, assert_never
 
@@ -61,7 +60,6 @@ PATIENCE_S = 10.0
 MOST_SHOWN = 64 << 10
 """Characters of a request as one of Dendro's surfaces has shown it."""
 ENDED_BY_PERSON = "not done: a person has ended the call while it waited for the program that brings the tool"
-POLL_S = 0.05
 
 
 def amendment_of(request: Mapping[str, Any]) -> ApprovedExecpolicyAmendment | None:
@@ -207,12 +205,8 @@ async def reply(client: Client, found: LogSource, asked: Asked, answers: Answers
 async def _hand_in(client: Client, found: LogSource, asked: Asked, op: ops.Op, decision: str) -> Decided:
     id = new_submission_id()
     await client.submit(asked.session, Submission(SubmissionId(id), op))
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            # An answer is no event, so it has to be looked for.
-            while (answer := await _answer(found, asked)) is None:  # noqa: ASYNC110
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
+    answer = await client.until([asked.session], lambda: _answer(found, asked), PATIENCE_S)
+    if answer is None:
         return Decided(asked, "", "", ours=False)
     decided, who = answer
     ours = who == client.who and decided == decision

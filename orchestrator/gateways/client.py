@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -31,6 +31,7 @@ from orchestrator.broker.records import Labels, NewTree, SessionHead, Source, Su
 from orchestrator.broker.request_feed import RequestChange
 from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.broker.texts import Texts
+from orchestrator.broker.until import Answer, until
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import ChainKey
@@ -308,6 +309,15 @@ class Client:
             except Unavailable:
                 newborn = False
                 await self._ports.sleep(RETRY_S)
+
+    async def until(
+        self,
+        sessions: Collection[SessionId],
+        look: Callable[[], Awaitable[Answer]],
+        patience_s: float | None = None,
+    ) -> Answer | None:
+        """`look`'s first answer that is true, as `orchestrator.broker.until` has it."""
+        return await until(self._ports.broker, sessions, look, patience_s)
 
     async def requests(self, idle_s: float = 5.0) -> AsyncIterator[RequestChange]:
         """The open requests of the client's namespace, and then each that is opened or settled, for ever."""

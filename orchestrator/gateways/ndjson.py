@@ -170,9 +170,7 @@ class NdjsonConnection:
         for line in self._splitter.close():
             await self._line(line)
         self._eof = True
-        while not self._ended.done():
-            await self._leave_if_at_rest()
-            await asyncio.sleep(AT_REST_POLL_S)
+        await self._client.until([self._session], self._leave_if_at_rest)
 
     async def _line(self, line: Frame) -> None:
         if isinstance(line, OverlongLine):
@@ -201,9 +199,12 @@ class NdjsonConnection:
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────
 
-    async def _leave_if_at_rest(self) -> None:
+    async def _leave_if_at_rest(self) -> bool:
         """After the end of input: ends if nothing is queued, nothing runs, and every event was sent."""
-        head = await self._client.head(self._session)
+        await self._leave_if_done(await self._client.head(self._session))
+        return self._ended.done()
+
+    async def _leave_if_done(self, head: SessionHead | None) -> None:
         if head is not None and head.quarantined and not self._owes_events(head):
             self._end(Ending.QUARANTINED)
             return
@@ -248,5 +249,4 @@ class NdjsonConnection:
             self._ended.set_result(ending)
 
 
-AT_REST_POLL_S = 0.1
 QUIET_S = 2.0

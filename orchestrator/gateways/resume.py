@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +10,7 @@ import orjson
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
+from orchestrator.broker.until import until
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import child_summary
 from orchestrator.core.birth import session_configured
@@ -48,7 +47,6 @@ from orchestrator.views.thread_settings import settings_of
 _ASKING = frozenset(ev.EVENTS[tag] for tag in (*ASKS, CLIENT_TOOL))
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
-POLL_S = 0.05
 LOOK_BACK = 500
 """Events behind the end among which the open requests of a parked session are looked for."""
 
@@ -233,13 +231,11 @@ async def until_read(found: LogSource, head: SessionHead) -> bool:
     """
     asking = {one.session for one in await open_requests_of(found, head.tree)}
     waiting = [*asking, head.session]
-    with suppress(TimeoutError):
-        async with asyncio.timeout(READ_S):
-            while waiting:
-                heads = await found.broker.logs.heads(waiting)
-                waiting = [each.session for each in heads if each.has_unread]
-                await asyncio.sleep(POLL_S if waiting else 0)
-    return not waiting
+
+    async def read() -> bool:
+        return not any(each.has_unread for each in await found.broker.logs.heads(waiting))
+
+    return bool(await until(found.broker, waiting, read, READ_S))
 
 
 async def open_requests(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:

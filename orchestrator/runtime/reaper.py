@@ -68,7 +68,7 @@ async def unended(
     others = [session for session in dict.fromkeys((*known, *resting)) if session not in active]
     heads = [await broker.logs.head(session) for session in others]
     # With nothing to read a parked one would be taken in vain, and be quarantined after a few times.
-    owing = (h.session for h in heads if h is not None and (h.holder is not None or h.has_unread))
+    owing = (h.session for h in heads if h is not None and not h.parked)
     return Unended(active, tuple(owing))
 
 

@@ -460,11 +460,13 @@ class Conversation:
 
     async def _parked(self) -> None:
         """Returns when nobody holds the session any more: its worker may leave then."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PARK_S):
-                # A release is no event, so it has to be looked for.
-                while (head := await self.seat.client.head(self.seat.session)) and head.holder:  # noqa: ASYNC110
-                    await asyncio.sleep(POLL_S)
+        client, session = self.seat.client, self.seat.session
+
+        async def let_go() -> bool:
+            head = await client.head(session)
+            return head is None or head.holder is None
+
+        await client.until([session], let_go, PARK_S)
 
     # ── what we send ──────────────────────────────────────────────────────────────────────────
 
@@ -485,8 +487,8 @@ class Conversation:
 
 def _is_at_rest(head: SessionHead) -> bool:
     """Whether no worker has anything to do for a session."""
-    read = not head.has_unread and (head.status == PAUSED or not head.pending_messages)
-    return read and not head.holder and head.status in STANDING | AT_REST
+    read = head.status == PAUSED or not head.pending_messages
+    return read and head.parked and head.status in STANDING | AT_REST
 
 
 def _tells_of_a_spent_budget(event: Event) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
 from sim.reference.budgets import Budget, used_by, wakes
 from sim.reference.given import Given, number, replied, written
-from sim.reference.lists import is_told_of_request, is_used, may_rest
+from sim.reference.lists import is_told_of_release, is_told_of_request, is_used, may_rest
 from sim.reference.queues import (
     Entry,
     Pool,
@@ -105,7 +105,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
 
 
 def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
-    at = 18
+    at = 19
     for (name,) in given.rows(1):
         step.pools.append(Pool.at(name, keys, at))
         at += 4
@@ -420,6 +420,7 @@ def _placed(sight: Sight, keys: Sequence[bytes], step: Step, released: bool) -> 
             may_rest(sight, key, step.tree)
     if released:
         sight.zset(pool.leases).pop(step.session, None)
+        is_told_of_release(sight, keys[18], step.session)
     if step.release == b"yield":
         becomes_due(sight, pool, step.session, keys[5])
 

@@ -9,6 +9,7 @@ from sim.reference.given import Given, number, written
 from sim.reference.sight import HINT, Fields, Sight
 
 NOTICES = 1024
+NOTICES_OF_RELEASES = 256
 
 
 def _members(name: bytes, session: Fields) -> dict[bytes, float]:
@@ -61,6 +62,10 @@ def drop_texts(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
 def is_told_of_request(sight: Sight, asked: bytes, session: bytes, key: bytes, *, opened: bool) -> None:
     entry = {b"s": session, b"k": key, b"o": b"1" if opened else b"0"}
     sight.stream(asked).add(HINT, entry, NOTICES)
+
+
+def is_told_of_release(sight: Sight, released: bytes, session: bytes) -> None:
+    sight.stream(released).add(HINT, {b"s": session}, NOTICES_OF_RELEASES)
 
 
 def enlist(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:

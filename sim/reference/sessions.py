@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
 from sim.reference.given import Given, number, replied, written
-from sim.reference.lists import is_used, may_rest
+from sim.reference.lists import is_told_of_release, is_used, may_rest
 from sim.reference.queues import (
     Entry,
     Pool,
@@ -320,6 +320,7 @@ def release(sight: Sight, keys: Keys, given: Given) -> Reply:
     sight.zset(pool.leases).pop(name, None)
     if not parks:
         becomes_due(sight, pool, name, agents)
+    is_told_of_release(sight, keys[6], name)
     return [b"OK", int(parks), sight.now]
 
 

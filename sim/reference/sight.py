@@ -46,7 +46,9 @@ ZSETS = frozenset(
         b"deleted",
     )
 )
-STREAMS = frozenset((b"jobs_ready", b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"history"))
+STREAMS = frozenset(
+    (b"jobs_ready", b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"released", b"history")
+)
 HINT = -1
 """The number of an entry whose id is the server's own."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.reference.given import Given, number, written
-from sim.reference.lists import is_told_of_request, may_rest
+from sim.reference.lists import is_told_of_release, is_told_of_request, may_rest
 from sim.reference.sessions import Keys, Reply, fenced, holds, unstored
 from sim.reference.sight import Sight
 
@@ -64,7 +64,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
     pools = [row[0] for row in given.rows(1)]
     listed, blobs = given.rows(4), given.number()
-    first, of_pools = 12 + 2 * len(pools), keys[12 : 12 + 2 * len(pools)]
+    first, of_pools = 13 + 2 * len(pools), keys[13 : 13 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
         session = sight.hash(keys[first + 8 * at])
@@ -110,6 +110,8 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     deleted |= dict.fromkeys(names, sight.now)
     for old in sorted((at, name) for name, at in deleted.items() if at <= sight.now - DELETED_KEPT_MS)[:1000]:
         del deleted[old[1]]
+    for name, *_ in listed:
+        is_told_of_release(sight, keys[12], name)
     return [b"OK", sight.now]
 
 

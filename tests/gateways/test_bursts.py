@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -35,6 +35,11 @@ class Told:
     text: str = ""
     looks: int = 0
     """Looks at the session's head."""
+
+    async def until(self, sessions: Collection[SessionId], look: Callable[[], Awaitable[bool]]) -> bool:
+        while not await look():
+            await asyncio.sleep(0)
+        return True
 
     async def head(self, session: SessionId) -> SessionHead:
         self.looks += 1
@@ -92,10 +97,7 @@ async def test_connection_ends_with_a_client_that_leaves_in_the_middle() -> None
         await connection(Told(500, "x" * 1_000), Wire(most=1)).serve()
 
 
-async def test_connection_whose_input_has_ended_waits_for_a_reader_that_is_slow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ndjson, "AT_REST_POLL_S", 0.0)
+async def test_connection_whose_input_has_ended_waits_for_a_reader_that_is_slow() -> None:
     told, taken, written = Told(200, "x" * 1_000), asyncio.Event(), list[bytes]()
 
     async def read(limit: int) -> bytes:

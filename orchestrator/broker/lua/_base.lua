@@ -71,6 +71,11 @@ local function notify_asked(asked, session, key, opened)
   redis.call('XADD', asked, 'MAXLEN', '~', 1024, '*', 's', session, 'k', key, 'o', opened)
 end
 
+-- No worker holds the session any more: those who wait for that look at the session.
+local function notify_released(released, session)
+  redis.call('XADD', released, 'MAXLEN', '~', 256, '*', 's', session)
+end
+
 -- Arguments are one flat list, read by what a script's head says that it takes. All are read before the
 -- first write, so a caller of another version fails here and not half-way: a list is as long as what is there
 -- at most, and at the end all must have been read, and no more.

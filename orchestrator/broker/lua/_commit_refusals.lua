@@ -5,7 +5,7 @@ local first_text
 
 -- Pools, targets, children and texts by the keys that are theirs; the session itself is target 0 of pool 0.
 local function place_others()
-  local next_key = 19
+  local next_key = 20
   for i, name in ipairs(pools) do
     pools[i] = fixed_pool(name, next_key)
     next_key = next_key + 4
@@ -41,6 +41,7 @@ end
 local function misfit_read()
   local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream') or misfit(KEYS[4], 'stream')
     or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash') or misfit(KEYS[9], 'stream') or misfit(KEYS[16], 'stream')
+    or misfit(KEYS[19], 'stream')
   if bad then return bad end
   for _, target in ipairs(targets) do
     bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream') or misfit(target.eq, 'stream')

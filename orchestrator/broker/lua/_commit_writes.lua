@@ -135,6 +135,9 @@ local function write_standing(outcome, known, now)
     may_rest(KEYS[17], tree, now)
     may_rest(KEYS[18], tree, now)
   end
-  if outcome.released then redis.call('ZREM', KEYS[8], session) end
+  if outcome.released then
+    redis.call('ZREM', KEYS[8], session)
+    notify_released(KEYS[19], session)
+  end
   if outcome.yields then make_due(session, pools[0], KEYS[6]) end
 end

@@ -32,7 +32,8 @@
 --      13 approvals  hash    the fleet's open approvals   14 sessions zset  by last change
 --      15 index     zset    the fleet's index             16 asked    stream  who was asked, and whose request ended
 --      17 to_archive zset trees by when they may rest   18 to_delete zset closed trees by when they rest
---      19… four keys (as 7-10) for each further pool, then for each target of mail or events its
+--      19 released   stream  who has given a session back
+--      20… four keys (as 7-10) for each further pool, then for each target of mail or events its
 --          session hash, sq stream and eq stream, then for each child the six keys of a birth, then each text, and
 --          the last, if secrets are dropped, their hash
 

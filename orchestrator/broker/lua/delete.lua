@@ -22,11 +22,12 @@
 -- KEYS  1 sessions zset   2 timers zset   3 approvals hash   4 agents hash   5 blobs set   6 tree stream
 --       7 secrets hash   8 index zset    9 asked stream
 --      10 to_archive zset   11 to_delete zset   12 deleted zset: the sessions that went, with the time, for KEPT_MS
---      13… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
+--      13 released stream
+--      14… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
 --          which are deleted whatever they are, then each blob
 
 local KEPT_MS = 2592000000
-local next_key = 13
+local next_key = 14
 for i, name in ipairs(pools) do
   pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
@@ -43,6 +44,7 @@ local function any_misfit()
   local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'hash')
     or misfit(KEYS[4], 'hash') or misfit(KEYS[5], 'set') or misfit(KEYS[8], 'zset') or misfit(KEYS[9], 'stream')
     or misfit(KEYS[10], 'zset') or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'zset')
+    or misfit(KEYS[13], 'stream')
   if bad then return bad end
   for _, pool in ipairs(pools) do
     bad = misfit(pool.due, 'zset') or misfit(pool.leases, 'zset')
@@ -109,4 +111,5 @@ for _, row in ipairs(sessions) do redis.call('ZADD', KEYS[12], text(now), row.se
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', text(now - KEPT_MS), 'LIMIT', 0, 1000)) do
   redis.call('ZREM', KEYS[12], old)
 end
+for _, row in ipairs(sessions) do notify_released(KEYS[13], row.session) end
 return {'OK', now}

@@ -10,9 +10,10 @@
 -- ended with the epoch after its own; behind any other epoch the word comes too late.
 --
 -- KEYS  1 session hash   2 agents hash   3 due zset   4 leases zset   5 ready stream   6 clock string
+--       7 released stream
 
 local pool = fixed_pool(pool_name, 3)
-local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or pool_misfit(pool)
+local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'hash') or misfit(KEYS[7], 'stream') or pool_misfit(pool)
 if bad then return bad end
 local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'sq', 'cursor', 'revoked', 'seq', 'head'})
 local revoked = s.owner == worker and s.revoked == claim and num(s.epoch) == num(epoch) + 1
@@ -23,4 +24,5 @@ redis.call('HSET', KEYS[1], 'owner', '', 'claim', '')
 if revoked then redis.call('HDEL', KEYS[1], 'revoked') end
 redis.call('ZREM', pool.leases, session)
 if not parks then make_due(session, pool, KEYS[2]) end
+notify_released(KEYS[7], session)
 return {'OK', parks and 1 or 0, now_ms()}

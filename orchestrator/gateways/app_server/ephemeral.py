@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 
 from orchestrator.broker.errors import BrokerError, SessionHeld, UnknownSession
 from orchestrator.broker.records import AT_REST
+from orchestrator.broker.until import until
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
@@ -15,8 +15,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.source import LogSource
 
-TRIES = 50
-POLL_S = 0.1
+PATIENCE_S = 5.0
 
 
 async def delete(found: LogSource, client: Client, session: SessionId) -> bool:
@@ -25,21 +24,17 @@ async def delete(found: LogSource, client: Client, session: SessionId) -> bool:
         head = await client.head(session)
         if head is not None and head.status not in AT_REST:
             await client.submit(session, Submission(SubmissionId(new_submission_id()), ops.Interrupt()))
-        return await _deleted(found, session)
+        with suppress(BrokerError):
+            return bool(await until(found.broker, [session], lambda: _deleted(found, session), PATIENCE_S))
+        return False
     return True
 
 
 async def _deleted(found: LogSource, session: SessionId) -> bool:
-    for _ in range(TRIES):
+    """Deletes a session; False while a worker holds it."""
+    with suppress(UnknownSession):
         try:
             await found.broker.trees.delete_session(session, owed=True)
         except SessionHeld:
-            # A release is no event, so it has to be looked for.
-            await asyncio.sleep(POLL_S)
-        except UnknownSession:
-            return True
-        except BrokerError:
             return False
-        else:
-            return True
-    return False
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.records import AT_REST, SessionHead
+from orchestrator.broker.until import until
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, invalid
@@ -37,7 +37,6 @@ TAKEN = "messages of text are taken, no calls, outputs or reasoning: they belong
 MOST_COMMAND = 64 << 10
 REST_S = 2.0
 """A worker lets go of a thread within milliseconds of its turn's end."""
-POLL_S = 0.05
 
 
 # ── settings ──────────────────────────────────────────────────────────────────────────────────
@@ -154,17 +153,24 @@ async def delete(door: Door, params: ThreadParams) -> Result:
 
 async def _at_rest(door: Door, root: SessionHead) -> list[SessionHead]:
     """All sessions of a tree, once a worker has let go of them; raises `RpcError` if they are at work."""
-    clock = asyncio.get_running_loop()
-    until = clock.time() + REST_S
-    while True:
+    members = await _members(door, root)
+
+    async def let_go() -> bool:
+        nonlocal members
         members = await _members(door, root)
-        busy = next((one for one in members if not one.let_go), None)
-        if busy is None:
-            return members
-        if busy.status not in AT_REST or clock.time() > until:
-            raise RpcError(f"thread {busy.session} is at work: interrupt it first")
-        # A release is no event, so it has to be looked for.
-        await asyncio.sleep(POLL_S)
+        busy = next((one for one in members if one.status not in AT_REST), None)
+        if busy is not None:
+            raise _at_work(busy)
+        return all(one.let_go for one in members)
+
+    names = [one.session for one in members]
+    if not await until(door.ports.found.broker, names, let_go, REST_S):
+        raise _at_work(next(one for one in members if not one.let_go))
+    return members
+
+
+def _at_work(member: SessionHead) -> RpcError:
+    return RpcError(f"thread {member.session} is at work: interrupt it first")
 
 
 async def _members(door: Door, root: SessionHead) -> list[SessionHead]:

@@ -44,7 +44,6 @@ MOST_SOUGHT = 10_000
 """Sessions, the newest first, among which one is looked for that was made of a file."""
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
-POLL_S = 0.1
 TOLD_S = 1.0
 """The wait for the event by which a turn ended, once its session rests."""
 _TAGS: Mapping[str, str] = {"localImage": "local_image"}
@@ -388,11 +387,12 @@ async def _ended_or_over(door: Door, head: SessionHead) -> str | None:
 
 async def _at_rest(door: Door, head: SessionHead) -> None:
     """Waits until a session has read what it was handed, and rests, or is gone."""
-    while True:
-        await asyncio.sleep(POLL_S)
+
+    async def rests() -> bool:
         now = await door.client.head(head.session)
-        if now is None or (now.sq_tip != head.sq_tip and now.at_rest):
-            return
+        return now is None or (now.sq_tip != head.sq_tip and now.at_rest)
+
+    await door.client.until([head.session], rests)
 
 
 async def _ended(door: Door, head: SessionHead) -> str | None:
