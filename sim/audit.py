@@ -135,11 +135,23 @@ def applied(seen: Seen) -> Counter[str]:
     return found
 
 
+def _sent_again(watch: Watch, text: str) -> int:
+    """Calls with this text that an odd server gave again, each under an id that tells it apart."""
+    calls = (
+        entry.payload
+        for seen in watch.sessions.values()
+        for entry in seen.entries
+        if entry.type == RESPONSE_ITEM and entry.payload.get("type") == "function_call"
+    )
+    return sum("#" in call["call_id"] and f'"{text}"' in call["arguments"] for call in calls)
+
+
 def _submissions(world: Ended, session: str, seen: Seen) -> None:
     watch, diary = world.site.watch, world.diary
     counts = applied(seen)
     for what, count in counts.items():
-        if count > (2 if what.endswith(BOTH) else 1):
+        most = 2 if what.endswith(BOTH) else 1
+        if count > most and count > most + _sent_again(watch, what.partition(":")[2]):
             watch.broken("applied_once", f"{session}: {what} is in the log {count} times")
     known = {what.partition(":")[2] for what in counts}
     known |= {
