@@ -29,14 +29,9 @@ end
 
 -- Everything that is written is read before. `queued` is nothing where nothing waits.
 local function look()
-  local f = redis.call('HMGET', KEYS[1], 'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq',
-    'snapshot_seq', 'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit', 'copy_on', 'unsaved',
-    'failed_on', 'left_ms', 'abandoned')
-  local s = {
-    tree = f[1], pool = f[2], epoch = f[3], claim = f[4], agent_id = f[5], seq = f[6], head = f[7], cursor = f[8], sq = f[9],
-    snapshot_seq = f[10], tries = f[11], min_core = f[12], quarantined = f[13], archived = f[14], eq = f[15], owner = f[16],
-    revoked = f[17], commit = f[18], copy_on = f[19], unsaved = f[20], failed_on = f[21], left_ms = f[22], abandoned = f[23],
-  }
+  local s = fields_of(KEYS[1], {'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq', 'snapshot_seq',
+    'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit', 'copy_on', 'unsaved', 'failed_on',
+    'left_ms', 'abandoned'})
   local queued = redis.call('XREAD', 'COUNT', page, 'STREAMS', KEYS[2], KEYS[3], text(num(s.cursor)) .. '-0', BEHIND_ALL)
   return nil, s, redis.call('ZSCORE', KEYS[4], session), redis.call('ZSCORE', KEYS[5], session),
     redis.call('GET', KEYS[6]), queued and queued[1]
