@@ -95,8 +95,8 @@ def changed(folder: Path, rng: Random, value: str) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(text_of(("",) * SLOTS))
         return
-    seldom = ("text", "text", "text", "binary", "program", "link", "gone", "gone", "kind", "empty")
-    kinds = (*seldom, *("new",) * 8)
+    seldom = ("text", "text", "binary", "program", "link", "gone", "kind", "empty")
+    kinds = (*seldom, *("new",) * len(seldom))
     what = rng.choice(kinds)
     text = folder / rng.choice(TEXTS)
     match what:

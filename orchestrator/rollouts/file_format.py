@@ -516,7 +516,7 @@ class _TreeOrder:
     def __init__(self) -> None:
         self._tree_seq = 0
         self._entries_ms = 0
-        """The latest entry so far."""
+        """The latest entry since a line of the tree's log, which a clock may have dated back."""
         self._told_ms = -1
         """The latest line of the tree's log since then; -1 for none."""
 
@@ -524,8 +524,9 @@ class _TreeOrder:
         at_ms = milliseconds(line.timestamp)
         if line.tree_seq <= self._tree_seq:
             return f"it is entry {line.tree_seq} of the tree's log, and stands behind entry {self._tree_seq}"
+        entries_ms, self._entries_ms = self._entries_ms, 0
         self._tree_seq, self._told_ms = line.tree_seq, max(self._told_ms, at_ms)
-        return "" if at_ms >= self._entries_ms else "it stands behind an entry that was written after it"
+        return "" if at_ms >= entries_ms else "it stands behind an entry that was written after it"
 
     def written(self, line: FileLine) -> str:
         """The fault of lines that stand before this entry; one that was redacted has no time."""

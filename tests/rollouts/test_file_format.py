@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -24,7 +25,15 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.inheritance import inherited_history, opened
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import written
-from orchestrator.rollouts.file_format import BadLine, FileWalk, Header, RolloutText, full_line, read_rollout
+from orchestrator.rollouts.file_format import (
+    BadLine,
+    FileWalk,
+    Header,
+    RolloutText,
+    _TreeOrder,
+    full_line,
+    read_rollout,
+)
 from orchestrator.rollouts.inherited_lines import missing_texts
 from orchestrator.rollouts.log_line import LogLine
 from orchestrator.rollouts.rollout_file import export_lines
@@ -347,3 +356,25 @@ def test_line_of_very_many_parts_is_stored_again_as_it_was(parts: int) -> None:
     assert len(texts) == parts
     assert broken(read_rollout(full(log, texts))) is None
     assert broken(read_rollout(export_lines(map(LogLine, log), texts.get))) is None
+
+
+# ── lines of the tree's log ───────────────────────────────────────────────────────────────────
+
+
+def test_lines_of_the_trees_log_stand_where_the_export_puts_them_when_a_clock_was_set_back() -> None:
+    """The export puts each before the first later entry, and behind the lines that the tree told before."""
+    order = _TreeOrder()
+
+    def entry(seq: int, at_s: int) -> str:
+        return order.written(_line_of(at_s, entry=True, place=SimpleNamespace(seq=seq)))
+
+    def told(tree_seq: int, at_s: int) -> str:
+        return order.told(_line_of(at_s, tree_seq=tree_seq))
+
+    found = [entry(1, 1), entry(2, 10), told(1, 15), told(2, 3), entry(3, 20), entry(4, 5), told(3, 25)]
+    assert found == [""] * 7
+    assert "written after it" in told(4, 26) + entry(5, 8)
+
+
+def _line_of(at_s: int, **rest: Any) -> Any:
+    return SimpleNamespace(timestamp=f"2026-01-01T00:00:{at_s:02}.000Z", **rest)
