@@ -71,8 +71,11 @@ End = Completed | Aborted | Refused | Quarantined
 class TurnFollower:
     """The turn of one submission."""
 
-    def __init__(self, client: Client, session: SessionId, id: str) -> None:
-        """`id` is that of the submission, which says where its input is to go, or begins its turn at once."""
+    def __init__(self, client: Client, session: SessionId, id: str | None) -> None:
+        """`id` is that of the submission, which says where its input is to go, or begins its turn at once.
+
+        None: whatever turn ends first.
+        """
         self._client = client
         self._session = session
         self._id = id
@@ -83,12 +86,12 @@ class TurnFollower:
     @property
     def turn(self) -> str:
         """The turn that the input is part of; the submission's own as long as no event names another."""
-        return self._turn or self._id
+        return self._turn or self._id or ""
 
     @property
     def joined(self) -> bool:
         """Whether the input is part of a turn that another submission began."""
-        return self.turn != self._id
+        return self.turn != (self._id or "")
 
     async def receive(self, event: Event) -> End | None:
         """Takes the session's next event; None while the turn goes on."""
@@ -98,7 +101,7 @@ class TurnFollower:
         if isinstance(told, Error) and not event.id:
             head = await self._client.head(self._session)
             return Quarantined() if head is not None and head.quarantined else None
-        if event.id == self._id and not self._turn:
+        if self._id is not None and event.id == self._id and not self._turn:
             match told:
                 case InputAccepted(turn_id=turn) if turn != self._id:
                     self._turn = turn
@@ -110,7 +113,7 @@ class TurnFollower:
                     return Refused(REMOVED)
                 case _:
                     pass
-        if event.id != self.turn:
+        if self._id is not None and event.id != self.turn:
             return None
         match told:
             case Error(message=message):

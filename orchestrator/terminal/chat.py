@@ -21,6 +21,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
 from orchestrator.gateways.submit import new_submission_id
+from orchestrator.gateways.turns import End, TurnFollower
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import LocalImageInput, TextInput
@@ -239,7 +240,7 @@ class Chat(Conversation):
         self.editor.draw()
         return code
 
-    def _over(self, event: Event) -> ExitCode | None:
+    def _over(self, turn: TurnFollower, end: End) -> ExitCode | None:
         """The end of a task is not the end of the conversation."""
         return None
 

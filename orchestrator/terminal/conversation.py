@@ -23,6 +23,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import open_requests, until_read
 from orchestrator.gateways.submit import new_submission_id
+from orchestrator.gateways.turns import Aborted, Completed, End, Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
@@ -170,7 +171,7 @@ class Conversation:
     """Whether a Ctrl-C was pressed that has not been dealt with."""
     interrupts: int = 0
     """The number of times that the person has asked for the end of the turn here."""
-    _failed: bool = False
+    _turn: TurnFollower | None = None
     _holder: str = ""
     _worker: Companion | None = None
     """The worker that we brought along."""
@@ -295,6 +296,11 @@ class Conversation:
             case _:
                 assert_never(happening)
 
+    def _followed(self) -> TurnFollower:
+        if self._turn is None:
+            self._turn = TurnFollower(self.seat.client, self.seat.session, self.task_id)
+        return self._turn
+
     # ── events ────────────────────────────────────────────────────────────────────────────────
 
     async def _event(self, event: Event) -> ExitCode | None:
@@ -305,32 +311,30 @@ class Conversation:
             self._leave_question()
         self.seat.view.event(event)
         self.open_requests.receive(event)
+        turn = self._followed()
+        end = await turn.receive(event)
         after = self.open_requests.first
         if after is not None and after is not before:
             # The first one, or the next, since somebody else has decided the one before.
             return await self._asked(after)
         if after is not None and self.seat.interactive and scrolls(event):
             self._remind(after)
-        mine = self.task_id in (None, event.id)
         if not self.seat.interactive and _tells_of_a_spent_budget(event):
             return await self._out_of_budget()
-        if event.type == "error" and mine:
-            self._failed = True
-        elif event.type == "error" and not event.id:
-            await self._fail_if_quarantined()
-        return self._over(event) if mine else None
+        return None if end is None else self._over(turn, end)
 
-    def _over(self, event: Event) -> ExitCode | None:
-        if event.type == "task_complete":
-            return ExitCode.FAILED if self._failed else ExitCode.DONE
-        if event.type == "turn_aborted":
-            return ExitCode.INTERRUPTED if event.msg["reason"] == "interrupted" else ExitCode.FAILED
-        return None
-
-    async def _fail_if_quarantined(self) -> None:
-        head = await self.seat.client.head(self.seat.session)
-        if head is not None and head.quarantined:
-            raise SetAside(self.seat.session)
+    def _over(self, turn: TurnFollower, end: End) -> ExitCode | None:
+        match end:
+            case Completed():
+                return ExitCode.FAILED if turn.error else ExitCode.DONE
+            case Aborted(reason):
+                return ExitCode.INTERRUPTED if reason == "interrupted" else ExitCode.FAILED
+            case Refused():
+                return ExitCode.FAILED
+            case Quarantined():
+                raise SetAside(self.seat.session)
+            case _:
+                assert_never(end)
 
     async def _tell_holder(self) -> None:
         head = await self.seat.client.head(self.seat.session)

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator import Event, Turn, run_turn
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.decide.user_turn import MOST_QUEUED
 from orchestrator.core.ids import SessionId, new_session_id
@@ -19,6 +20,9 @@ from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery
+from orchestrator.terminal.conversation import Conversation, Seat
+from orchestrator.terminal.faults import ExitCode
+from orchestrator.terminal.live import LiveView
 from orchestrator.views.errors import SetAside
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, hasty_broker
@@ -115,6 +119,33 @@ async def test_turn_that_was_joined_and_interrupted_is_aborted(harness: Harness)
         await harness.submit(session, ops.Interrupt())
         turn = await program.ended()
     assert (turn.id, turn.answer, turn.status, turn.aborted) == (other, None, "aborted", "interrupted")
+
+
+async def terminal_behind(harness: Harness, session: SessionId, delivery: Delivery) -> Conversation:
+    """A terminal that has handed in a prompt, as `dendro run` does."""
+    talk = Conversation(Seat(harness.client, session, LiveView(), interactive=False), None)
+    talk.task_id = await talk.submit(ops.UserInput(items=(TextInput(text="go"),), delivery=delivery))
+    return talk
+
+
+async def test_terminal_whose_prompt_joins_a_turn_ends_with_it(harness: Harness) -> None:
+    async with beside_a_turn(harness) as (session, _, gate):
+        at = EqCursor.at(await head_of(harness, session))
+        talk = await terminal_behind(harness, session, Delivery.STEER)
+        await harness.until(session, "input_accepted")
+        gate.open()
+        async with asyncio.timeout(30):
+            assert await talk.run(at, None) is ExitCode.DONE
+
+
+async def test_terminal_whose_prompt_was_taken_out_of_the_queue_fails(harness: Harness) -> None:
+    async with beside_a_turn(harness) as (session, _, gate):
+        at = EqCursor.at(await head_of(harness, session))
+        talk = await terminal_behind(harness, session, Delivery.QUEUE)
+        await harness.submit(session, ops.RemoveQueued(submission_id=str(talk.task_id)))
+        async with asyncio.timeout(30):
+            assert await talk.run(at, None) is ExitCode.FAILED
+        gate.open()
 
 
 async def test_prompt_that_was_taken_out_of_the_queue_has_no_turn(harness: Harness) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
@@ -97,6 +97,8 @@ class FollowedTurn:
                 return self._over("failed", message)
             case Quarantined():
                 return self._over("failed", str(SetAside(self.session)))
+            case _:
+                assert_never(end)
 
     def _over(self, status: Any, text: str) -> TurnOutcome:
         return TurnOutcome(self.session, self.turn_id, status, text)
