@@ -17,8 +17,15 @@ from orchestrator.protocol.plans import (
     RequestUserInputAnswer,
     RequestUserInputResponse,
 )
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    InputRequest,
+    PlanDecisionRequest,
+    call_id_of,
+    request_of,
+)
 from orchestrator.views.event import Event
-from orchestrator.views.questions import CLIENT_TOOL, PLAN, QUESTIONS, call_id_of, is_secret, name_of
 from sim.grammar_terms import PNG
 from sim.machines import Site
 from sim.secrets import SECRET
@@ -47,16 +54,16 @@ class Answering(ABC):
 
     async def answers(self, session: str, event: Event) -> None:
         """Answers requests, some of them late, twice, or not at all."""
-        if event.type in QUESTIONS:
+        if event.type in (ChoicesRequest.tag, InputRequest.tag):
             await self._answers_questions(session, event)
             return
         if event.type == "elicitation_request":
             await self._answers_server(session, event)
             return
-        if event.type == CLIENT_TOOL:
+        if event.type == ClientToolRequest.tag:
             await self._answers_call(session, event)
             return
-        if event.type == PLAN:
+        if event.type == PlanDecisionRequest.tag:
             await self._answers_plan(session, event)
             return
         if not event.type.endswith("_approval_request"):
@@ -132,11 +139,12 @@ class Answering(ABC):
         rng = self._rng
         if rng.random() < 0.2:
             return None
-        names = [name_of(each) for each in request["questions"]]
+        questions = request_of(request).questions
+        names = [each.name for each in questions]
         told = {name: f"{rng.choice('AB')}-{name}" for name in (names if rng.random() < 0.85 else ["nobody"])}
-        for each in request["questions"]:
-            if is_secret(each) and name_of(each) in told:
-                told[name_of(each)] = f"{SECRET}{self.name}.{self._numbered}"
+        for each in questions:
+            if each.secret and each.name in told:
+                told[each.name] = f"{SECRET}{self.name}.{self._numbered}"
                 self._site.watch.secrets.given = True
         return told
 

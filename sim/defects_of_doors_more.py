@@ -63,9 +63,9 @@ DEFECTS = (
             Conversations,
             "_settled",
             "meant = (session, _name(message))\n"
-            "    self._forget(lambda asked: (asked[0], _name(asked[1])) == meant)",
+            "    self._forget(lambda asked: (asked.session, asked.name) == meant)",
             "meant = (session, _name(message)[0])\n"
-            "    self._forget(lambda asked: (asked[0], _name(asked[1])[0]) == meant)",
+            "    self._forget(lambda asked: (asked.session, asked.name[0]) == meant)",
         ),
     ),
     _crowds(
@@ -74,14 +74,14 @@ DEFECTS = (
         text(
             Conversations,
             "hear",
-            "asked[0] == told.session and not agent_of(asked[1])",
-            "asked[0] == told.session",
+            "asked.session == told.session and not asked.agent",
+            "asked.session == told.session",
         ),
     ),
     _doors(
         "asked before, and settled meanwhile",
         "a new listener of version 1 is asked about what was told, or settled, while it was added",
-        text(Conversations, "listen", "if _name(request) not in told:", "if True:"),
+        text(Conversations, "listen", "if _name(request.event) not in told:", "if True:"),
         test="tests/gateways/test_live_threads.py"
         "::test_listener_of_version_1_is_asked_once_of_what_was_told_or_settled_while_it_was_added",
     ),
@@ -227,8 +227,8 @@ DEFECTS = (
         text(
             Conversations,
             "answered",
-            "op = answer_op(request,",
-            'op = answer_op({**request, "agent_id": None},',
+            "op = found.request.decided(",
+            "op = found.request.in_own_session().decided(",
         ),
     ),
 )

@@ -13,7 +13,6 @@ from typing import Any
 import orjson
 
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.approvals import answer_op
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.sq_eq.places import STEP
@@ -23,7 +22,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.protocol.submission import Submission
-from orchestrator.views.questions import call_id_of
+from orchestrator.requests import call_id_of, request_of
 from sim.door_clients import ASKED_AGAIN_S, SMALL_WINDOW, WINDOW, DoorClient, Gone
 from sim.doors import ASKING, ENDS, QUIET_S, Ears, Told, told_of
 from sim.gateways import SimGateway, SimWire
@@ -251,7 +250,7 @@ class LineClient(DoorClient):
         if not self.principal.may(Scope.APPROVE) and rng.random() < 0.5:
             return
         for _ in range(rng.choice(self.replies or (0, 0, 0, 1, 1, 2))):
-            op = answer_op(message, rng.choice(DECISIONS))
+            op = request_of(message).decided(rng.choice(DECISIONS))
             after = rng.choice(self.waits_s) * rng.random()
             self._site.loop.on(self._lane, self._answers, wire, op, after=after)
 

@@ -18,7 +18,7 @@ from orchestrator.core.entries import EVENT_MSG
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope
 from orchestrator.protocol.served import NOT_ON_A_LINE
-from orchestrator.views.questions import call_id_of
+from orchestrator.requests import call_id_of
 from sim.double import Double
 from sim.network import sessions_of
 

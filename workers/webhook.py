@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, assert_never
 
 import httpx
 import orjson
@@ -30,12 +30,22 @@ from orchestrator.broker.records import OpenApproval, SessionHead, StoredEvent
 from orchestrator.broker.request_feed import Opened as OpenedRequest
 from orchestrator.broker.request_feed import RequestChange
 from orchestrator.core.ids import SessionId
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    Request,
+    ServerRequest,
+    UnknownRequest,
+)
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import SettingsError
 from orchestrator.tables import WebhookSettings
 from orchestrator.views.approvals import Needed, asked_of, needed
-from orchestrator.views.questions import is_elicitation, is_plan, is_question
 
 log = logging.getLogger("dendro.upkeep")
 
@@ -99,20 +109,26 @@ def _asked_for(one: Needed) -> dict[str, Any]:
         "agent_id": asked.agent_id,
         "wants": _wanted(asked.request),
         "subject": _cut(asked.subject, SUBJECT_CHARS),
-        "where": _cut(asked.where, WHERE_CHARS) or None,
+        "where": _cut(asked.request.where, WHERE_CHARS) or None,
         "cwd": _cut(one.folder, WHERE_CHARS) or None,
         "title": _cut(one.title, SUBJECT_CHARS) or None,
     }
 
 
-def _wanted(request: Mapping[str, Any]) -> str:
-    if is_question(request) or is_elicitation(request):
-        return "answer"
-    if is_plan(request):
-        return "plan"
-    return {"exec_approval_request": "command", "apply_patch_approval_request": "patch"}.get(
-        request["type"], "client_tool"
-    )
+def _wanted(request: Request) -> str:
+    match request:
+        case ChoicesRequest() | InputRequest() | ServerRequest():
+            return "answer"
+        case PlanDecisionRequest():
+            return "plan"
+        case CommandRequest():
+            return "command"
+        case PatchRequest():
+            return "patch"
+        case ClientToolRequest() | UnknownRequest():
+            return "client_tool"
+        case _:
+            assert_never(request)
 
 
 async def rest_news(found: LogSource, head: SessionHead) -> News | None:

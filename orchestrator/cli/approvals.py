@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
@@ -16,10 +16,11 @@ from orchestrator.terminal.faults import ExitCode, Fault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from orchestrator.core.commands import AnswerOp
     from orchestrator.core.ids import TreeId
     from orchestrator.protocol.policy import Decision
+    from orchestrator.requests import Answers, PlanDecisionRequest, Question, Request
     from orchestrator.views.approvals import Asked, Needed, Wishes
-    from orchestrator.views.questions import Answers
     from orchestrator.wiring.open_deployment import Opened
 
 AT_ONCE = 32
@@ -130,7 +131,7 @@ async def _answer(
     import asyncio
 
     from orchestrator.core.calls.ask import DoesNotAnswer
-    from orchestrator.gateways.approvals import decide, reply, revise
+    from orchestrator.gateways.approvals import hand_in
     from orchestrator.terminal.text import plain
     from orchestrator.views.approvals import Decided, chosen
     from orchestrator.views.decisions import decided_before
@@ -141,9 +142,9 @@ async def _answer(
     before = await decided_before(found, tree, asked, wishes)
     client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
-    async def answered(request: Asked, decision: Decision) -> Decided:
+    async def answered(one: Asked, op: AnswerOp) -> Decided:
         async with gate:
-            return await decide(client, found, request, decision)
+            return await hand_in(client, found, one, op)
 
     choice = chosen(asked, before.without_calls(wishes), before.similar)
     for one, decision in choice.decisions:
@@ -151,11 +152,14 @@ async def _answer(
     if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
         raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
     try:
-        done = [await reply(client, found, *one) for one in replies]
-        done += [await revise(client, found, *one) for one in revised]
+        said = [(one, _replied(one, answers)) for one, answers in replies]
+        said += [(one, plan.revised(text)) for one, plan, text in revised]
     except DoesNotAnswer as error:
         raise Fault(f"not answered: {error}", ExitCode.USAGE) from None
-    done += await asyncio.gather(*(answered(*one) for one in (*amendments, *choice.decisions)))
+    done = [await hand_in(client, found, one, op) for one, op in said]
+    how = (*amendments, *choice.decisions)
+    decided = [(one, one.request.in_own_session().decided(decision)) for one, decision in how]
+    done += await asyncio.gather(*(answered(*one) for one in decided))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):
@@ -165,16 +169,45 @@ async def _answer(
 def _check(asked: Asked, decision: Decision) -> None:
     """Raises `Fault` for a decision that the request cannot be given."""
     from orchestrator.protocol.policy import ReviewDecision
+    from orchestrator.requests import (
+        ChoicesRequest,
+        ClientToolRequest,
+        CommandRequest,
+        InputRequest,
+        PatchRequest,
+        PlanDecisionRequest,
+        ServerRequest,
+        UnknownRequest,
+    )
 
-    lasts = decision is ReviewDecision.APPROVED_FOR_SESSION
-    if asked.for_client and decision is not ReviewDecision.DENIED:
-        raise Fault(f"{asked.call} waits for a program, not for people: --deny {asked.call} ends it")
-    if asked.asks:
-        raise Fault(f"{asked.call} asks for words: --answer {_example(asked)}")
-    if asked.elicits and lasts:
-        raise Fault(f"{asked.call} is a question of an MCP server: --allow, --deny or --cancel {asked.call}")
-    if asked.plans and lasts:
-        raise Fault(f"{asked.call} is a plan, which holds for no session: --allow {asked.call}")
+    call, lasts = asked.call, decision is ReviewDecision.APPROVED_FOR_SESSION
+    match asked.request:
+        case ClientToolRequest() if decision is not ReviewDecision.DENIED:
+            raise Fault(f"{call} waits for a program, not for people: --deny {call} ends it")
+        case UnknownRequest() if decision is not ReviewDecision.DENIED:
+            raise Fault(f"{call} is a request of a newer version: --deny {call} denies it")
+        case ChoicesRequest() | InputRequest() as request:
+            raise Fault(f"{call} asks for words: --answer {_example(call, request.questions[0])}")
+        case ServerRequest() if lasts:
+            raise Fault(f"{call} is a question of an MCP server: --allow, --deny or --cancel {call}")
+        case PlanDecisionRequest() if lasts:
+            raise Fault(f"{call} is a plan, which holds for no session: --allow {call}")
+        case CommandRequest() | PatchRequest() | PlanDecisionRequest() | ServerRequest():
+            pass
+        case ClientToolRequest() | UnknownRequest():
+            pass
+        case _:
+            assert_never(asked.request)
+
+
+def _replied(asked: Asked, answers: Answers | None) -> AnswerOp:
+    """The op of answers to questions; None, also for a server's question: it is left without one."""
+    from orchestrator.requests import ChoicesRequest, InputRequest
+
+    request = asked.request.in_own_session()
+    if answers is not None and isinstance(request, ChoicesRequest | InputRequest):
+        return request.replied(answers)
+    return request.left()
 
 
 async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None:
@@ -244,12 +277,13 @@ class Words:
 
     def amendments(self, asked: Sequence[Asked]) -> list[tuple[Asked, Decision]]:
         """The requests whose prefix is allowed; raises `Fault` for a call that proposes none, or several."""
-        from orchestrator.gateways.approvals import amendment_of
+        from orchestrator.requests import CommandRequest
 
         found: list[tuple[Asked, Decision]] = []
         for call in self.amended:
             meant = _named(call, asked, "open request")
-            allowed = amendment_of(meant.request)
+            request = meant.request
+            allowed = request.amendment if isinstance(request, CommandRequest) else None
             if allowed is None:
                 raise Fault(f"{meant.call} proposes no prefix: --allow {meant.call} allows it alone")
             found.append((meant, allowed))
@@ -257,19 +291,29 @@ class Words:
 
     def meant(self, asked: Sequence[Asked]) -> list[tuple[Asked, Mapping[str, Sequence[str]] | None]]:
         """The questions that the calls name; raises `Fault` for a call that names none, or several."""
+        from orchestrator.requests import ChoicesRequest, ClientToolRequest, InputRequest, ServerRequest
+
         found = []
         for call, answers in self.by_call.items():
             # A server's question may be cancelled, too, and has no words for an answer.
+            kinds = ChoicesRequest | InputRequest
+            ends = ServerRequest | ClientToolRequest
             asking = [
-                one for one in asked if one.asks or ((one.elicits or one.for_client) and answers is None)
+                one
+                for one in asked
+                if isinstance(one.request, kinds) or (answers is None and isinstance(one.request, ends))
             ]
             found.append((_named(call, asking, "open questions"), answers))
         return found
 
-    def meant_plans(self, asked: Sequence[Asked]) -> list[tuple[Asked, str]]:
-        """The plans that the calls name; raises `Fault` as `meant` does."""
-        planning = [one for one in asked if one.plans]
-        return [(_named(call, planning, "open plan"), text) for call, text in self.feedback.items()]
+    def meant_plans(self, asked: Sequence[Asked]) -> list[tuple[Asked, PlanDecisionRequest, str]]:
+        """The plans that the calls name, with the changes; raises `Fault` as `meant` does."""
+        from orchestrator.requests import PlanDecisionRequest
+
+        plans = {one.call: one.request for one in asked if isinstance(one.request, PlanDecisionRequest)}
+        planning = [one for one in asked if one.call in plans]
+        found = [(_named(call, planning, "open plan"), text) for call, text in self.feedback.items()]
+        return [(one, plans[one.call].in_own_session(), text) for one, text in found]
 
 
 def _named(call: str, asked: Sequence[Asked], kind: str) -> Asked:
@@ -289,12 +333,10 @@ def _secrets_typed(asked: Asked, answers: Mapping[str, Sequence[str]] | None) ->
 
     Raises `Fault` for a secret that stands in the command line.
     """
-    from orchestrator.views.questions import is_secret, name_of
-
     given = dict(answers or {})
-    for question in asked.request["questions"] if asked.asks else ():
-        name = name_of(question)
-        if not is_secret(question) or name not in given:
+    for question in asked.request.questions:
+        name = question.name
+        if not question.secret or name not in given:
             continue
         if any(given[name]):
             raise Fault(
@@ -315,11 +357,8 @@ def _typed_unseen(prompt: str) -> str:
     return sys.stdin.readline().rstrip("\n")
 
 
-def _example(question: Asked) -> str:
-    from orchestrator.views.questions import is_secret, name_of
-
-    first = question.request["questions"][0]
-    return f"'{question.call} {name_of(first)}={'' if is_secret(first) else 'TEXT'}'"
+def _example(call: str, question: Question) -> str:
+    return f"'{call} {question.name}={'' if question.secret else 'TEXT'}'"
 
 
 async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
@@ -349,40 +388,64 @@ async def _list(found: Opened, asked: Sequence[Asked], *, json: bool) -> None:
 def needed_lines(one: Needed, now_ms: float) -> Iterator[tuple[str, str]]:
     """A request in a few lines, with their styles: first what it does and where, then why it is asked."""
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.event_text import prefix_text, reason_texts
-    from orchestrator.views.questions import is_secret, name_of, options_of
 
+    request = one.asked.request
     agent = f"agent {one.asked.agent_path}" + (f" ({one.label})" if one.label else "")
     waits = f"{age((now_ms - one.asked.opened_ms) / 1000):<4}"
     parts = (one.title, agent if one.asked.agent_id else "the root", one.folder)
     yield f"{waits} {one.tree}  {one_line(' · '.join(part for part in parts if part))}", "bold"
-    yield f"     {one_line(f'{one.asked.call}  {_wish(one)}')}", ""
-    if one.asked.where:
-        yield f"       {one_line(one.asked.where)}", "bold red" if one.asked.outside else ""
-    for reason in reason_texts(one.asked.request):
+    yield f"     {one_line(f'{one.asked.call}  {_wanted(request)}')}", ""
+    if request.where:
+        yield f"       {one_line(request.where)}", "bold red" if request.outside else ""
+    for reason in request.reasons:
         yield f"       {one_line(reason)}", "dim"
-    if prefix := prefix_text(one.asked.request):
-        yield f"       --amend {one.asked.call} allows whatever begins with {one_line(prefix)}", "dim"
-    for step in one.asked.request["proposal"]["plan"]["plan"] if one.asked.plans else ():
-        yield f"       {one_line(step['step'])}", "dim"
-    for question in one.asked.request["questions"] if one.asked.asks else ():
-        options = "" if is_secret(question) else ", ".join(options_of(question)) or "any text"
-        yield f"       {one_line(f'{name_of(question)}={options}')}", "dim"
+    for line in _details(one.asked):
+        yield f"       {line}", "dim"
 
 
-def _wish(one: Needed) -> str:
-    from orchestrator.views.event_text import variables_text
+def _details(asked: Asked) -> Iterator[str]:
+    """The rest of what a person has to read: the prefix that may be allowed, a plan's steps, or questions."""
+    from orchestrator.requests import CommandRequest, PlanDecisionRequest
+    from orchestrator.terminal.text import one_line
 
-    request = one.asked.request
-    if one.asked.asks:
-        return f"answer {one.asked.subject}"
-    if one.asked.plans:
-        return f"approve the plan {one.asked.subject}"
-    if one.asked.elicits:
-        return f"answer the MCP server {one.asked.subject}"
-    if one.asked.for_client:
-        return f"wait, or end it: {one.asked.subject}"
-    verb = "run" if request["type"] == "exec_approval_request" else "change"
-    variables = variables_text(request) if verb == "run" else ""
-    parts = (f"{verb} {one.asked.subject}", f"with {variables}" if variables else "")
-    return " ".join(part for part in parts if part)
+    request = asked.request
+    if isinstance(request, CommandRequest) and request.prefix:
+        yield f"--amend {asked.call} allows whatever begins with {one_line(request.prefix_text)}"
+    if isinstance(request, PlanDecisionRequest):
+        yield from map(one_line, request.steps)
+    for question in request.questions:
+        options = "" if question.secret else ", ".join(question.labels) or "any text"
+        yield one_line(f"{question.name}={options}")
+
+
+def _wanted(request: Request) -> str:
+    """The work that a request has for a person."""
+    from orchestrator.requests import (
+        ChoicesRequest,
+        ClientToolRequest,
+        CommandRequest,
+        InputRequest,
+        PatchRequest,
+        PlanDecisionRequest,
+        ServerRequest,
+        UnknownRequest,
+    )
+
+    match request:
+        case ChoicesRequest() | InputRequest():
+            return f"answer {request.subject}"
+        case PlanDecisionRequest():
+            return f"approve the plan {request.subject}"
+        case ServerRequest():
+            return f"answer the MCP server {request.subject}"
+        case ClientToolRequest():
+            return f"wait, or end it: {request.subject}"
+        case CommandRequest():
+            with_variables = f" with {request.variables_text}" if request.variables_text else ""
+            return f"run {request.subject}{with_variables}"
+        case PatchRequest():
+            return f"change {request.subject}"
+        case UnknownRequest():
+            return f"deny, or wait: {request.subject}"
+        case _:
+            assert_never(request)

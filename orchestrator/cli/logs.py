@@ -58,12 +58,12 @@ async def _logs(
 ) -> None:
     from orchestrator.broker.follow import EqCursor
     from orchestrator.cli.invocation import opened
+    from orchestrator.requests import TO_PEOPLE, request_of
     from orchestrator.terminal.live import JsonView, LiveView
     from orchestrator.terminal.streams import ctrl_c
     from orchestrator.views.agents import addressed, labels
     from orchestrator.views.event_text import visible
     from orchestrator.views.messages import with_messages
-    from orchestrator.views.open_requests import ASKS
     from orchestrator.views.past import everything, page_before
 
     follow, json = how
@@ -76,8 +76,8 @@ async def _logs(
 
         def show(event: Event) -> None:
             view.event(event)
-            if event.type in ASKS:
-                view.ask(event.msg)
+            if event.type in TO_PEOPLE:
+                view.ask(request_of(event.msg))
 
         if not follow:
             for event in page.events:

@@ -18,7 +18,6 @@ from orchestrator.broker.broker import Broker
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.demo.machines import DemoWorker
-from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -27,9 +26,9 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
+from orchestrator.requests import ChoicesRequest, CommandRequest, PlanDecisionRequest
+from orchestrator.requests.approvals import command_text
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import command_text
-from orchestrator.views.questions import name_of, options_of, subject_of
 from orchestrator.views.tree import TreeReader
 from orchestrator.wiring.deployment import Deployment
 
@@ -217,30 +216,32 @@ class Play:
 
     async def _answer(self, event: Event) -> None:
         """Answers a question at the root, by its first option."""
-        who, (question, *_) = self._asker(event), event.msg["questions"]
-        asked, choice = question["question"], options_of(question)[0]
+        who, request = self._asker(event), ChoicesRequest(event.msg)
+        question = request.questions[0]
+        asked, choice = question.question, question.labels[0]
         self._view.note(f"? agent {who} asks: {asked}", "bold yellow")
         await asyncio.sleep(THINK_S)
-        await self._submit(questions_op(event.msg, {name_of(question): [choice]}))
+        await self._submit(request.replied({question.name: [choice]}))
         self.story.answered.append(asked)
         self._view.note(f"✓ agent {who} was told: {choice}", "bold green")
 
     async def _approve(self, event: Event) -> None:
         """Approves an agent's plan at the root."""
-        who, title = self._asker(event), subject_of(event.msg)
+        who, request = self._asker(event), PlanDecisionRequest(event.msg)
+        title = request.subject
         self._view.note(f"? agent {who} proposes a plan: {title}", "bold yellow")
         await asyncio.sleep(THINK_S)
-        await self._submit(plan_op(event.msg, None))
+        await self._submit(request.decided(ReviewDecision.APPROVED))
         self.story.planned.append(title)
         self._view.note(f"✓ the plan of agent {who} was approved", "bold green")
 
     async def _allow(self, event: Event) -> None:
         """Answers at the root, for every agent that asks for permission."""
-        who = self._asker(event)
-        command = command_text(event.msg["command"])
+        who, request = self._asker(event), CommandRequest(event.msg)
+        command = command_text(request.command)
         self._view.note(f"? agent {who} asks to run: {command}", "bold yellow")
         await asyncio.sleep(THINK_S)
-        await self._submit(answer_op(event.msg, ReviewDecision.APPROVED))
+        await self._submit(request.decided(ReviewDecision.APPROVED))
         self.story.allowed.append(command)
         self._view.note(f"✓ allowed for agent {who}, at the root", "bold green")
 

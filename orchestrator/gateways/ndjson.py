@@ -27,9 +27,9 @@ from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
+from orchestrator.requests import ServerRequest
 from orchestrator.views.for_tenants import without_places
 from orchestrator.views.open_requests import OpenRequests
-from orchestrator.views.questions import call_id_of, is_elicitation, is_question
 
 AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
 """The statuses of a session that waits for a person, and what is open then."""
@@ -216,9 +216,9 @@ class NdjsonConnection:
             self._end(Ending.AT_REST)
         elif self._asking or head.status in AWAITING:
             # The request itself may have left the EQ before this connection came.
-            calls = sorted({call_id_of(request) for request in self._asking})
+            calls = sorted({request.call_id for request in self._asking})
             asked = {
-                "a question" if is_question(request) or is_elicitation(request) else "an approval"
+                "a question" if request.questions or isinstance(request, ServerRequest) else "an approval"
                 for request in self._asking
             }
             what = " and ".join(sorted(asked)) or AWAITING[head.status]

@@ -34,17 +34,16 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import AgentMessage, UserMessage
 from orchestrator.protocol.wire import EventModel, JsonObject, written
+from orchestrator.requests import TYPES, Request, call_id_of
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.errors import SetAside
 from orchestrator.views.find import find
 from orchestrator.views.for_tenants import for_tenant
-from orchestrator.views.open_requests import ASKS
-from orchestrator.views.questions import CLIENT_TOOL, call_id_of
 from orchestrator.views.thread_settings import settings_of
 
-_ASKING = frozenset(ev.EVENTS[tag] for tag in (*ASKS, CLIENT_TOOL))
+_ASKING = frozenset(ev.EVENTS[tag] for tag in TYPES)
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
 LOOK_BACK = 500
@@ -73,7 +72,7 @@ class Greeting:
 
 async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) -> Greeting:
     """`session_configured` with the events so far, then how agents stand; open requests are sent again."""
-    calls = {call_id_of(request) for request in await open_requests(found, head)}
+    calls = {request.call_id for request in await open_requests(found, head)}
     cursor = await cursor_before(found, head, calls)
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)
@@ -238,7 +237,7 @@ async def until_read(found: LogSource, head: SessionHead) -> bool:
     return bool(await until(found.broker, waiting, read, READ_S))
 
 
-async def open_requests(found: LogSource, head: SessionHead) -> list[dict[str, Any]]:
+async def open_requests(found: LogSource, head: SessionHead) -> list[Request]:
     """The requests that nobody has decided yet, of the session or, for a root, of its tree; oldest first."""
     asked = await open_requests_of(found, head.tree)
     return [one.named_request for one in asked if head.agent_id == ROOT or one.session == head.session]

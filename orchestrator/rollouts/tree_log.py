@@ -23,17 +23,12 @@ from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projec
 from orchestrator.core.tree import Child
 from orchestrator.protocol.events import EVENTS, RequestResolved
 from orchestrator.protocol.wire import JsonMapping
+from orchestrator.requests import TYPES
 from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.storage import Storage
 
-REQUESTS: Final = frozenset(
-    (
-        *("exec_approval_request", "apply_patch_approval_request", "ask_user_question_request"),
-        *("request_user_input", "plan_approval_request", "elicitation_request", "dynamic_tool_call_request"),
-    )
-)
+_REQUESTS: Final = frozenset(EVENTS[tag] for tag in TYPES)
 """Events of an agent's own log that the tree's log repeats for people at the root."""
-_REQUESTS: Final = frozenset(EVENTS[tag] for tag in REQUESTS)
 _ASKER: Final = ("agent_id", "session_id", "agent_path")
 _SAME: Final = (
     *("agent_id", "session_id", "parent_agent_id", "parent_session_id", "origin"),

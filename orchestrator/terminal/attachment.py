@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
@@ -16,6 +15,7 @@ from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.requests import Request
 from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
 from orchestrator.terminal.conversation import TYPED_IN_VAIN, Typed, View, scrolls
 from orchestrator.terminal.faults import Fault, deleted
@@ -113,7 +113,7 @@ class Attachment:
             self.view.note(f"{reminder(after)}\n{self._asking(after).text}")
         self._hide()
 
-    def _put(self, request: Mapping[str, Any]) -> None:
+    def _put(self, request: Request) -> None:
         self._asking(request).was_shown(self.view.ask(request))
         self.view.note(self._asking(request).text)
         self._hide()
@@ -123,7 +123,7 @@ class Attachment:
         request = self._open.first
         self._echo.set(hides=request is not None and self._asking(request).hides)
 
-    def _asking(self, request: Mapping[str, Any]) -> Prompt:
+    def _asking(self, request: Request) -> Prompt:
         """The prompt of a request, with what was answered of it so far."""
         if self._prompt is None or self._prompt.request is not request:
             self._prompt = Prompt(request)

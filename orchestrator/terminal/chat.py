@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -28,6 +27,7 @@ from orchestrator.protocol.inputs import LocalImageInput, TextInput
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.submission import Submission
+from orchestrator.requests import Request
 from orchestrator.settings import Settings
 from orchestrator.terminal.conversation import (
     Conversation,
@@ -246,14 +246,14 @@ class Chat(Conversation):
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────
 
-    def _put_question(self, request: Mapping[str, Any]) -> None:
+    def _put_question(self, request: Request) -> None:
         prompt = self.prompt(request)
         self.editor.ask(prompt.text, hides=prompt.hides)
 
     def _leave_question(self) -> None:
         """Events are drawn above the question."""
 
-    def _remind(self, request: Mapping[str, Any]) -> None:
+    def _remind(self, request: Request) -> None:
         """The question stands where it stood."""
 
     async def _asked_next(self) -> ExitCode | None:
@@ -270,9 +270,9 @@ class Chat(Conversation):
         return "the agent works; Ctrl-C interrupts it" if self._busy else IDLE
 
 
-def nothing_to_stop(request: Mapping[str, Any] | None, name: str) -> str:
+def nothing_to_stop(request: Request | None, name: str) -> str:
     """The note for a `/stop` while session `name` rests; `request` is the one before the person."""
-    agent = 0 if request is None else request.get("agent_id", 0)
+    agent = 0 if request is None else request.agent_id or 0
     if not agent:
         return "nothing runs that could be stopped"
     return f"the root rests; agent {agent} is stopped by: dendro interrupt {name} {agent}"

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
@@ -27,6 +27,7 @@ from orchestrator.gateways.turns import Aborted, Completed, End, Quarantined, Re
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.requests import Request, ServerRequest
 from orchestrator.terminal.faults import ExitCode, Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.prompts import Prompt
@@ -35,7 +36,6 @@ from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.open_requests import OpenRequests
-from orchestrator.views.questions import is_client_tool, is_elicitation, is_question, subject_of
 from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
 from orchestrator.views.workers import serving_pool
@@ -124,7 +124,7 @@ class View(Protocol):
     def event(self, event: Event) -> None:
         """Shows an event."""
 
-    def ask(self, request: Mapping[str, Any]) -> str:
+    def ask(self, request: Request) -> str:
         """Shows a request for approval, and answers the text that was shown; empty if it shows none."""
         return ""
 
@@ -384,15 +384,15 @@ class Conversation:
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
-    async def _asked(self, request: Mapping[str, Any]) -> ExitCode | None:
+    async def _asked(self, request: Request) -> ExitCode | None:
         """Puts the oldest open request to the person, or leaves it to whoever comes later."""
         self.prompt(request).was_shown(self.seat.view.ask(request))
-        if not self.seat.interactive and is_elicitation(request):
+        if not self.seat.interactive and isinstance(request, ServerRequest):
             self.seat.view.note(f"waiting for an answer; {await self._who_keeps_its_call()}")
             return ExitCode.WAITING
         if not self.seat.interactive:
             await self._parked()
-            what = "an answer" if is_question(request) else "an approval"
+            what = "an answer" if request.questions else "an approval"
             self.seat.view.note(f"waiting for {what}; {self.seat.how_to_go_on}")
             return ExitCode.WAITING
         self._put_question(request)
@@ -413,13 +413,13 @@ class Conversation:
         sys.stdout.write("\n")
         sys.stdout.flush()
 
-    def _remind(self, request: Mapping[str, Any]) -> None:
+    def _remind(self, request: Request) -> None:
         """Events have moved the question up: it is put again, with what it is about."""
         self.seat.view.note(reminder(request))
         put_question(self.prompt(request).text, again=True)
         self._echo.set(hides=self.prompt(request).hides)
 
-    def prompt(self, request: Mapping[str, Any]) -> Prompt:
+    def prompt(self, request: Request) -> Prompt:
         """The prompt of a request, with what was answered of it so far."""
         if self._prompt is None or self._prompt.request is not request:
             self._prompt = Prompt(request)
@@ -429,7 +429,7 @@ class Conversation:
         request = self.open_requests.first
         return request is not None and self.prompt(request).hides
 
-    def _put_question(self, request: Mapping[str, Any]) -> None:
+    def _put_question(self, request: Request) -> None:
         self._echo.set(hides=self.prompt(request).hides)
         put_question(self.prompt(request).text)
         if self._reader is None or self._reader.done():
@@ -451,7 +451,7 @@ class Conversation:
         following = self.open_requests.first
         return await self._asked(following) if following is not None else None
 
-    def taken(self, request: Mapping[str, Any], line: str) -> ops.Op | None:
+    def taken(self, request: Request, line: str) -> ops.Op | None:
         """The op that a typed line completes, which closes its request; None: more is to be typed."""
         prompt = self.prompt(request)
         op = prompt.take(line)
@@ -522,7 +522,7 @@ async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead)
     if not await until_read(found, head):
         talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
     for request in await open_requests(found, head):
-        if is_client_tool(request):
-            talk.seat.view.note(f"waiting for a program: {subject_of(request)}")
+        if request.answered_by == "program":
+            talk.seat.view.note(f"waiting for a program: {request.subject}")
         else:
             talk.open_requests.add(request)

@@ -34,12 +34,12 @@ from orchestrator.demo.proof import REPORT, Shown, Statement, claims
 from orchestrator.demo.stage import Site, Stage, both_alive, clone, environ, site, stub, worker
 from orchestrator.gateways.workspace import look_at
 from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.requests import TO_PEOPLE, PatchRequest
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.terminal.text import shown
 from orchestrator.terminal.tree_view import drawing, headline
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
-from orchestrator.views.questions import ASKED
 from orchestrator.views.tree import TreePicture, TreeReader, message_summary
 from orchestrator.wiring.deployment import deployment, redis_url
 from orchestrator.wiring.open_deployment import Opened
@@ -202,7 +202,7 @@ class Lines:
 
 def _line(message: Mapping[str, object]) -> str:
     """Prompts are told when an agent is made, requests for approval when they are answered."""
-    hidden = ("user_message", "exec_approval_request", *ASKED)
+    hidden = {"user_message", *TO_PEOPLE} - {PatchRequest.tag}
     return "" if message["type"] in hidden else message_summary(message)
 
 

@@ -10,10 +10,10 @@ import base64
 import codecs
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 import orjson
 from rich.console import Console
@@ -21,6 +21,19 @@ from rich.console import Console
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import change_size, counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    Question,
+    Request,
+    ServerRequest,
+    UnknownRequest,
+)
+from orchestrator.requests.approvals import command_text
 from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views.event import Event
@@ -28,22 +41,15 @@ from orchestrator.views.event_text import (
     PLAN_ITEM,
     client_call_text,
     client_result_text,
-    command_text,
     finding_text,
-    is_outside,
     lifecycle_text,
     mcp_call_text,
     mcp_result_text,
-    prefix_text,
-    reach_text,
-    reason_texts,
     resolved_text,
     review_asked_text,
     review_verdict_text,
-    variables_text,
 )
 from orchestrator.views.messages import message_line
-from orchestrator.views.questions import is_elicitation, is_plan, is_question, subject_of
 
 PROPOSED = "the agent proposes a plan:"
 OUTPUT_LINES = 12
@@ -384,74 +390,79 @@ def _seconds(duration: Mapping[str, int]) -> float:
 # ── requests ──────────────────────────────────────────────────────────────────────────────────
 
 
-def show_request(live: Live, request: Mapping[str, Any]) -> str:
+def show_request(live: Live, request: Request) -> str:
     """Shows which agent asks, the command with its folder or the patch, and the reason; answers that text."""
     with live.keeping() as lines:
         _show_request(live, request)
     return "\n".join(lines)
 
 
-def _show_request(live: Live, request: Mapping[str, Any]) -> None:
-    who = f"{live.agent(request['agent_id'])} " if request.get("agent_id") else ""
-    if is_question(request):
-        _show_questions(live, request, who)
-    elif is_plan(request):
-        live.line(f"? {who or 'the agent '}proposes a plan", "bold yellow")
-        from orchestrator.core.plans import plan_text
-        from orchestrator.protocol.plans import PlanProposal
+def _show_request(live: Live, request: Request) -> None:
+    who = live.agent(request.agent_id) if request.agent_id else "the agent"
+    live.line(f"? {one_line(request.heading(who))}", "bold yellow")
+    match request:
+        case ChoicesRequest() | InputRequest():
+            _show_questions(live, request.questions)
+        case PlanDecisionRequest():
+            from orchestrator.core.plans import plan_text
+            from orchestrator.protocol.plans import PlanProposal
 
-        live.line(_indented(plan_text(PlanProposal.model_validate(request["proposal"])), "  "))
-    elif is_elicitation(request):
-        agent = f" for {who.strip()}" if who else ""
-        live.line(f"? the MCP server {one_line(request['server_name'])} asks{agent}", "bold yellow")
-        live.line(f"  {reach_text(request)}", "yellow")
-        live.line("  " + plain(request["message"]).replace("\n", "\n  │ "), "bold")
-    elif request["type"] == "exec_approval_request":
-        live.line(f"? {who or 'the agent '}wants to run a command", "bold yellow")
-        _show_reach(live, request)
-        if variables := variables_text(request):
-            live.line(f"  with {one_line(variables)}", "bold yellow")
-        live.line("  " + command_text(request["command"]).replace("\n", "\n  │ "), "bold")
-        if prefix := prefix_text(request):
-            live.line(f"  p: run in this session whatever begins with {one_line(prefix)}", "yellow")
-    else:
-        live.line(f"? {who or 'the agent '}wants to change files", "bold yellow")
-        _show_reach(live, request)
-        live.changes(request)
-    for reason in reason_texts(request):
+            live.line(_indented(plan_text(PlanProposal.model_validate(request.proposal)), "  "))
+        case ServerRequest():
+            live.line(f"  {request.where}", "yellow")
+            live.line("  " + plain(request.message).replace("\n", "\n  │ "), "bold")
+        case CommandRequest():
+            _show_place(live, request)
+            if variables := request.variables_text:
+                live.line(f"  with {one_line(variables)}", "bold yellow")
+            live.line("  " + command_text(request.command).replace("\n", "\n  │ "), "bold")
+            if prefix := request.prefix_text:
+                live.line(f"  p: run in this session whatever begins with {one_line(prefix)}", "yellow")
+        case PatchRequest():
+            _show_place(live, request)
+            live.changes(request.event)
+        case ClientToolRequest() | UnknownRequest():
+            live.line(f"  {one_line(request.subject)}", "bold")
+        case _:
+            assert_never(request)
+    for reason in request.reasons:
         live.line(f"  {one_line(reason)}", "yellow")
 
 
-def _show_reach(live: Live, request: Mapping[str, Any]) -> None:
-    live.line(f"  {one_line(reach_text(request))}", "bold red" if is_outside(request) else "yellow")
+def _show_place(live: Live, request: CommandRequest | PatchRequest) -> None:
+    live.line(f"  {one_line(request.where)}", "bold red" if request.outside else "yellow")
 
 
-def _show_questions(live: Live, request: Mapping[str, Any], who: str) -> None:
-    live.line(f"? {who or 'the agent '}asks", "bold yellow")
-    for question in request["questions"]:
-        live.line(f"  {one_line(question['header'])}: {one_line(question['question'])}", "bold")
-        for number, option in enumerate(question.get("options") or (), 1):
-            means = f"  {one_line(option['description'])}" if option["description"] else ""
-            live.line(f"    {number}  {one_line(option['label'])}{means}")
-        if question.get("multiSelect"):
+def _show_questions(live: Live, questions: Sequence[Question]) -> None:
+    for question in questions:
+        live.line(f"  {one_line(question.header)}: {one_line(question.question)}", "bold")
+        for number, option in enumerate(question.options, 1):
+            means = f"  {one_line(option.description)}" if option.description else ""
+            live.line(f"    {number}  {one_line(option.label)}{means}")
+        if question.several:
             live.line("    several may be chosen", "dim")
 
 
-def reminder(request: Mapping[str, Any]) -> str:
+def reminder(request: Request) -> str:
     """The open question in one line, for when other events have moved it out of sight."""
-    who = f"agent {request['agent_id']}" if request.get("agent_id") else "the agent"
-    if is_question(request):
-        return _cut(one_line(f"{who} asks {subject_of(request)}"))
-    if is_plan(request):
-        return _cut(one_line(f"{who} proposes a plan: {subject_of(request)}"))
-    if is_elicitation(request):
-        return _cut(one_line(f"the MCP server {subject_of(request)}"))
-    if request["type"] == "exec_approval_request":
-        wish = f"run: {command_text(request['command'])}"
-    else:
-        wish = f"change: {', '.join(request['changes'])}"
-    where = " OUTSIDE THE SANDBOX" if is_outside(request) else ""
-    return _cut(one_line(f"{who} wants to {wish.replace(':', f'{where}:', 1)}"))
+    who = f"agent {request.agent_id}" if request.agent_id else "the agent"
+    where = " OUTSIDE THE SANDBOX" if request.outside else ""
+    match request:
+        case ChoicesRequest() | InputRequest():
+            text = f"{who} asks {request.subject}"
+        case PlanDecisionRequest():
+            text = f"{who} proposes a plan: {request.subject}"
+        case ServerRequest():
+            text = f"the MCP server {request.subject}"
+        case CommandRequest():
+            text = f"{who} wants to run{where}: {command_text(request.command)}"
+        case PatchRequest():
+            text = f"{who} wants to change{where}: {', '.join(request.paths)}"
+        case ClientToolRequest() | UnknownRequest():
+            text = f"{who} waits: {request.subject}"
+        case _:
+            assert_never(request)
+    return _cut(one_line(text))
 
 
 def _cut(shown: str) -> str:
@@ -479,7 +490,7 @@ class LiveView:
         """Labels of the tree's agents."""
         self._live.know(labels)
 
-    def ask(self, request: Mapping[str, Any]) -> str:
+    def ask(self, request: Request) -> str:
         return show_request(self._live, request)
 
     def note(self, text: str) -> None:
@@ -510,7 +521,7 @@ class JsonView:
         sys.stdout.buffer.write(json_for_stdout(line) + b"\n")
         sys.stdout.buffer.flush()
 
-    def ask(self, request: Mapping[str, Any]) -> str:
+    def ask(self, request: Request) -> str:
         """The request is an event like any other; `event` is not called for it."""
         return ""
 

@@ -15,17 +15,29 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
+from orchestrator.requests import (
+    TO_PEOPLE,
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    Request,
+    ServerRequest,
+    UnknownRequest,
+    request_of,
+)
+from orchestrator.requests.approvals import command_text
 from orchestrator.sandbox.trusted_files import find_named_program, not_found, own_environment
 from orchestrator.settings import Settings
 from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
 from orchestrator.terminal.text import one_line
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import command_text, reach_text, reason_texts, review_verdict_text
-from orchestrator.views.open_requests import ASKS
-from orchestrator.views.questions import call_id_of, is_elicitation, is_plan, is_question, subject_of
+from orchestrator.views.event_text import review_verdict_text
 
 TURN_COMPLETE, APPROVAL = "agent-turn-complete", "approval-requested"
 PROGRAM_S = 5.0
@@ -79,8 +91,8 @@ class Notifications:
                 self._verdicts[event.id] = f"review: {review_verdict_text(event.msg['review_output'])}"
             case "turn_aborted":
                 self._inputs.pop(event.id, None)
-            case kind if kind in ASKS:
-                told = asked(event.msg)
+            case kind if kind in TO_PEOPLE:
+                told = asked(request_of(event.msg))
                 words = "the agent asks" if "questions" in told else "approval requested"
                 self._call(APPROVAL, event.id, told, f"{words}: {_wanted(told)}")
 
@@ -136,27 +148,28 @@ class Notifications:
             await asyncio.wait(self._running)
 
 
-def asked(request: Mapping[str, Any]) -> dict[str, Any]:
+def asked(request: Request) -> dict[str, Any]:
     """The subject of an approval, for a program."""
-    told: dict[str, Any] = {"call-id": _cut(call_id_of(request), SHORT_CHARS)}
-    if request.get("agent_id"):
-        told["agent-id"] = request["agent_id"]
-    if is_question(request):
-        told["questions"] = [_cut(str(each["question"]), MESSAGE_CHARS) for each in request["questions"]]
-    elif is_plan(request):
-        told["plan"] = _cut(subject_of(request), MESSAGE_CHARS)
-    elif is_elicitation(request):
-        told["questions"] = [_cut(subject_of(request), MESSAGE_CHARS)]
-    elif request["type"] == "exec_approval_request":
-        told |= {
-            "command": _cut(command_text(list(request["command"]))),
-            "cwd": _cut(request["cwd"], MESSAGE_CHARS),
-        }
-    else:
-        told["paths"] = [_cut(path, SHORT_CHARS) for path in list(request["changes"])[:PATHS]]
-    if not (is_question(request) or is_plan(request)):
-        told["where"] = _cut(reach_text(request))
-    if reasons := "; ".join(reason_texts(request)):
+    told: dict[str, Any] = {"call-id": _cut(request.call_id, SHORT_CHARS)}
+    if request.agent_id:
+        told["agent-id"] = request.agent_id
+    match request:
+        case ChoicesRequest() | InputRequest():
+            told["questions"] = [_cut(each.question, MESSAGE_CHARS) for each in request.questions]
+        case PlanDecisionRequest():
+            told["plan"] = _cut(request.subject, MESSAGE_CHARS)
+        case ServerRequest() | ClientToolRequest() | UnknownRequest():
+            told["questions"] = [_cut(request.subject, MESSAGE_CHARS)]
+        case CommandRequest():
+            told["command"] = _cut(command_text(request.command))
+            told["cwd"] = _cut(request.cwd or "", MESSAGE_CHARS)
+        case PatchRequest():
+            told["paths"] = [_cut(path, SHORT_CHARS) for path in request.paths[:PATHS]]
+        case _:
+            assert_never(request)
+    if request.where:
+        told["where"] = _cut(request.where)
+    if reasons := "; ".join(request.reasons):
         told["reason"] = _cut(reasons)
     return told
 
@@ -206,7 +219,7 @@ class Calling:
         self._view.event(event)
         self._notifications.receive(event)
 
-    def ask(self, request: Mapping[str, Any]) -> str:
+    def ask(self, request: Request) -> str:
         return self._view.ask(request)
 
     def note(self, text: str) -> None:

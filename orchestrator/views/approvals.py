@@ -20,17 +20,9 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.requests import Request, request_of
 from orchestrator.views.errors import Contradiction, ViewError
-from orchestrator.views.event_text import command_text, is_outside, reach_text, variables_text
 from orchestrator.views.patterns import denies, names_call, why_not_allowed
-from orchestrator.views.questions import (
-    LISTED,
-    is_client_tool,
-    is_elicitation,
-    is_plan,
-    is_question,
-    subject_of,
-)
 from orchestrator.views.short_ids import short_ids
 from orchestrator.views.status import no_worker
 
@@ -71,62 +63,16 @@ class Asked:
     agent_path: str
     call_id: str
     opened_ms: int
-    request: Mapping[str, Any]
+    request: Request
     seq: int
     """The end of the session's log when the request was listed: the decision comes after that entry."""
     pool: str = ""
     """The pool whose workers may take the answer."""
-    sandboxed: bool | None = None
-    """How its command runs if it is approved, as the queue has it; None: nothing runs, or it was not said."""
-
-    @property
-    def where(self) -> str:
-        """Where it would run and what it could do, in Dendro's words; empty if nothing runs."""
-        if self.asks or self.plans or self.for_client:
-            return ""
-        known = self.request.get("reach") is not None or self.sandboxed is None
-        if known or self.request["type"] != "exec_approval_request":
-            return reach_text(self.request)
-        place = "in the sandbox" if self.sandboxed else "OUTSIDE THE SANDBOX"
-        return f"{place}, in {self.request['cwd']}: an older version has asked, and no more is recorded"
-
-    @property
-    def outside(self) -> bool:
-        """Whether its call would leave the sandbox, as far as that is known."""
-        old_command = self.request["type"] == "exec_approval_request" and self.sandboxed is False
-        return is_outside(self.request) or (self.request.get("reach") is None and old_command)
 
     @property
     def subject(self) -> str:
-        """The text that a person reads: the command line, the paths, the questions, or the plan's title."""
-        if self.request["type"] in LISTED:
-            return subject_of(self.request)
-        if self.request["type"] == "exec_approval_request":
-            return f"{variables_text(self.request)}{command_text(self.request['command'])}"
-        return " ".join(
-            f"{path} → {change['move_path']}" if change.get("move_path") else path
-            for path, change in self.request["changes"].items()
-        )
-
-    @property
-    def asks(self) -> bool:
-        """Whether it waits for words, and not for a decision."""
-        return is_question(self.request)
-
-    @property
-    def plans(self) -> bool:
-        """Whether it puts a plan to people."""
-        return is_plan(self.request)
-
-    @property
-    def elicits(self) -> bool:
-        """Whether an MCP server asks."""
-        return is_elicitation(self.request)
-
-    @property
-    def for_client(self) -> bool:
-        """Whether it waits for a client that brings a tool."""
-        return is_client_tool(self.request)
+        """The subject of the request, in one line."""
+        return self.request.subject
 
     @property
     def call(self) -> str:
@@ -134,10 +80,9 @@ class Asked:
         return f"{self.agent_id}:{self.call_id}"
 
     @property
-    def named_request(self) -> dict[str, Any]:
+    def named_request(self) -> Request:
         """The request as the root's events publish it."""
-        who = {"agent_id": self.agent_id, "session_id": self.session, "agent_path": self.agent_path}
-        return {**self.request, **who}
+        return self.request.asked_by(self.agent_id, self.session, self.agent_path)
 
     def meant_by(self, pattern: str, decision: ReviewDecision) -> bool:
         """A call; or a glob: to allow, over all that would run or change, to deny, over any part of it."""
@@ -162,11 +107,11 @@ class Asked:
             "agent_path": self.agent_path,
             "call_id": self.call_id,
             "opened_ms": self.opened_ms,
-            "where": self.where or None,
-            "sandboxed": self.sandboxed
-            if (reach := self.request.get("reach")) is None
+            "where": self.request.where or None,
+            "sandboxed": self.request.sandboxed
+            if (reach := self.request.event.get("reach")) is None
             else reach["sandboxed"],
-            "request": dict(self.request),
+            "request": dict(self.request.event),
         }
 
 
@@ -197,8 +142,7 @@ async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) ->
         agent_path=open_request.agent_path,
         call_id=approval.key,
         opened_ms=approval.opened_ms,
-        request=open_request.event,
-        sandboxed=open_request.sandboxed,
+        request=request_of(open_request.event, open_request.sandboxed),
         seq=head.seq,
         pool=head.pool,
     )

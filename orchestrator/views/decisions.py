@@ -18,13 +18,12 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.requests import TO_PEOPLE, call_id_of, request_of
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided, Wishes, decision_text
 from orchestrator.views.event import Event
-from orchestrator.views.open_requests import ASKS
 from orchestrator.views.past import page_before
 from orchestrator.views.patterns import names_call
-from orchestrator.views.questions import call_id_of
 
 LOOK_BACK = 500
 """Requests and decisions that are read of one tree, from its end."""
@@ -111,7 +110,7 @@ async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
     requests: dict[tuple[int, str], Event] = {}
     decided: list[Decided] = []
     for event in page.events:
-        if event.type in ASKS:
+        if event.type in TO_PEOPLE:
             requests[int(event.msg.get("agent_id", ROOT)), call_id_of(event.msg)] = event
         elif isinstance(told := event.told, RequestResolved):
             request = requests.pop((told.agent_id or ROOT, told.call_id), None)
@@ -122,7 +121,7 @@ async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
 
 
 def _asks_or_resolves(message: Mapping[str, Any]) -> bool:
-    return message["type"] in ASKS or event_kind(message) is RequestResolved
+    return message["type"] in TO_PEOPLE or event_kind(message) is RequestResolved
 
 
 async def _as_asked(found: LogSource, tree: TreeId, message: Mapping[str, Any]) -> Asked:
@@ -134,7 +133,7 @@ async def _as_asked(found: LogSource, tree: TreeId, message: Mapping[str, Any]) 
         agent_path=str(message.get("agent_path", ROOT)),
         call_id=call_id_of(message),
         opened_ms=0,
-        request=resolve(dict(message), texts.get),
+        request=request_of(resolve(dict(message), texts.get)),
         seq=0,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +26,6 @@ SILENT = frozenset(
 """Events that a person is shown nothing of."""
 
 
-_ODD_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u2800\u3000]")
-"""Spaces that end no word for a shell: `ls\u00a0-l` is one name, and looks like two words."""
 PLAN_ITEM = "Plan"
 """The type of the item that a proposed plan is."""
 
@@ -81,16 +78,6 @@ _DECIDED: Mapping[str, str] = {"accept": "accepted", "decline": "declined", "can
 """Decisions on questions of MCP servers."""
 
 
-def command_text(command: list[str]) -> str:
-    """A command as a person would type it; `bash -lc SCRIPT` is its script."""
-    match command:
-        case ["bash" | "sh" | "/bin/bash" | "/bin/sh", "-c" | "-lc", script]:
-            shown = script
-        case _:
-            shown = shlex.join(command)
-    return _ODD_SPACES.sub(lambda found: f"\\u{ord(found[0]):04x}", shown)
-
-
 def mcp_call_text(message: Mapping[str, Any]) -> str:
     """A call of an MCP server's tool, with its arguments."""
     asked = message["invocation"]
@@ -123,59 +110,6 @@ def client_result_text(message: Mapping[str, Any]) -> str:
     images = sum(part["type"] == "input_image" for part in parts)
     noted = () if not images else ("[1 image]" if images == 1 else f"[{images} images]",)
     return "\n".join(filter(None, (message["output"], *noted)))
-
-
-def prefix_text(request: Mapping[str, Any]) -> str:
-    """The prefix of commands that an approval may allow from now on; empty if it may allow none."""
-    return shlex.join(request.get("proposed_execpolicy_amendment") or ())
-
-
-def variables_text(request: Mapping[str, Any]) -> str:
-    """The variables that the model sets for a command, as a shell would read them; empty if it sets none."""
-    said = "".join(f"{name}={shlex.quote(value)} " for name, value in (request.get("env") or {}).items())
-    return said.replace("\n", "␊")
-
-
-# ── where a call would run ────────────────────────────────────────────────────────────────────
-
-
-def is_outside(request: Mapping[str, Any]) -> bool:
-    """Whether a request says that its call would leave the sandbox; an answer to a server lets none leave."""
-    reach = request.get("reach")
-    return request["type"] != "elicitation_request" and reach is not None and not reach["sandboxed"]
-
-
-def reach_text(request: Mapping[str, Any]) -> str:
-    """Where the call of a request would run and what it could do, in Dendro's words."""
-    if request.get("reach") is not None:
-        return str(request["reach"]["text"])
-    if request["type"] == "elicitation_request":
-        return (
-            "the MCP server runs outside of the sandbox; an answer goes to it, and lets nothing run in Dendro"
-        )
-    folder = f" (in {request['cwd']})" if request.get("cwd") else ""
-    return f"where it would run{folder} is not recorded: an older version of Dendro has asked"
-
-
-def reason_texts(request: Mapping[str, Any]) -> list[str]:
-    """The folder that an answer for the session opens, why it is asked, and the model's own words."""
-    granted = _granted_texts(request)
-    reach = request.get("reach")
-    if reach is None:
-        return [*granted, *([f"reason given: {request['reason']}"] if request.get("reason") else [])]
-    why = [f"asked because: {reach['why']}"] if reach.get("why") else []
-    return [*granted, *why, *([f"the agent says: “{reach['says']}”"] if reach.get("says") else [])]
-
-
-def _granted_texts(request: Mapping[str, Any]) -> list[str]:
-    if not request.get("grant_root"):
-        return []
-    return [f"allowed for the session, commands and patches may write all below {request['grant_root']}, too"]
-
-
-def told_text(request: Mapping[str, Any]) -> str:
-    """All of it in one line, for clients that show a reason alone."""
-    return "; ".join((reach_text(request), *reason_texts(request)))
 
 
 def review_asked_text(message: Mapping[str, Any]) -> str:

@@ -6,24 +6,21 @@ of one name, so a request is known by its session and its call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from orchestrator.core.entries.stored import Kind
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.wire import JsonMapping
+from orchestrator.requests import TO_PEOPLE, Request, call_id_of, request_of
 from orchestrator.views.event import Event
-from orchestrator.views.questions import ASKED, call_id_of
 
-ASKS = frozenset({"exec_approval_request", "apply_patch_approval_request"}) | ASKED
 _BEGINS = frozenset[Kind]({ev.ExecCommandBegin, ev.McpToolCallBegin, ev.PatchApplyBegin})
 """Events by which a call begins: its request was allowed."""
 REST = frozenset[Kind]({ev.TaskComplete, ev.TurnAborted})
-_ASKING = frozenset[Kind](ev.EVENTS[tag] for tag in ASKS)
+_ASKING = frozenset[Kind](ev.EVENTS[tag] for tag in TO_PEOPLE)
 TELLING = _ASKING | _BEGINS | REST | {ev.RequestResolved, ev.TokenCount}
 """Events that open or close requests."""
-
-Request = Mapping[str, Any]
 
 
 class OpenRequests:
@@ -48,7 +45,7 @@ class OpenRequests:
         return next(iter(self._open.values()), None)
 
     def add(self, request: Request) -> None:
-        self._open[self._key(request)] = request
+        self._open[self._key(request.event)] = request
 
     def take_first(self) -> Request:
         """Removes and returns the request that has waited longest; the caller must answer it."""
@@ -58,24 +55,24 @@ class OpenRequests:
         """Opens or closes the requests that the event is about."""
         kind = event.kind
         if kind in _ASKING:
-            self.add(event.msg)
+            self.add(request_of(event.msg))
         elif not self._open:
             return
         elif kind in _BEGINS or kind is ev.RequestResolved:
             self._open.pop(self._key(event.msg), None)
         elif kind in REST:
             # The end of a session's task withdraws its own requests, not those of its agents.
-            self._close_own(event.id, asked_only=False)
+            self._close_own(event.id, ended_calls=False)
         elif kind is ev.TokenCount:
             # A turn whose calls have ended: no event tells of an answer by the client that gave the task.
-            self._close_own(event.id, asked_only=True)
+            self._close_own(event.id, ended_calls=True)
 
-    def _close_own(self, turn: str, *, asked_only: bool) -> None:
+    def _close_own(self, turn: str, *, ended_calls: bool) -> None:
         """Closes the session's own requests of a turn; one of a later turn was read ahead of its event."""
         for key, request in tuple(self._open.items()):
-            ended = request.get("turn_id") in (None, turn)
-            if ended and key[0] == self._session and (request["type"] in ASKED or not asked_only):
+            ended = request.turn_id in (None, turn)
+            if ended and key[0] == self._session and (request.ends_with_calls or not ended_calls):
                 del self._open[key]
 
-    def _key(self, message: Request) -> tuple[str, str]:
+    def _key(self, message: JsonMapping) -> tuple[str, str]:
         return str(message.get("session_id") or self._session), call_id_of(message)

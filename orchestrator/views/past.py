@@ -28,15 +28,15 @@ from orchestrator.core.frozen import record
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import EVENTS, RequestResolved, SubagentLifecycle
 from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.requests import TO_PEOPLE
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.messages import HOLD_MESSAGES, message_in
-from orchestrator.views.open_requests import ASKS
 
 STRETCH = 128
 MOST = 4_096
 """Entries read at once: few at first, more for those who go far back. A sealed part is read as a whole."""
-_TOLD = frozenset({SubagentLifecycle, RequestResolved, *(EVENTS[kind] for kind in ASKS)})
+_TOLD = frozenset({SubagentLifecycle, RequestResolved, *(EVENTS[kind] for kind in TO_PEOPLE)})
 """Events of a tree's log that belong to an agent's past."""
 
 Shows = Callable[[Mapping[str, Any]], bool]

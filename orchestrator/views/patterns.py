@@ -10,15 +10,23 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    Request,
+    ServerRequest,
+    UnknownRequest,
+)
+from orchestrator.requests.approvals import command_text
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
-from orchestrator.views.event_text import command_text
-from orchestrator.views.questions import LISTED, is_client_tool, is_elicitation, is_plan, is_question
-
-Request = Mapping[str, Any]
 
 BY_WORDS: Final = "it asks for words: answer it by its call"
 BY_CALL: Final = "it is a plan, or a question of an MCP server: answer it by its call"
@@ -43,36 +51,39 @@ def names_call(pattern: str, agent_id: int, call_id: str) -> bool:
 
 def why_not_allowed(pattern: str, request: Request) -> str:
     """Why the pattern does not allow the whole request; the empty string if it does."""
-    if is_question(request):
-        return BY_WORDS
-    if is_plan(request) or is_elicitation(request) or is_client_tool(request):
-        return BY_CALL
-    if request["type"] != "exec_approval_request":
-        if request.get("changes_left_out"):
-            return (
-                f"it changes {request['changes_left_out']:,} files more than it shows; allow it by its call"
-            )
-        if (request.get("reach") or {}).get("by_link"):
-            return "a link leads from one of its paths to elsewhere; allow it by its call"
-        return _unmatched(pattern, "its path", _paths(request))
-    if request.get("env"):
-        return f"it sets variables ({', '.join(request['env'])}); allow it by its call"
-    command = request["command"]
-    script = unwrap(command)
+    match request:
+        case ChoicesRequest() | InputRequest():
+            return BY_WORDS
+        case PlanDecisionRequest() | ServerRequest() | ClientToolRequest() | UnknownRequest():
+            return BY_CALL
+        case PatchRequest():
+            return _why_no_patch(pattern, request)
+        case CommandRequest():
+            return _why_no_command(pattern, request)
+        case _:
+            assert_never(request)
+
+
+def _why_no_patch(pattern: str, request: PatchRequest) -> str:
+    if request.left_out:
+        return f"it changes {request.left_out:,} files more than it shows; allow it by its call"
+    if request.by_link:
+        return "a link leads from one of its paths to elsewhere; allow it by its call"
+    return _unmatched(pattern, "its path", request.all_paths)
+
+
+def _why_no_command(pattern: str, request: CommandRequest) -> str:
+    if request.variables:
+        return f"it sets variables ({', '.join(request.variables)}); allow it by its call"
+    script = unwrap(request.command)
     if script is None:
-        return _unmatched(pattern, "its command", [shlex.join(command)])
+        return _unmatched(pattern, "its command", [shlex.join(request.command)])
     plain = read_plain(script)
     if plain is None or any(word.expands for words in plain.commands for word in words):
         return (
             "its script is more than plain words (redirects, expansions and the like); allow it by its call"
         )
     return _unmatched(pattern, "its command", [_line(words) for words in plain.commands])
-
-
-def _paths(request: Request) -> list[str]:
-    """The paths that a patch changes, and those to which it moves files."""
-    moved = (change.get("move_path") for change in request["changes"].values())
-    return [*request["changes"], *(path for path in moved if path)]
 
 
 def _line(words: Sequence[Any]) -> str:
@@ -92,11 +103,26 @@ def denies(pattern: str, request: Request) -> bool:
 
 
 def _parts(request: Request) -> list[str]:
-    if request["type"] in LISTED:
-        return []
-    if request["type"] != "exec_approval_request":
-        return _paths(request)
-    command = request["command"]
+    match request:
+        case CommandRequest():
+            return _parts_of_command(request)
+        case PatchRequest():
+            return request.all_paths
+        case (
+            ChoicesRequest()
+            | InputRequest()
+            | PlanDecisionRequest()
+            | ServerRequest()
+            | ClientToolRequest()
+            | UnknownRequest()
+        ):
+            return []
+        case _:
+            assert_never(request)
+
+
+def _parts_of_command(request: CommandRequest) -> list[str]:
+    command = request.command
     parts = [command_text(command), shlex.join(command), *_endings(" ".join(command))]
     script = unwrap(command)
     if script is not None:
@@ -104,7 +130,7 @@ def _parts(request: Request) -> list[str]:
         parts += [_line(words) for words in plain.commands] if plain else []
         parts += [shlex.join(words) for words in command_beginnings(script) or ()]
         parts += [ending for piece in _JOINTS.split(script) for ending in _endings(piece)]
-    return parts + [f"{name}={value}" for name, value in (request.get("env") or {}).items()]
+    return parts + [f"{name}={value}" for name, value in request.variables.items()]
 
 
 def _endings(text: str) -> list[str]:

@@ -12,11 +12,11 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
 from orchestrator.protocol.events import EVENTS, AgentMessage, ExecCommandBegin, UserMessage
+from orchestrator.requests import TO_PEOPLE, CommandRequest, PatchRequest, request_of
+from orchestrator.requests.approvals import command_text
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.event_text import command_text
-from orchestrator.views.questions import ASKED, subject_of
 
 LINES = 3
 """Of one session."""
@@ -46,7 +46,8 @@ async def matches(found: LogSource, head: SessionHead, text: str) -> AsyncIterat
         yield f"[not read to its end: {error}]"
 
 
-_SAYING = frozenset({UserMessage, AgentMessage, ExecCommandBegin, *(EVENTS[kind] for kind in ASKED)})
+_IN_WORDS = TO_PEOPLE - {CommandRequest.tag, PatchRequest.tag}
+_SAYING = frozenset({UserMessage, AgentMessage, ExecCommandBegin, *(EVENTS[tag] for tag in _IN_WORDS)})
 
 
 def _text_of(kind: Kind, message: Mapping[str, Any]) -> str:
@@ -56,7 +57,7 @@ def _text_of(kind: Kind, message: Mapping[str, Any]) -> str:
         return f"$ {command_text(list(message['command']))}"
     # An imported log may hold a request of any shape.
     with suppress(KeyError, TypeError):
-        return subject_of(message)
+        return request_of(message).subject
     return ""
 
 

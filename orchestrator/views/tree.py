@@ -27,8 +27,9 @@ from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
 from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.events import SubagentLifecycle, TokenCount
-from orchestrator.views.event_text import PLAN_ITEM, command_text, is_outside, mcp_call_text
-from orchestrator.views.questions import LISTED, subject_of
+from orchestrator.requests import TYPES, CommandRequest, PatchRequest, Request, request_of
+from orchestrator.requests.approvals import command_text
+from orchestrator.views.event_text import PLAN_ITEM, mcp_call_text
 from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
@@ -278,14 +279,10 @@ def message_summary(message: Mapping[str, Any]) -> str:
             return f"process {message['process_id']} ← {_first_line(message['stdin'])}"
         case "mcp_tool_call_begin":
             return f"⚙ {_first_line(mcp_call_text(message))}"
-        case "exec_approval_request":
-            return f"? {_outside(message)}{_first_line(command_text(message['command']))}"
-        case "apply_patch_approval_request":
-            return f"? {_outside(message)}{_changed_files(message)}"
         case "patch_apply_begin":
             return _changed_files(message)
-        case kind if kind in LISTED:
-            return f"? {_first_line(subject_of(message))}"
+        case kind if kind in TYPES:
+            return f"? {_asked_for(request_of(message))}"
         case "item_completed" if message["item"].get("type") == PLAN_ITEM:
             text = f"proposes a plan: {message['item']['text'].strip()}"
         case "error":
@@ -297,9 +294,13 @@ def message_summary(message: Mapping[str, Any]) -> str:
     return _first_line(text) if isinstance(text, str) else "[a long text]"
 
 
-def _outside(request: Mapping[str, Any]) -> str:
-    """The first words of a request for something that would leave the sandbox."""
-    return "outside the sandbox: " if is_outside(request) else ""
+def _asked_for(request: Request) -> str:
+    """The subject of a request; one that would leave the sandbox begins with that."""
+    outside = "outside the sandbox: " if request.outside else ""
+    if isinstance(request, PatchRequest):
+        return f"{outside}{_changed_files(request.event)}"
+    subject = command_text(request.command) if isinstance(request, CommandRequest) else request.subject
+    return f"{outside}{_first_line(subject)}"
 
 
 def _changed_files(message: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
+from orchestrator.requests import request_of
 from orchestrator.terminal.prompts import CANCEL, Prompt
 from tests.cli.machine import Machine, says
 
@@ -28,7 +29,7 @@ INPUT = {"type": "request_user_input", "call_id": "q2", "questions": [{"id": "pl
 
 def typed(request: dict[str, Any], *lines: str) -> Any:
     """The op that the lines come to, as it is sent; None if more is to be typed."""
-    prompt, op = Prompt(request), None
+    prompt, op = Prompt(request_of(request)), None
     for line in lines:
         assert op is None, "answered already"
         op = prompt.take(line)
@@ -56,7 +57,7 @@ def test_person_cancels_at_any_question() -> None:
 
 
 def test_answer_that_is_too_long_says_so_and_asks_from_the_first_question_again() -> None:
-    prompt = Prompt(REQUEST)
+    prompt = Prompt(request_of(REQUEST))
     assert prompt.take("1") is None
     assert prompt.take("x" * 40_000) is None
     assert "at most 32,768" in prompt.fault
@@ -109,12 +110,12 @@ SECRET = "!hunter2"
 
 def test_secret_is_taken_as_it_is_typed_even_if_it_looks_like_a_command() -> None:
     request = {**INPUT, "questions": [TOKEN]}
-    assert Prompt(request).hides
-    assert Prompt(request).answers("!hunter2")
-    assert "not shown" in Prompt(request).text
+    assert Prompt(request_of(request)).hides
+    assert Prompt(request_of(request)).answers("!hunter2")
+    assert "not shown" in Prompt(request_of(request)).text
     assert typed(request, SECRET)["response"]["answers"] == {"token": {"answers": [SECRET]}}
     assert typed(request, CANCEL)["response"] == {"answers": {}}
-    assert not Prompt(INPUT).hides
+    assert not Prompt(request_of(INPUT)).hides
 
 
 @pytest.mark.parametrize("command", [("run", "go"), ("run",)])

@@ -7,6 +7,7 @@ import pty
 import termios
 from pathlib import Path
 
+from orchestrator.requests import request_of
 from orchestrator.terminal.chat import first_line, nothing_to_stop
 from orchestrator.terminal.editor import Editor, PressedKeys
 from orchestrator.terminal.live import LiveView
@@ -201,5 +202,8 @@ async def test_word_that_cannot_make_a_session_is_told_why() -> None:
 
 
 def test_stop_of_a_root_that_rests_names_the_agent_that_asks() -> None:
-    assert nothing_to_stop(None, "ab12") == nothing_to_stop({"call_id": "c1"}, "ab12")
-    assert nothing_to_stop({"agent_id": 2}, "ab12").endswith("agent 2 is stopped by: dendro interrupt ab12 2")
+    assert nothing_to_stop(None, "ab12") == nothing_to_stop(
+        request_of({"type": "exec_approval_request", "call_id": "c1"}), "ab12"
+    )
+    of_agent = request_of({"type": "exec_approval_request", "agent_id": 2})
+    assert nothing_to_stop(of_agent, "ab12").endswith("agent 2 is stopped by: dendro interrupt ab12 2")

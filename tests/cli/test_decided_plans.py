@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.cli.approvals import Words
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.gateways.approvals import plan_op
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.wire import written
+from orchestrator.requests import request_of
 from orchestrator.terminal.faults import Fault
 from orchestrator.terminal.prompts import PLANNED, Prompt
 from orchestrator.views.approvals import Asked
@@ -30,7 +30,7 @@ NEVER = ("-c", "approval_policy=never")
 
 def typed(line: str) -> Any:
     """The response that a line comes to; None if more is to be typed."""
-    op = Prompt(REQUEST).take(line)
+    op = Prompt(request_of(REQUEST)).take(line)
     return None if op is None else written(op)["response"]
 
 
@@ -52,13 +52,13 @@ def test_line_decides_on_a_plan_or_says_what_is_to_be_changed(line: str, respons
 
 @pytest.mark.parametrize("line", ["a", "q", "2", "?"])
 def test_single_letter_that_decides_nothing_is_no_feedback_on_a_plan(line: str) -> None:
-    prompt = Prompt(REQUEST)
+    prompt = Prompt(request_of(REQUEST))
     assert prompt.take(line) is None
     assert prompt.fault == f"{line!r} is no answer to a plan: y, n, or what is to be changed, in words"
 
 
 def test_feedback_that_is_too_long_says_so_and_asks_again() -> None:
-    prompt = Prompt(REQUEST)
+    prompt = Prompt(request_of(REQUEST))
     assert prompt.take("x" * 40_000) is None
     assert "at most 32,768" in prompt.fault
     assert prompt.text == PLANNED
@@ -91,14 +91,14 @@ def test_person_at_a_terminal_plans_and_approves(machine: Machine) -> None:
 
 def asked(call_id: str, request: dict[str, Any]) -> Asked:
     session = SessionId("s")
-    return Asked(session, TreeId("s"), 0, "0", call_id, 0, {**request, "call_id": call_id}, 1)
+    return Asked(session, TreeId("s"), 0, "0", call_id, 0, request_of({**request, "call_id": call_id}), 1)
 
 
 def test_words_of_the_command_line_mean_a_plan_by_its_call() -> None:
     waiting = [asked("p1", REQUEST), asked("c1", {"type": "exec_approval_request", "command": ["ls"]})]
-    ((plan, text),) = Words.of((), (), revised=["0:p1 shorter, please"]).meant_plans(waiting)
-    assert (plan.call, text) == ("0:p1", "shorter, please")
-    assert written(plan_op(plan.request, text))["response"] == {"type": "revised", "feedback": text}
+    ((one, plan, text),) = Words.of((), (), revised=["0:p1 shorter, please"]).meant_plans(waiting)
+    assert (one.call, text) == ("0:p1", "shorter, please")
+    assert written(plan.revised(text))["response"] == {"type": "revised", "feedback": text}
     with pytest.raises(Fault, match="no open plan is meant by '0:c1'"):
         Words.of((), (), revised=["0:c1 shorter"]).meant_plans(waiting)
     with pytest.raises(Fault, match="say 'CALL TEXT'"):
@@ -135,6 +135,6 @@ def test_page_of_plans_shows_what_the_model_and_the_client_say() -> None:
     blocks = [json.loads(block.split("```")[0]) for block in page.split("```json\n")[1:]]
     begins, request, submission = blocks
     assert parse_submission(json.dumps(begins).encode()).op.type == "plan"
-    op = Prompt(request).take("Begin with the session.")
+    op = Prompt(request_of(request)).take("Begin with the session.")
     assert op is not None
     assert written(op) == submission["op"]

@@ -11,14 +11,15 @@ from rich.console import Console
 
 from orchestrator.cli.invocation import hoisted
 from orchestrator.core.counts import age
-from orchestrator.gateways.approvals import answer_op
 from orchestrator.protocol import ops
+from orchestrator.requests import request_of
+from orchestrator.requests.approvals import command_text
 from orchestrator.terminal.faults import ExitCode, Fault, explain
 from orchestrator.terminal.live import DIFF_LINES, OUTPUT_LINES, Live, show_request
-from orchestrator.terminal.prompts import ANSWERS
+from orchestrator.terminal.prompts import Prompt
 from orchestrator.terminal.text import plain
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import command_text, visible
+from orchestrator.views.event_text import visible
 from orchestrator.views.tree import message_summary
 
 BEGIN = {
@@ -191,7 +192,8 @@ def test_a_command_cannot_hide_itself_from_whoever_is_asked() -> None:
     out = io.StringIO()
     live = Live(Console(file=out, width=200), streaming=False)
     command = ["bash", "-lc", "rm -rf /\x1b[2K\recho \u202eharmless\u202c [bold]"]
-    show_request(live, {"type": "exec_approval_request", "call_id": "c", "command": command, "cwd": "/w"})
+    request = {"type": "exec_approval_request", "call_id": "c", "command": command, "cwd": "/w"}
+    show_request(live, request_of(request))
     assert "rm -rf /␛[2K␍echo \\u202eharmless\\u202c [bold]" in out.getvalue()
     assert "\x1b" not in out.getvalue()
 
@@ -200,7 +202,7 @@ def test_person_who_is_asked_reads_the_variables_of_the_command() -> None:
     out = io.StringIO()
     live = Live(Console(file=out, width=200), streaming=False)
     request = {"type": "exec_approval_request", "call_id": "c", "command": ["ls"], "cwd": "/w"}
-    show_request(live, {**request, "env": {"LD_PRELOAD": "/w/a\nb\x1b[2K"}})
+    show_request(live, request_of({**request, "env": {"LD_PRELOAD": "/w/a\nb\x1b[2K"}}))
     assert out.getvalue().splitlines() == [
         "? the agent wants to run a command",
         "  where it would run (in /w) is not recorded: an older version of Dendro has asked",
@@ -214,7 +216,8 @@ def test_text_without_controls_is_left_alone() -> None:
 
 
 def test_an_answer_names_the_call_and_its_agent() -> None:
-    op = answer_op({"type": "apply_patch_approval_request", "call_id": "c7", "agent_id": 3}, ANSWERS["a"])
+    request = request_of({"type": "apply_patch_approval_request", "call_id": "c7", "agent_id": 3})
+    op = Prompt(request).take("a")
     assert isinstance(op, ops.PatchApproval)
     assert (op.id, op.agent_id, op.decision) == ("c7", 3, "approved_for_session")
 

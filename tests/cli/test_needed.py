@@ -10,16 +10,16 @@ import pytest
 from orchestrator.cli.approvals import Words, needed_lines
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ApprovedExecpolicyAmendment
+from orchestrator.requests import request_of
 from orchestrator.terminal.faults import Fault
 from orchestrator.views.approvals import Asked, Needed
-from orchestrator.views.event_text import told_text
 
 REACH = {"sandboxed": False, "text": "OUTSIDE THE SANDBOX, in /w", "why": "a\nb", "says": "c\nd"}
 REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reach": REACH}
 
 
 def test_person_reads_who_needs_them_what_for_and_where_it_would_run() -> None:
-    asked = Asked(SessionId("s"), TreeId("t"), 3, "0/3", "c1", 1_000, REQUEST, 9)
+    asked = Asked(SessionId("s"), TreeId("t"), 3, "0/3", "c1", 1_000, request_of(REQUEST), 9)
     needed = Needed(asked, "7c1e95aa", "Fix the\nparser", "tests", "/home/me/parser")
     assert [line for line, _ in needed_lines(needed, 1_000 + 7 * 60_000)] == [
         "7m   7c1e95aa  Fix the␊parser · agent 0/3 (tests) · /home/me/parser",
@@ -37,7 +37,7 @@ PREFIX = {**REQUEST, "command": ["npm", "test"], "proposed_execpolicy_amendment"
 
 
 def open_request(call: str, request: Mapping[str, object], agent: int = 3) -> Asked:
-    return Asked(SessionId("s"), TreeId("t"), agent, f"0/{agent}", call, 1_000, request, 9)
+    return Asked(SessionId("s"), TreeId("t"), agent, f"0/{agent}", call, 1_000, request_of(request), 9)
 
 
 OLD = {"type": "exec_approval_request", "command": ["make"], "cwd": "/w", "reason": "Build it."}
@@ -54,10 +54,10 @@ OLD = {"type": "exec_approval_request", "command": ["make"], "cwd": "/w", "reaso
 def test_request_of_an_older_version_says_what_its_queue_has(
     stored: bool | None, where: str, outside: bool
 ) -> None:
-    asked = Asked(SessionId("s"), TreeId("t"), 3, "0/3", "c1", 1_000, OLD, 9, sandboxed=stored)
+    asked = Asked(SessionId("s"), TreeId("t"), 3, "0/3", "c1", 1_000, request_of(OLD, stored), 9)
     lines = [line.strip() for line, _ in needed_lines(Needed(asked, "7c1e95aa", "", "", "/w"), 2_000)]
     assert lines[1:] == ["3:c1  run make", where, "reason given: Build it."]
-    assert (asked.outside, asked.value()["sandboxed"]) == (outside, stored)
+    assert (asked.request.outside, asked.value()["sandboxed"]) == (outside, stored)
 
 
 def test_person_reads_which_prefix_an_answer_may_allow() -> None:
@@ -84,7 +84,9 @@ def test_person_reads_what_an_answer_for_the_session_lets_be_written_and_where_f
         "OUTSIDE THE SANDBOX, in /w: Dendro writes /etc/b",
         "allowed for the session, commands and patches may write all below /etc, too",
     ]
-    assert "may write all below /etc, too" in told_text(PATCH), "clients that show a reason alone say it, too"
+    assert "may write all below /etc, too" in request_of(PATCH).told, (
+        "clients that show a reason alone say it, too"
+    )
 
 
 def test_person_allows_a_prefix_by_the_call_that_proposes_it() -> None:

@@ -24,6 +24,7 @@ from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.requests import request_of
 from orchestrator.rollouts.tree_log import differs
 from orchestrator.terminal.faults import ExitCode, Fault, explain
 from orchestrator.terminal.tree_view import as_value, drawing, headline
@@ -297,7 +298,9 @@ def test_auditor_finds_a_projection_that_is_not_the_logs_fold() -> None:
 
 
 def asked(number: int, call: str, **request: Any) -> Asked:
-    return Asked(SessionId(f"{number:032x}"), TREE, number, f"0/{number}", call, NOW_MS, request, 5)
+    return Asked(
+        SessionId(f"{number:032x}"), TREE, number, f"0/{number}", call, NOW_MS, request_of(request), 5
+    )
 
 
 FETCH = asked(3, "c1", type="exec_approval_request", command=["bash", "-lc", "git fetch origin"], cwd="/w")

@@ -17,8 +17,8 @@ from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import decode_snapshot, digest
 from orchestrator.core.state import State
+from orchestrator.requests import TO_PEOPLE, call_id_of
 from orchestrator.views.event import Event
-from orchestrator.views.questions import ASKED, call_id_of
 from orchestrator.wiring.deployment import Deployment
 from tests.crash.flow_audit import settled
 from tests.crash.flows import Asked
@@ -99,7 +99,7 @@ def _answers(log: Log, tree: Tree) -> Iterator[str]:
     """
     answered = Counter(fact["call_id"] for fact in log.facts("answer"))
     events = log.events() + (tree.events if TreeId(log.session) == tree.id else [])
-    asking = (msg for _, msg in events if msg["type"].endswith("_approval_request") or msg["type"] in ASKED)
+    asking = (msg for _, msg in events if msg["type"] in TO_PEOPLE)
     asked = Counter(map(call_id_of, asking))
     for call_id, times in answered.items():
         if times > asked[call_id]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.decide.takeover import IN_DOUBT
-from orchestrator.views.questions import ELICITATION
+from orchestrator.requests import ServerRequest
 from tests.crash.flows import TYPED, Asked, typed_by
 from tests.crash.logs import Log
 
@@ -44,7 +44,7 @@ def _answered(log: Log, person: Asked, outputs: dict[str, str]) -> Iterator[str]
 
 def _elicited(log: Log, person: Asked, outputs: dict[str, str]) -> Iterator[str]:
     """A server's question is settled once: by the person's decision, or with its lost call."""
-    asked = Counter(msg["id"] for _, msg in log.events() if msg["type"] == ELICITATION)
+    asked = Counter(msg["id"] for _, msg in log.events() if msg["type"] == ServerRequest.tag)
     closed: dict[str, list[str]] = {}
     for fact in log.facts("elicitation_closed"):
         closed.setdefault(fact["id"], []).append(fact["decision"])

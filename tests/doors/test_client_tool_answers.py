@@ -11,10 +11,11 @@ from orchestrator.core.calls.client_tool import MOST_IMAGES
 from orchestrator.gateways.app_server.write_requests import answer_of
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
-from orchestrator.views.turns.records import ItemId, RequestKind, RequestOpened, TurnId
+from orchestrator.requests import ClientToolRequest
+from orchestrator.views.turns.records import ItemId, RequestOpened, TurnId
 
 PNG = "data:image/png;base64,iVBORw0KGgoA"
-OPENED = RequestOpened(TurnId("t"), ItemId("c"), RequestKind.TOOL, {"tool": "look"})
+OPENED = RequestOpened(TurnId("t"), ItemId("c"), ClientToolRequest({"tool": "look", "callId": "c"}))
 
 
 def image(url: str = PNG) -> dict[str, str]:

@@ -30,22 +30,22 @@ def resolved(call: str, session: str) -> dict[str, Any]:
 
 def test_requests_of_two_agents_with_one_calls_name_stand_side_by_side() -> None:
     found = heard(asks("c1", agent_id=1, session_id="a"), asks("c1", agent_id=2, session_id="b"))
-    assert [request["agent_id"] for request in found] == [1, 2]
+    assert [request.agent_id for request in found] == [1, 2]
     found.receive(Event("u1", resolved("c1", "a")))
-    assert [request["agent_id"] for request in found] == [2]
+    assert [request.agent_id for request in found] == [2]
 
 
 def test_end_of_the_roots_task_withdraws_its_own_requests_alone() -> None:
     found = heard(asks("c1"), asks("c2", agent_id=1, session_id="a"), {"type": "turn_aborted"})
-    assert [request["call_id"] for request in found] == ["c2"]
+    assert [request.call_id for request in found] == ["c2"]
 
 
 @pytest.mark.parametrize("begins", ["exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin"])
 def test_call_that_begins_is_asked_about_no_more(begins: str) -> None:
     found = heard(asks("c1"), asks("c2"), {"type": begins, "call_id": "c1"})
     assert found.first is not None
-    assert found.first["call_id"] == "c2"
-    assert found.take_first()["call_id"] == "c2"
+    assert found.first.call_id == "c2"
+    assert found.take_first().call_id == "c2"
     assert not found
 
 

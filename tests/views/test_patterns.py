@@ -10,6 +10,7 @@ import pytest
 from orchestrator.core.calls.exec import amendment
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.requests import request_of
 from orchestrator.views.approvals import Asked, chosen, decision_text
 from orchestrator.views.errors import ViewError
 from orchestrator.views.event_text import resolved_text
@@ -20,7 +21,7 @@ ALWAYS = ReviewDecision.APPROVED_FOR_SESSION
 
 def asked(*command: str, call: str = "c1", **fields: Any) -> Asked:
     request = {"type": "exec_approval_request", "command": list(command), "cwd": "/w", **fields}
-    return Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", call, 0, request, 5)
+    return Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", call, 0, request_of(request), 5)
 
 
 def script(text: str) -> Asked:
@@ -104,7 +105,7 @@ def test_denial_needs_one_matching_part_only(text: str) -> None:
 def test_denial_of_a_patch_needs_one_path_and_its_permission_every_path() -> None:
     changes: dict[str, Any] = {"/w/a.py": {}, "/w/b.txt": {}}
     request = {"type": "apply_patch_approval_request", "changes": changes}
-    patch = Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request, 5)
+    patch = Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request_of(request), 5)
     assert is_meant(patch, "*.py", DENY)
     assert not is_meant(patch, "*.py")
     assert is_meant(patch, "/w/*")
@@ -135,13 +136,13 @@ def test_decision_that_allows_a_prefix_is_told_with_the_prefix() -> None:
 def changed(*paths: str, **fields: Any) -> Asked:
     changes = {path: {"type": "update", "unified_diff": "", "move_path": None} for path in paths}
     request = {"type": "apply_patch_approval_request", "changes": changes, **fields}
-    return Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request, 5)
+    return Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request_of(request), 5)
 
 
 def test_pattern_over_paths_does_not_allow_a_move_or_a_link_to_elsewhere() -> None:
     assert is_meant(changed("/w/docs/a"), "/w/docs/*")
     moved = changed("/w/docs/a")
-    moved.request["changes"]["/w/docs/a"]["move_path"] = "/home/ann/.bashrc"
+    moved.request.event["changes"]["/w/docs/a"]["move_path"] = "/home/ann/.bashrc"
     assert not is_meant(moved, "/w/docs/*")
     assert is_meant(moved, "/home/*", DENY)
     linked = changed("/w/docs/a", reach={"sandboxed": False, "text": "", "by_link": True})

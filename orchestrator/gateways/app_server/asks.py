@@ -16,12 +16,10 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.messages import Answer, RequestId
 from orchestrator.gateways.app_server.write_requests import (
-    METHODS,
     Malformed,
     answer_of,
-    failed_tool,
+    request_method,
     request_params,
-    tool_op,
 )
 from orchestrator.gateways.client import Client
 from orchestrator.protocol.ids import SubmissionId
@@ -29,8 +27,8 @@ from orchestrator.protocol.ops import ExecApproval, Op, PatchApproval
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.views.questions import call_id_of
-from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
+from orchestrator.requests import ClientToolRequest
+from orchestrator.views.turns.records import RequestOpened, RequestResolved
 
 
 @record
@@ -46,7 +44,7 @@ class Asked:
     @property
     def key(self) -> tuple[SessionId, str]:
         """The name of the request in the fleet."""
-        return self.session, call_id_of(self.opened.event)
+        return self.session, self.opened.request.call_id
 
 
 class Asks:
@@ -61,7 +59,7 @@ class Asks:
     def open(self, session: SessionId, opened: RequestOpened, at_ms: int) -> Asked | None:
         """A request to be sent; None if the client was asked it already."""
         params = request_params(session, opened, at_ms)
-        asked = Asked(self._next, session, opened, METHODS[opened.kind], params)
+        asked = Asked(self._next, session, opened, request_method(opened.request), params)
         if any(one.key == asked.key for one in self._open.values()):
             return None
         self._next += 1
@@ -105,9 +103,9 @@ class Asks:
 def _op(opened: RequestOpened, answer: Answer) -> Op | None:
     """The operation that an answer means; None for one that says nothing, which leaves the request open."""
     if answer.result is None:
-        if opened.kind is not RequestKind.TOOL:
+        if not isinstance(opened.request, ClientToolRequest):
             return None
-        return tool_op(opened, failed_tool(answer.error or "its client answered with an error"))
+        return opened.request.failed(answer.error or "its client answered with an error")
     try:
         return answer_of(opened, answer.result)
     except (Malformed, DoesNotAnswer, ValueError):

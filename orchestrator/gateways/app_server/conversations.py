@@ -10,19 +10,19 @@ import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
 import orjson
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.entries.stored import EventKind
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, notification
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.approvals import answer_op, shown_as
 from orchestrator.gateways.client import Client, is_rewound
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
@@ -31,13 +31,22 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonMapping, JsonObject
-from orchestrator.views.event_text import told_text
-from orchestrator.views.questions import call_id_of
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    KnownRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    ServerRequest,
+    call_id_of,
+    known_request_of,
+)
+from orchestrator.requests.approvals import shown_as
 from orchestrator.views.threads import Thread
 
 MOST_LISTENERS: Final = 1_000
-EXEC, PATCH = "exec_approval_request", "apply_patch_approval_request"
-METHODS: Final[Mapping[str, str]] = {EXEC: "execCommandApproval", PATCH: "applyPatchApproval"}
 ENDS: Final = frozenset[EventKind]({TurnAborted, TaskComplete})
 PREFIX: Final = "conversation-"
 _BOTH: Final[Mapping[str, str]] = {
@@ -65,6 +74,26 @@ class Place(Protocol):
         """Tells nothing of these conversations that waits for a response to be out."""
 
 
+@record
+class Put:
+    """A request that is put to the client, and open."""
+
+    session: SessionId
+    request: KnownRequest
+    at_ms: int
+    """Since when the client has it."""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Its name among those of the conversation."""
+        return _name(self.request.event)
+
+    @property
+    def agent(self) -> int:
+        """The agent that asks."""
+        return agent_of(self.request.event)
+
+
 @dataclass(slots=True)
 class Conversations:
     """The listeners of one connection."""
@@ -72,7 +101,7 @@ class Conversations:
     door: Place
     _listening: dict[str, SessionId] = field(default_factory=dict)
     """Conversations by the listener's id."""
-    _asked: dict[str, tuple[SessionId, JsonMapping, int]] = field(default_factory=dict)
+    _asked: dict[str, Put] = field(default_factory=dict)
     """Requests that are open, by their ids."""
     _given: set[str] = field(default_factory=set)
     """Those that the client has answered: their events may come later, and are not asked about again."""
@@ -115,8 +144,8 @@ class Conversations:
         finally:
             told = self._told_meanwhile.pop(session)
         for request in requests:
-            if _name(request) not in told:
-                self._tell(session, "", request)
+            if _name(request.event) not in told:
+                self._tell(session, "", request.event)
         return id
 
     def stop(self, id: str) -> bool:
@@ -126,7 +155,7 @@ class Conversations:
             return False
         if not self.hears(session):
             self.door.threads.leave(session, self)
-            self._forget(lambda asked: asked[0] == session)
+            self._forget(lambda asked: asked.session == session)
         return True
 
     def leave(self) -> None:
@@ -149,7 +178,7 @@ class Conversations:
         event = told.event
         if is_rewound(event):
             # What is open still is asked anew.
-            self._forget(lambda asked: asked[0] == told.session)
+            self._forget(lambda asked: asked.session == told.session)
         self._tell(told.session, event.id, event.msg)
         if event.kind is RequestResolved:
             self._settled(told.session, event.msg)
@@ -158,7 +187,7 @@ class Conversations:
             of = (None, event.id)
             self._forget(
                 lambda asked: (
-                    asked[0] == told.session and not agent_of(asked[1]) and asked[1].get("turn_id") in of
+                    asked.session == told.session and not asked.agent and asked.request.turn_id in of
                 )
             )
             for ending in self._ends.pop(told.session, ()):
@@ -181,19 +210,20 @@ class Conversations:
         kind = message["type"]
         params = {"id": id, "msg": message, "conversationId": session}
         self._put(f"codex/event/{kind}", params)
-        if kind in METHODS and self.door.principal.may(Scope.APPROVE):
-            self._ask(session, message)
+        request = known_request_of(message)
+        if request is not None and self.door.principal.may(Scope.APPROVE):
+            self._ask(session, request)
 
-    def _ask(self, session: SessionId, message: JsonMapping) -> None:
-        known = (asked for of, asked, _ in self._asked.values() if of == session)
-        if any(_name(asked) == _name(message) for asked in known):
-            # Told again behind a gap, or asked ahead of its event.
+    def _ask(self, session: SessionId, request: KnownRequest) -> None:
+        method, name = request_method(request), _name(request.event)
+        if method is None or any(one.session == session and one.name == name for one in self._asked.values()):
+            # None of version 1; or told again behind a gap, or asked ahead of its event.
             return
-        self._note_told(session, message)
+        self._note_told(session, request.event)
         id = f"{PREFIX}{self._numbers}"
         self._numbers += 1
-        self._asked[id] = (session, message, self.door.ports.now_ms())
-        method, params = METHODS[message["type"]], request_params(session, message)
+        self._asked[id] = Put(session, request, self.door.ports.now_ms())
+        params = request_params(session, request)
         data = orjson.dumps({"id": id, "method": method, "params": params})
         self.door.tell(Line(method, params, data, self.door.ports.now_ms()))
 
@@ -205,13 +235,13 @@ class Conversations:
         """Forgets a request that somebody else has answered."""
         self._note_told(session, message)
         meant = (session, _name(message))
-        self._forget(lambda asked: (asked[0], _name(asked[1])) == meant)
+        self._forget(lambda asked: (asked.session, asked.name) == meant)
 
     def _note_told(self, session: SessionId, message: JsonMapping) -> None:
         if session in self._told_meanwhile:
             self._told_meanwhile[session].add(_name(message))
 
-    def _forget(self, gone: Callable[[tuple[SessionId, JsonMapping, int]], bool]) -> None:
+    def _forget(self, gone: Callable[[Put], bool]) -> None:
         """Forgets requests: an answer that comes later is one to nothing."""
         self._asked = {id: asked for id, asked in self._asked.items() if not gone(asked)}
         self._given &= self._asked.keys()
@@ -227,12 +257,12 @@ class Conversations:
             return True
         self._given.add(answer.id)
         if answer.result is not None:
-            session, request, at_ms = found
-            handed = orjson.dumps(request_params(session, request)).decode()
-            op = answer_op(request, _decision(answer.result), shown_as(handed, "app-server v1", at_ms))
+            handed = orjson.dumps(request_params(found.session, found.request)).decode()
+            shown = shown_as(handed, "app-server v1", found.at_ms)
+            op = found.request.decided(_decision(answer.result), shown)
             id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
             try:
-                await self._answers.submit(session, Submission(id, op))
+                await self._answers.submit(found.session, Submission(id, op))
             except (BrokerError, MalformedSubmission):
                 # Its session is gone, or its queue is full: no error ends a connection.
                 self._given.discard(answer.id)
@@ -255,12 +285,28 @@ def _decision(result: JsonMapping) -> ReviewDecision:
     return ReviewDecision(said) if said in tuple(ReviewDecision) else ReviewDecision.DENIED
 
 
-def request_params(session: SessionId, message: JsonMapping) -> JsonObject:
+def request_method(request: KnownRequest) -> str | None:
+    """The method of the server's request; None for a kind that version 1 puts to nobody."""
+    match request:
+        case CommandRequest():
+            return "execCommandApproval"
+        case PatchRequest():
+            return "applyPatchApproval"
+        case (
+            ChoicesRequest() | InputRequest() | PlanDecisionRequest() | ServerRequest() | ClientToolRequest()
+        ):
+            return None
+        case _:
+            assert_never(request)
+
+
+def request_params(session: SessionId, request: KnownRequest) -> JsonObject:
     """The parameters of a request, each name in both cases: older clients read one, newer the other."""
-    rest: Iterable[tuple[str, Any]] = ((k, v) for k, v in message.items() if k not in ("type", "changes"))
+    event = request.event
+    rest: Iterable[tuple[str, Any]] = ((k, v) for k, v in event.items() if k not in ("type", "changes"))
     params: JsonObject = {"conversationId": session, "conversation_id": session, **dict(rest)}
-    params["reason"] = told_text(message)
-    if "changes" in message:
-        params["fileChanges"] = params["file_changes"] = message["changes"]
+    params["reason"] = request.told
+    if "changes" in event:
+        params["fileChanges"] = params["file_changes"] = event["changes"]
     params.update({camel: params[snake] for snake, camel in _BOTH.items() if snake in params})
     return params

@@ -29,10 +29,11 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Op
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.requests import ClientToolRequest
 from orchestrator.views.event import Event
 from orchestrator.views.read_states import TURN_ENDS, read_state
 from orchestrator.views.threads import Thread
-from orchestrator.views.turns.records import RequestKind, RequestOpened, RequestResolved
+from orchestrator.views.turns.records import RequestOpened, RequestResolved
 
 E = TypeVar("E", bound=EventModel)
 DECIDED_S = 5.0
@@ -228,10 +229,11 @@ class Door:
     def _is_put(self, session: SessionId, opened: RequestOpened) -> bool:
         """Whether a request is put to this client; a call of a tool, to the program that brings it."""
         found = self.subscriptions.get(session)
-        if found is None or opened.kind is not RequestKind.TOOL:
+        request = opened.request
+        if found is None or not isinstance(request, ClientToolRequest):
             return found is not None and found.asks and self.principal.may(Scope.APPROVE)
-        brought_by = opened.event.get("client")
-        return self.info is not None and self.info.name == brought_by and self.principal.may(Scope.SUBMIT)
+        ours = self.info is not None and self.info.name == request.client
+        return ours and self.principal.may(Scope.SUBMIT)
 
     def _ask(self, session: SessionId, opened: RequestOpened) -> None:
         asked = self.asks.open(session, opened, self.ports.now_ms())
@@ -269,7 +271,7 @@ class Door:
         """
         found = self.subscriptions.get(session)
         for opened in found.live.projector.waiting if found is not None else ():
-            self.hear(Told(session, Event("", dict(opened.event)), ((opened, ()),)))
+            self.hear(Told(session, Event("", dict(opened.request.event)), ((opened, ()),)))
 
     def lose(self, session: SessionId) -> None:
         """Tells the client that a thread is gone."""

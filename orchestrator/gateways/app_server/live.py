@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import AT_REST, SessionHead
+from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
@@ -24,7 +25,6 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import begun_since, turn_at
 from orchestrator.views.threads import Thread, threads
-from orchestrator.views.turns.asks import WITHDRAWN
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.records import Change, ItemDelta, RequestResolved
 

@@ -4,40 +4,34 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
-from pydantic import ValidationError
-
-from orchestrator.core.calls import ClientToolWork
-from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.write_items import command_action
-from orchestrator.gateways.approvals import answer_op, plan_op, questions_op, shown_as
 from orchestrator.protocol import ops
-from orchestrator.protocol.bounds import check_op_bounds
-from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
+from orchestrator.protocol.plans import PlanApprovalResponse, PlanApproved, PlanRejected, PlanRevised
 from orchestrator.protocol.policy import (
     ApprovedExecpolicyAmendment,
     Decision,
     ExecpolicyAmendment,
     ReviewDecision,
 )
-from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
-from orchestrator.views.event_text import reach_text, told_text
-from orchestrator.views.questions import name_of
-from orchestrator.views.turns.records import RequestKind, RequestOpened
+from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    KnownRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    Question,
+    ServerRequest,
+)
+from orchestrator.requests.approvals import shown_as
+from orchestrator.views.turns.records import RequestOpened, TurnId
 
-METHODS: Mapping[RequestKind, str] = {
-    RequestKind.COMMAND: "item/commandExecution/requestApproval",
-    RequestKind.PATCH: "item/fileChange/requestApproval",
-    RequestKind.QUESTIONS: "item/tool/requestUserInput",
-    RequestKind.CHOICES: "item/tool/requestUserInput",
-    RequestKind.PLAN: "item/tool/requestUserInput",
-    RequestKind.ELICITATION: "mcpServer/elicitation/request",
-    RequestKind.TOOL: "item/tool/call",
-}
 DECISIONS: Mapping[str, ReviewDecision] = {
     "accept": ReviewDecision.APPROVED,
     "acceptForSession": ReviewDecision.APPROVED_FOR_SESSION,
@@ -53,75 +47,92 @@ class Malformed(Exception):
     """An answer that says nothing about its request, which stays open."""
 
 
+def request_method(request: KnownRequest) -> str:
+    """The method of the server's request."""
+    match request:
+        case CommandRequest():
+            return "item/commandExecution/requestApproval"
+        case PatchRequest():
+            return "item/fileChange/requestApproval"
+        case ChoicesRequest() | InputRequest() | PlanDecisionRequest():
+            return "item/tool/requestUserInput"
+        case ServerRequest():
+            return "mcpServer/elicitation/request"
+        case ClientToolRequest():
+            return "item/tool/call"
+        case _:
+            assert_never(request)
+
+
 def request_params(thread: SessionId, opened: RequestOpened, at_ms: int) -> JsonObject:
     """The parameters of the server's request for a request of the thread."""
-    event = opened.event
+    request = opened.request
     params: JsonObject = {"threadId": thread, "turnId": opened.turn, "itemId": opened.item}
-    match opened.kind:
-        case RequestKind.COMMAND:
-            return params | _command(event) | {"startedAtMs": opened.at_ms or at_ms}
-        case RequestKind.PATCH:
-            more = {"reason": told_text(event), "grantRoot": event.get("grant_root")}
+    match request:
+        case CommandRequest():
+            return params | _command(request) | {"startedAtMs": opened.at_ms or at_ms}
+        case PatchRequest():
+            more = {"reason": request.told, "grantRoot": request.event.get("grant_root")}
             return params | more | {"startedAtMs": opened.at_ms or at_ms}
-        case RequestKind.QUESTIONS | RequestKind.CHOICES:
-            return params | _asked([_question(each) for each in event["questions"]])
-        case RequestKind.PLAN:
-            return params | _asked([_plan_question(event["proposal"])])
-        case RequestKind.ELICITATION:
-            return _elicitation(thread, opened)
-        case RequestKind.TOOL:
-            return _tool_call(thread, opened)
+        case ChoicesRequest() | InputRequest():
+            return params | _asked([_question(each) for each in request.questions])
+        case PlanDecisionRequest():
+            return params | _asked([_plan_question(request)])
+        case ServerRequest():
+            return _elicitation(thread, opened.turn, request)
+        case ClientToolRequest():
+            return _tool_call(thread, opened, request)
+        case _:
+            assert_never(request)
 
 
-def _command(event: JsonMapping) -> JsonObject:
-    line = shlex.join(event["command"])
-    prefix = event.get("proposed_execpolicy_amendment")
-    amend = [{AMENDED: {"execpolicy_amendment": list(prefix)}}] if prefix else []
+def _command(request: CommandRequest) -> JsonObject:
+    prefix = list(request.prefix)
+    amend = [{AMENDED: {"execpolicy_amendment": prefix}}] if prefix else []
     return {
         "kind": "command",
         "environmentId": "local",
-        "reason": told_text(event),
-        "command": line,
-        "cwd": event.get("cwd"),
-        "commandActions": [command_action(event["command"])],
-        "proposedExecpolicyAmendment": list(prefix) if prefix else None,
+        "reason": request.told,
+        "command": shlex.join(request.command),
+        "cwd": request.cwd,
+        "commandActions": [command_action(request.command)],
+        "proposedExecpolicyAmendment": prefix or None,
         "availableDecisions": ["accept", "acceptForSession", *amend, "decline", "cancel"],
     }
 
 
-def _shown(event: JsonMapping) -> str:
+def _shown(request: CommandRequest | PatchRequest) -> str:
     """The words that a client is handed of an approval's request; files of a patch it has by their item."""
-    what = shlex.join(event["command"]) if "command" in event else "\n".join(event["changes"])
-    return f"{told_text(event)}\n{what}"
+    what = shlex.join(request.command) if isinstance(request, CommandRequest) else "\n".join(request.paths)
+    return f"{request.told}\n{what}"
 
 
 def _asked(questions: Sequence[JsonObject]) -> JsonObject:
     return {"questions": list(questions), "isBlocking": True, "autoResolutionMs": None}
 
 
-def _question(question: JsonMapping) -> JsonObject:
-    options = [_option(option["label"], option["description"]) for option in question.get("options") or ()]
+def _question(question: Question) -> JsonObject:
     return {
-        "id": name_of(question),
-        "header": question["header"],
-        "question": question["question"],
-        "isOther": bool(question.get("isOther", True)),
-        "isSecret": bool(question.get("isSecret")),
-        "options": options or None,
+        "id": question.name,
+        "header": question.header,
+        "question": question.question,
+        "isOther": question.other,
+        "isSecret": question.secret,
+        "options": [_option(each.label, each.description) for each in question.options] or None,
     }
 
 
-def _option(label: JsonValue, description: JsonValue) -> JsonObject:
-    return {"label": str(label), "description": str(description)}
+def _option(label: str, description: str) -> JsonObject:
+    return {"label": label, "description": description}
 
 
-def _plan_question(proposal: JsonMapping) -> JsonObject:
+def _plan_question(request: PlanDecisionRequest) -> JsonObject:
     """A plan as a question with two answers; another text says what to change."""
-    steps = "\n".join(f"- {step['step']}" for step in proposal["plan"]["plan"])
+    steps = "\n".join(f"- {step}" for step in request.steps)
     return {
         "id": PLAN_QUESTION,
         "header": "Plan",
-        "question": f"{proposal['title']}\n\n{proposal['summary']}\n\n{steps}",
+        "question": f"{request.subject}\n\n{request.proposal['summary']}\n\n{steps}",
         "isOther": True,
         "isSecret": False,
         "options": [
@@ -131,27 +142,26 @@ def _plan_question(proposal: JsonMapping) -> JsonObject:
     }
 
 
-def _elicitation(thread: SessionId, opened: RequestOpened) -> JsonObject:
+def _elicitation(thread: SessionId, turn: TurnId, request: ServerRequest) -> JsonObject:
     """A question of an MCP server, which takes yes or no."""
     return {
         "threadId": thread,
-        "turnId": opened.turn,
-        "serverName": opened.event["server_name"],
+        "turnId": turn,
+        "serverName": request.server,
         "mode": "form",
-        "message": f"{reach_text(opened.event)}.\n\n{opened.event['message']}",
+        "message": f"{request.where}.\n\n{request.message}",
         "requestedSchema": {"type": "object", "properties": {}},
     }
 
 
-def _tool_call(thread: SessionId, opened: RequestOpened) -> JsonObject:
-    event = opened.event
+def _tool_call(thread: SessionId, opened: RequestOpened, request: ClientToolRequest) -> JsonObject:
     return {
         "threadId": thread,
         "turnId": opened.turn,
         "callId": opened.item,
-        "namespace": event.get("namespace"),
-        "tool": event["tool"],
-        "arguments": event.get("arguments"),
+        "namespace": request.namespace,
+        "tool": request.tool,
+        "arguments": request.arguments,
     }
 
 
@@ -159,60 +169,28 @@ def _tool_call(thread: SessionId, opened: RequestOpened) -> JsonObject:
 
 
 def answer_of(opened: RequestOpened, result: Mapping[str, Any]) -> ops.Op:
-    """The operation that a client's result means; raises `Malformed`, and what the questions refuse."""
-    event = {**opened.event, "agent_id": None}
-    match opened.kind:
-        case RequestKind.COMMAND | RequestKind.PATCH:
-            decision = _decision(opened.kind, result.get("decision"))
-            return answer_op(event, decision, shown_as(_shown(event), "app-server v2", opened.at_ms or 0))
-        case RequestKind.QUESTIONS | RequestKind.CHOICES:
-            return questions_op(event, _texts(result) or None)
-        case RequestKind.PLAN:
-            return plan_op(event, _feedback(_texts(result)))
-        case RequestKind.ELICITATION:
-            return _resolved(event, result.get("action"))
-        case RequestKind.TOOL:
-            return tool_op(opened, _tool_response(result))
+    """The operation that a client's result means; raises `Malformed`, and what the request refuses."""
+    request = opened.request.in_own_session()
+    match request:
+        case CommandRequest() | PatchRequest():
+            shown = shown_as(_shown(request), "app-server v2", opened.at_ms or 0)
+            return request.decided(_decision(request, result.get("decision")), shown)
+        case ChoicesRequest() | InputRequest():
+            return request.replied(_texts(result) or None)
+        case PlanDecisionRequest():
+            return request.responded(_response(_texts(result)))
+        case ServerRequest():
+            return request.responded(_action(result.get("action")))
+        case ClientToolRequest():
+            return request.responded(result)
+        case _:
+            assert_never(request)
 
 
-def tool_op(opened: RequestOpened, response: DynamicToolResponse) -> ops.Op:
-    """The operation that a client's answer to a call of its tool means, one that cannot be used too.
-
-    Nobody else can carry the call out: it fails, and the model reads why.
-    """
-    work = ClientToolWork(str(opened.event["tool"]), "", 0)
-    try:
-        end = work.settled(written(response))
-        if isinstance(end.output, str):
-            # As one text: a submission may have fewer parts.
-            response = DynamicToolResponse(success=response.success, output=end.output)
-        op = ops.DynamicToolResponse(id=opened.item, response=response)
-        check_op_bounds(op)
-    except (DoesNotAnswer, MalformedSubmission) as error:
-        response = failed_tool(f"its client's answer cannot be used: {error}")
-        return ops.DynamicToolResponse(id=opened.item, response=response)
-    return op
-
-
-def failed_tool(why: str) -> DynamicToolResponse:
-    """The answer of a client whose tool has failed."""
-    return DynamicToolResponse(success=False, output=why)
-
-
-def _tool_response(result: Mapping[str, Any]) -> DynamicToolResponse:
-    given = {name: result[name] for name in ("success", "contentItems", "output") if name in result}
-    try:
-        return DynamicToolResponse.model_validate(given)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        return failed_tool(f"its client's answer cannot be used: {place}: {first['msg']}")
-
-
-def _decision(kind: RequestKind, word: JsonValue) -> Decision:
+def _decision(request: CommandRequest | PatchRequest, word: JsonValue) -> Decision:
     if isinstance(word, str) and word in DECISIONS:
         return DECISIONS[word]
-    if kind is RequestKind.COMMAND and isinstance(word, dict) and word.keys() == {AMENDED}:
+    if isinstance(request, CommandRequest) and isinstance(word, dict) and word.keys() == {AMENDED}:
         amendment = word[AMENDED]
         prefix = amendment.get("execpolicy_amendment") if isinstance(amendment, dict) else None
         if isinstance(prefix, list) and prefix and all(isinstance(part, str) for part in prefix):
@@ -234,18 +212,14 @@ def _texts(result: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def _feedback(texts: Mapping[str, Sequence[str]]) -> str | None:
-    """None to approve, an empty text to reject, else what is to be changed."""
+def _response(texts: Mapping[str, Sequence[str]]) -> PlanApprovalResponse:
     said = " ".join(texts.get(PLAN_QUESTION, ())).strip()
     if said == APPROVE_PLAN:
-        return None
-    return "" if said in ("", REJECT_PLAN) else said
+        return PlanApproved()
+    return PlanRejected() if said in ("", REJECT_PLAN) else PlanRevised(feedback=said)
 
 
-def _resolved(event: JsonMapping, action: JsonValue) -> ops.Op:
+def _action(action: JsonValue) -> ElicitationAction:
     if action not in tuple(ElicitationAction):
         raise Malformed(f"action: {action!r}")
-    server = str(event["server_name"])
-    return ops.ResolveElicitation(
-        server_name=server, request_id=event["id"], decision=ElicitationAction(action), agent_id=None
-    )
+    return ElicitationAction(action)

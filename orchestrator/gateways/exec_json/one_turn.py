@@ -15,18 +15,15 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.approvals import answer_op, plan_op, questions_op
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.exec_json.writer import ExecWriter, Line
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turns import Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
 from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
-from orchestrator.views.questions import is_plan, is_question
 from orchestrator.views.turns import records as r
 from orchestrator.views.turns.projector import Projector
 
@@ -110,12 +107,12 @@ class OneTurn:
             raise SetAside(self.run.session)
         return None if end is None else completed
 
-    async def _asked(self, request: r.RequestOpened) -> None:
+    async def _asked(self, opened: r.RequestOpened) -> None:
         """Refuses what needs a person, or says that a person is waited for."""
         if self.run.asks_people:
             self.run.say("waits for a person: dendro approvals")
             return
-        op = _refusal(request)
+        op = opened.request.refused()
         await self.run.client.submit(self.run.session, Submission(SubmissionId(new_submission_id()), op))
 
     async def _write(self, lines: Iterable[Line]) -> None:
@@ -131,12 +128,3 @@ def _turn_of(change: r.Change) -> str | None:
             return None
         case _:
             return change.turn
-
-
-def _refusal(asked: r.RequestOpened) -> ops.Op:
-    """The op that refuses: nobody is there to answer."""
-    if is_question(asked.event):
-        return questions_op(asked.event, None)
-    if is_plan(asked.event):
-        return plan_op(asked.event, "")
-    return answer_op(asked.event, ReviewDecision.DENIED)

@@ -8,35 +8,30 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from orchestrator.core.frozen import record
-from orchestrator.gateways.approvals import answer_op, plan_op, questions_op, shown_as
 from orchestrator.protocol import ops
-from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.views.event_text import command_text, reach_text, reason_texts, variables_text
-from orchestrator.views.questions import (
+from orchestrator.protocol.mcp import ElicitationAction
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    Given,
+    InputRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    Question,
     Request,
-    call_id_of,
-    is_elicitation,
-    is_plan,
-    is_question,
-    is_secret,
-    name_of,
-    options_of,
-    subject_of,
-    texts_of,
+    ServerRequest,
+    UnknownRequest,
 )
+from orchestrator.requests.approvals import AMENDMENT, shown_as
+from orchestrator.requests.asks import REVISE
 
 MOST_SHOWN = 16_000
 """Characters of a request that its form shows."""
 _KEPT = "\n\t"
-_DECISIONS: Mapping[str, str] = {
-    ReviewDecision.APPROVED: "Allow",
-    ReviewDecision.APPROVED_FOR_SESSION: "Allow, and do not ask again in this session",
-    ReviewDecision.DENIED: "Refuse; the agent goes on",
-    ReviewDecision.ABORT: "Refuse, and stop the turn",
-}
 Content = Mapping[str, Any]
 
 
@@ -56,107 +51,96 @@ class Form:
 
 def form_of(request: Request, now_ms: int) -> Form | None:
     """The form of a request that is put now; None if it cannot be asked by one."""
-    if is_question(request):
-        return _questions(request)
-    if is_plan(request):
-        return _plan(request)
-    if is_elicitation(request):
-        accept, decline = (
-            answer_op(request, each) for each in (ReviewDecision.APPROVED, ReviewDecision.DENIED)
-        )
-        asked = f"{reach_text(request)}.\n\n{subject_of(request)}"
-        return Form(shown(asked), _object({}), lambda _: accept, decline)
-    return _approval(request, now_ms)
+    match request:
+        case ChoicesRequest() | InputRequest():
+            return _questions(request)
+        case PlanDecisionRequest():
+            return _plan(request)
+        case ServerRequest():
+            accept = request.responded(ElicitationAction.ACCEPT)
+            asked = f"{request.where}.\n\n{request.subject}"
+            return Form(shown(asked), _object({}), lambda _: accept, request.refused())
+        case CommandRequest() | PatchRequest():
+            return _approval(request, now_ms)
+        case ClientToolRequest() | UnknownRequest():
+            return None
+        case _:
+            assert_never(request)
 
 
-def _approval(request: Request, now_ms: int) -> Form:
+def _approval(request: CommandRequest | PatchRequest, now_ms: int) -> Form:
+    # A prefix of commands is nothing that a form has room to show.
+    choices = {each.word: each.title for each in request.choices if each.word != AMENDMENT}
     choice = {
         "type": "string",
         "title": "Decision",
-        "enum": list(_DECISIONS),
-        "enumNames": list(_DECISIONS.values()),
+        "enum": list(choices),
+        "enumNames": list(choices.values()),
     }
 
     def read(content: Content) -> ops.Op:
         decision = str(content.get("decision"))
-        if decision not in _DECISIONS:
-            raise ValueError(f"decision: one of {', '.join(_DECISIONS)}")
-        return answer_op(request, ReviewDecision(decision), seen)
+        if decision not in choices:
+            raise ValueError(f"decision: one of {', '.join(choices)}")
+        return request.answer(Given(decision), seen)
 
     message, schema = shown(_asked(request)), _object({"decision": choice}, "decision")
     seen = shown_as(message, "mcp", now_ms)
-    return Form(message, schema, read, answer_op(request, ReviewDecision.DENIED, seen))
+    return Form(message, schema, read, request.refused(seen))
 
 
-def _asked(request: Request) -> str:
-    where = f"{reach_text(request)}."
-    why = "".join(f"\n\n{reason}" for reason in reason_texts(request))
-    if request["type"] == "exec_approval_request":
-        what = f"{variables_text(request)}{command_text(request['command'])}"
-        return f"Allow this command?\n\n{where}\n\n{what}\n\nin {request['cwd']}{why}"
-    files = "\n".join(_change(path, change) for path, change in request["changes"].items())
+def _asked(request: CommandRequest | PatchRequest) -> str:
+    where = f"{request.where}."
+    why = "".join(f"\n\n{reason}" for reason in request.reasons)
+    if isinstance(request, CommandRequest):
+        return f"Allow this command?\n\n{where}\n\n{request.subject}\n\nin {request.cwd}{why}"
+    files = "\n".join(f"{change.verb} {change.path}\n{change.text}" for change in request.changes)
     return f"Allow this change of files?\n\n{where}\n\n{files}{why}"
 
 
-def _change(path: str, change: Mapping[str, Any]) -> str:
-    kind = str(change.get("type") or next(iter(change), "change"))
-    inner = change.get(kind)
-    inner = inner if isinstance(inner, Mapping) else change
-    text = next((str(inner[name]) for name in ("unified_diff", "content") if inner.get(name)), "")
-    return f"{kind} {path}\n{text}"
-
-
-def _plan(request: Request) -> Form:
-    proposal = request["proposal"]
+def _plan(request: PlanDecisionRequest) -> Form:
+    words = [each.word for each in request.choices]
     fields = {
-        "decision": {"type": "string", "title": "Decision", "enum": ["approved", "rejected", "revise"]},
-        "feedback": {"type": "string", "title": "What to change, if it is to be revised"},
+        "decision": {"type": "string", "title": "Decision", "enum": words},
+        "feedback": {"type": "string", "title": REVISE.text},
     }
 
     def read(content: Content) -> ops.Op:
-        match content.get("decision"):
-            case "approved":
-                return plan_op(request, None)
-            case "rejected":
-                return plan_op(request, "")
-            case "revise" if str(content.get("feedback") or "").strip():
-                return plan_op(request, str(content["feedback"]))
-        raise ValueError("decision: approved, rejected, or revise with feedback")
+        word, feedback = str(content.get("decision")), str(content.get("feedback") or "")
+        if word not in words or (word == REVISE.word and not feedback.strip()):
+            raise ValueError("decision: approved, rejected, or revise with feedback")
+        return request.answer(Given(word, feedback if word == REVISE.word else ""))
 
-    steps = "\n".join(f"{n}. {step['step']}" for n, step in enumerate(proposal["plan"]["plan"], 1))
-    parts = (proposal["title"], proposal["summary"], proposal["plan"].get("explanation"), steps)
-    text = "\n\n".join(str(part) for part in parts if part)
+    text = "\n\n".join(part.text for part in request.body)
     message = shown(f"Approve this plan?\n\n{text}")
-    return Form(message, _object(fields, "decision"), read, plan_op(request, ""))
+    return Form(message, _object(fields, "decision"), read, request.refused())
 
 
-def _questions(request: Request) -> Form | None:
-    asked = request["questions"]
-    if any(map(is_secret, asked)):
+def _questions(request: ChoicesRequest | InputRequest) -> Form | None:
+    asked = request.questions
+    if any(each.secret for each in asked):
         return None
-    fields = {name_of(each): _field(each) for each in asked}
+    fields = {each.name: _field(each) for each in asked}
 
     def read(content: Content) -> ops.Op:
-        answers = {name_of(each): texts_of(each, str(content.get(name_of(each), ""))) for each in asked}
-        return questions_op(request, answers)
+        return request.replied({each.name: each.texts(str(content.get(each.name, ""))) for each in asked})
 
-    lines = "\n".join(f"{each['header']}: {each['question']}{_choices(each)}" for each in asked)
-    return Form(shown(lines), _object(fields, *fields), read, questions_op(request, None))
+    lines = "\n".join(f"{each.header}: {each.question}{_choices(each)}" for each in asked)
+    return Form(shown(lines), _object(fields, *fields), read, request.refused())
 
 
-def _field(question: Request) -> dict[str, Any]:
+def _field(question: Question) -> dict[str, Any]:
     # A text, also where there are options: people may say something else.
     return {
         "type": "string",
-        "title": shown(str(question["header"])),
-        "description": shown(question["question"]),
+        "title": shown(question.header),
+        "description": shown(question.question),
     }
 
 
-def _choices(question: Request) -> str:
-    labels = options_of(question)
-    several = " (several: separated by commas)" if question.get("multiSelect") else ""
-    numbered = "".join(f"\n  {number}. {label}" for number, label in enumerate(labels, 1))
+def _choices(question: Question) -> str:
+    several = " (several: separated by commas)" if question.several else ""
+    numbered = "".join(f"\n  {number}. {label}" for number, label in enumerate(question.labels, 1))
     return f"{several}{numbered}"
 
 
@@ -166,7 +150,7 @@ def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
 
 def named(request: Request) -> str:
     """The call of a request, with its agent, as `dendro approvals` lists it."""
-    return f"{request.get('agent_id') or 0}:{call_id_of(request)}"
+    return f"{request.agent_id or 0}:{request.call_id}"
 
 
 def shown(text: str) -> str:

@@ -23,10 +23,10 @@ from orchestrator.gateways.turns import Aborted, Completed, End, Quarantined, Re
 from orchestrator.protocol.events import StreamError, UserMessage
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.requests import Request
 from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.open_requests import OpenRequests
-from orchestrator.views.questions import Request, call_id_of
 from orchestrator.views.tree import message_summary
 
 log = logging.getLogger("dendro.mcp_server")
@@ -156,4 +156,4 @@ class FollowedTurn:
 
 
 def _key(request: Request) -> tuple[str, str]:
-    return str(request.get("session_id") or ""), call_id_of(request)
+    return request.session, request.call_id

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, assert_never
 
 from pydantic import ValidationError
 
@@ -11,6 +10,16 @@ from orchestrator.core.frozen import replace
 from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextElement, TextInput
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
+from orchestrator.requests import (
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    KnownRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    ServerRequest,
+)
 from orchestrator.views.turns.fields import (
     listed,
     mapping,
@@ -32,7 +41,6 @@ from orchestrator.views.turns.records import (
     ItemId,
     ItemStatus,
     McpToolCall,
-    RequestKind,
 )
 
 Call = CommandExecution | FileChange | DynamicToolCall
@@ -178,12 +186,19 @@ def ended_client_tool(item: DynamicToolCall, event: JsonMapping, at_ms: int | No
     )
 
 
-ASKED_ABOUT: Mapping[RequestKind, Callable[[ItemId, JsonMapping, int | None], Call]] = {
-    RequestKind.COMMAND: command_of,
-    RequestKind.PATCH: patch_of,
-    RequestKind.TOOL: client_tool_of,
-}
-"""The items of calls that begin when somebody is asked about them."""
+def asked_about(id: ItemId, request: KnownRequest, at_ms: int | None) -> Call | None:
+    """The item of a call that begins when somebody is asked about it; None if it begins otherwise."""
+    match request:
+        case CommandRequest():
+            return command_of(id, request.event, at_ms)
+        case PatchRequest():
+            return patch_of(id, request.event, at_ms)
+        case ClientToolRequest():
+            return client_tool_of(id, request.event, at_ms)
+        case ChoicesRequest() | InputRequest() | PlanDecisionRequest() | ServerRequest():
+            return None
+        case _:
+            assert_never(request)
 
 
 def steps_of(event: JsonMapping) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
+from orchestrator.core.calls.exec import AMENDED
+from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.compaction import COMPACTED_MESSAGE
 from orchestrator.core.entries.stored import EventKind
 from orchestrator.core.frozen import replace
@@ -17,11 +19,10 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.scalars import CompactionPhase, Delivered, TurnAbortReason
 from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.usage import TokenUsage
+from orchestrator.requests import TYPES, CommandRequest, PatchRequest, known_request_of
 from orchestrator.views.event import Event
-from orchestrator.views.questions import call_id_of
 from orchestrator.views.turns import agents, calls, reviews
 from orchestrator.views.turns import records as r
-from orchestrator.views.turns.asks import APPROVALS, ASKS, DENIED, WITH_ITEM, WITHDRAWN, refuses
 from orchestrator.views.turns.commands import RunningCommands
 from orchestrator.views.turns.fields import mapping, optional, text
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
@@ -39,6 +40,14 @@ _THINKS: Final = frozenset[EventKind](
         ev.AgentReasoningSectionBreak,
     }
 )
+
+_APPROVED: Final = frozenset({"approved", "approved_for_session"})
+_DENIED: Final = "denied"
+
+
+def _refuses(decision: str) -> bool:
+    """Whether the answer to an approval refuses it; an empty one is not known."""
+    return bool(decision) and decision not in _APPROVED and not decision.startswith(AMENDED)
 
 
 class Projector:
@@ -150,9 +159,11 @@ class Projector:
 
     def _waits(self, out: Out) -> None:
         """Tells what a running turn waits for."""
-        kinds = {request.kind for request in self._waiting.values()}
-        flags = [r.ActiveFlag.APPROVAL] * bool(kinds & APPROVALS)
-        flags += [r.ActiveFlag.USER_INPUT] * bool(kinds - APPROVALS - {r.RequestKind.TOOL})
+        asked = [
+            opened.request for opened in self._waiting.values() if opened.request.answered_by == "person"
+        ]
+        flags = [r.ActiveFlag.APPROVAL] * any(not one.needs_words for one in asked)
+        flags += [r.ActiveFlag.USER_INPUT] * any(one.needs_words for one in asked)
         if self._turn is not None:
             self._stands(out, r.Active(tuple(flags)))
 
@@ -196,7 +207,7 @@ class Projector:
         self._turn.speech.response_ends()
         # The calls of a response have ended: an answer of which no event told was a refusal.
         for call_id, request in [*self._waiting.items()]:
-            decision = DENIED if request.kind in WITH_ITEM else ""
+            decision = _DENIED if isinstance(request.request, CommandRequest | PatchRequest) else ""
             self._resolved(out, call_id, decision, "", _at(event))
         self._turn.joins_held(out)
         told = event.told if self._counts else None
@@ -397,21 +408,23 @@ class Projector:
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
     def _asks(self, out: Out, event: Event) -> None:
-        kind, id = ASKS[event.type], ItemId(call_id_of(event.msg))
+        request = known_request_of(event.msg)
+        if request is None:
+            return
+        id = ItemId(request.call_id)
         asker = optional(event.msg.get("session_id"))
         if asker not in (None, self._session):
-            out.append(r.RequestOpened(TurnId(event.id), id, kind, event.msg, asker, _at(event)))
+            out.append(r.RequestOpened(TurnId(event.id), id, request, asker, _at(event)))
             return
         turn = self._turn
         if turn is None:
             return
-        request = r.RequestOpened(turn.id, id, kind, event.msg, at_ms=_at(event))
-        self._waiting[id] = request
+        opened = r.RequestOpened(turn.id, id, request, at_ms=_at(event))
+        self._waiting[id] = opened
         self._waits(out)
-        made = calls.ASKED_ABOUT.get(kind)
-        if made is not None and self._running(id) is None:
-            turn.starts(out, made(id, event.msg, _at(event)))
-        out.append(request)
+        if self._running(id) is None and (item := calls.asked_about(id, request, _at(event))) is not None:
+            turn.starts(out, item)
+        out.append(opened)
 
     def _request_resolved(self, out: Out, event: Event, told: ev.RequestResolved) -> None:
         id, asker = ItemId(told.call_id), told.session_id
@@ -427,7 +440,7 @@ class Projector:
             return
         out.append(r.RequestResolved(request.turn, request.item, decision, who))
         found = self._running(request.item)
-        refused = request.kind in WITH_ITEM and refuses(decision)
+        refused = isinstance(request.request, CommandRequest | PatchRequest) and _refuses(decision)
         if self._turn is not None and refused and isinstance(found, r.CommandExecution | r.FileChange):
             self._turn.completes(out, replace(found, status=ItemStatus.DECLINED, completed_ms=at_ms))
         self._waits(out)
@@ -488,7 +501,7 @@ HANDLERS: Final[Mapping[EventKind, Handler]] = {
     ev.WebSearchEnd: Projector._web_search_end,
     ev.DynamicToolCallResponse: Projector._dynamic_tool_call_response,
     ev.RawResponseItem: Projector._raw_response_item,
-    **{ev.EVENTS[tag]: Projector._asks for tag in ASKS},
+    **{ev.EVENTS[tag]: Projector._asks for tag in TYPES},
     **dict(
         (
             _read(ev.WarningEvent, Projector._warning),

@@ -15,6 +15,7 @@ from orchestrator.core.frozen import record
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonValue
+from orchestrator.requests import KnownRequest
 from orchestrator.views.turns.statuses import Active as Active
 from orchestrator.views.turns.statuses import ActiveFlag as ActiveFlag
 from orchestrator.views.turns.statuses import Broken as Broken
@@ -415,31 +416,16 @@ class Warned:
     turn: TurnId | None = None
 
 
-class RequestKind(StrEnum):
-    """The subject of a request to people."""
-
-    COMMAND = "command"
-    PATCH = "patch"
-    QUESTIONS = "questions"
-    CHOICES = "choices"
-    """`ask_user_question`: multiple choice, answers by header."""
-    ELICITATION = "elicitation"
-    PLAN = "plan"
-    TOOL = "tool"
-    """A call of a tool that a client brings: that client is to answer."""
-
-
 @record
 class RequestOpened:
-    """A request to people; `event` is the event that asks, with all of its fields.
+    """A request to people, or to the program that brings a tool.
 
     `session` is the agent that asks, if it is another one than the session that is projected.
     """
 
     turn: TurnId
     item: ItemId
-    kind: RequestKind
-    event: JsonMapping
+    request: KnownRequest
     session: str | None = None
     at_ms: int | None = None
 

@@ -15,6 +15,7 @@ from orchestrator.protocol.plans import (
     QuestionsAnswered,
     QuestionsCancelled,
 )
+from orchestrator.requests import request_of
 
 COMMAND = {
     "type": "exec_approval_request",
@@ -54,7 +55,7 @@ def question(**more: Any) -> dict[str, Any]:
 
 
 def form(request: dict[str, Any]) -> Form:
-    found = form_of(request, OPENED_MS)
+    found = form_of(request_of(request), OPENED_MS)
     assert found is not None
     return found
 
@@ -83,7 +84,7 @@ def test_decision_for_an_agent_of_the_tree_names_the_agent() -> None:
     op = form(request).read({"decision": "approved"})
     assert isinstance(op, ops.ExecApproval)
     assert op.agent_id == 3
-    assert named(request) == "3:c1"
+    assert named(request_of(request)) == "3:c1"
 
 
 def test_form_about_a_patch_shows_every_file_with_its_text() -> None:
@@ -145,7 +146,7 @@ def test_declined_question_is_left_without_an_answer() -> None:
 
 
 def test_secret_is_not_asked_for_by_a_form() -> None:
-    assert form_of(question(isSecret=True), OPENED_MS) is None
+    assert form_of(request_of(question(isSecret=True)), OPENED_MS) is None
 
 
 def test_question_of_an_mcp_server_is_handed_on() -> None:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from orchestrator.core.entries.stored import EventKind
 from orchestrator.protocol import events as ev
+from orchestrator.requests import TYPES
 from orchestrator.views.turns import calls, commands, projector, reviews
-from orchestrator.views.turns.asks import ASKS
 
 NOTHING_TO_TURNS = {
     *(ev.DeprecationNotice, ev.BackgroundEvent, ev.UndoStarted, ev.UndoCompleted, ev.ShutdownComplete),
@@ -39,7 +39,7 @@ FUNCTIONS = {
     for node in ast.walk(ast.parse(inspect.getsource(module)))
     if isinstance(node, ast.FunctionDef)
 }
-ASKED = [ev.EVENTS[tag] for tag in ASKS]
+ASKED = [ev.EVENTS[tag] for tag in TYPES]
 
 
 def _is_message(node: ast.expr) -> bool:
