@@ -29,6 +29,7 @@ import workers
 from orchestrator.cli.main import main
 
 LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
+_PR_SET_DUMPABLE = 4
 BYTES_PASS = ("", "C", "POSIX", "C.UTF-8", "C.utf8", "UTF-8")
 """Locales in which Python lets bytes that are no text through its standard streams."""
 
@@ -70,6 +71,8 @@ def _take_up(descriptors: list[int]) -> None:
     os.chdir(order["cwd"])
     if order["umask"] >= 0:
         os.umask(order["umask"])
+    if order["user"] is not None:
+        _become(order["user"])
     os.environ.clear()
     os.environ.update(order["environ"])
     sys.argv[1:] = order["words"]
@@ -88,6 +91,14 @@ def _enter(namespaces: list[str]) -> None:
         if libc.setns(file, 0):
             raise OSError(ctypes.get_errno(), "cannot enter a machine's namespace")
         os.close(file)
+
+
+def _become(user: int) -> None:
+    """Drops to a user with the group of its number and no other, as a process that it had started itself."""
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def _stream(number: int, mode: str, errors: str) -> io.TextIOWrapper:

@@ -41,7 +41,8 @@ def own_terminal() -> None:
 class _Fork(subprocess.Popen[AnyStr]):
     """A process of `COMMAND` and more words; a new Python, if that would read another environment.
 
-    Takes descriptors, `cwd`, `env`, `umask`, and `own_terminal` as `preexec_fn`.
+    Takes descriptors, `cwd`, `env`, `umask`, `user` with nothing but it,
+    and `own_terminal` as `preexec_fn`.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -57,12 +58,14 @@ class _Fork(subprocess.Popen[AnyStr]):
         assert tuple(given["args"][:3]) == COMMAND, "only dendro's commands are preloaded"
         assert given["preexec_fn"] in (None, own_terminal), "nothing else is done before the command"
         assert not given["pass_fds"], "only the standard streams are handed over"
+        assert given["gid"] is None, "a user has the group of its number alone"
         order = {
             "words": given["args"][3:],
             "cwd": os.fspath(given["cwd"] or Path.cwd()),
             "environ": dict(environ),
             "own_terminal": given["preexec_fn"] is own_terminal,
             "umask": given["umask"],
+            "user": given["uid"],
             "namespaces": self.namespaces,
         }
         streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]

@@ -108,3 +108,18 @@ def test_command_has_the_umask_that_it_was_given(tmp_path: Path, mask: int) -> N
         status = Path(f"/proc/{stub.pid}/status").read_text()
         stub.kill()
     assert f"Umask:\t{mask:04o}\n" in status
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_command_of_another_user_has_its_rights_and_no_other(tmp_path: Path) -> None:
+    nobody = 65534
+    stub = Started([*COMMAND, "model-stub"], stdout=-1, cwd="/", env=environ(tmp_path), user=nobody)
+    with stub:
+        assert stub.stdout is not None
+        assert stub.stdout.readline()
+        status = Path(f"/proc/{stub.pid}/status").read_text()
+        stub.kill()
+    told = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert told["Uid"].split() == told["Gid"].split() == [str(nobody)] * 4
+    assert told["Groups"].split() == []
+    assert {int(told[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {0}

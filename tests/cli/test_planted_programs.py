@@ -5,6 +5,7 @@ The project lies beside the checkout: what is below a temporary folder counts as
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shlex
@@ -12,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ import pytest
 
 from orchestrator.sandbox.probe import probe
 from tests.cli.machine import Machine, says
+from tests.machines.host import started_in
 from tests.servers import debian_redis, required
+from tests.started import Started
 
 NOBODY = 65534
 SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -60,30 +64,27 @@ set -e
 exec "$@"
 """
 """Lets other users reach an interpreter that lies in a closed home folder, in a mount namespace."""
-DROPPED = (
-    "/usr/bin/setpriv",
-    f"--reuid={NOBODY}",
-    f"--regid={NOBODY}",
-    "--clear-groups",
-    "--inh-caps=-all",
-    "--",
-)
 
 
-def as_nobody(argv: list[str], **given: Any) -> subprocess.Popen[Any]:
-    """Starts a command as a user without privileges."""
+@contextmanager
+def as_nobody() -> Iterator[Callable[..., subprocess.Popen[Any]]]:
+    """What starts commands as a user without privileges."""
     python = Path(sys.base_prefix)
     closed = next((it for it in (*python.parents[::-1], python) if not it.stat().st_mode & 0o001), None)
     if closed is None:
-        return subprocess.Popen([*DROPPED, *argv], **given)
+        yield functools.partial(Started, user=NOBODY)
+        return
     script = OPEN_PYTHON.format(kept=shlex.quote(str(python)), closed=shlex.quote(str(closed)))
-    return subprocess.Popen(
-        ["/usr/bin/unshare", "-m", "/bin/sh", "-c", script, "sh", *DROPPED, *argv], **given
-    )
+    words = ["/usr/bin/unshare", "-m", "/bin/sh", "-c", script, "sh", "sh", "-c", "echo; exec sleep infinity"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"\n"
+        yield functools.partial(started_in(holder.pid, ["mnt"]), user=NOBODY)
+        holder.kill()
 
 
 @pytest.fixture(params=[os.geteuid(), NOBODY], ids=["this user", "nobody"])
-def person(request: pytest.FixtureRequest, root: Path) -> Machine:
+def person(request: pytest.FixtureRequest, root: Path) -> Iterator[Machine]:
     """A person in a project whose environment is activated, with the private server."""
     dropped = request.param != os.geteuid()
     if dropped and os.geteuid() != 0:
@@ -98,10 +99,12 @@ def person(request: pytest.FixtureRequest, root: Path) -> Machine:
     path = ":".join((str(bin), *SYSTEM))
     machine = machine.under(PATH=path, VIRTUAL_ENV=str(bin.parent))
     if not dropped:
-        return machine
+        yield machine
+        return
     for owned in (root, *root.rglob("*")):
         os.chown(owned, NOBODY, NOBODY)
-    return replace(machine, start=as_nobody)
+    with as_nobody() as start:
+        yield replace(machine, start=start)
 
 
 def trap(marks: Path) -> str:
