@@ -311,7 +311,7 @@ def test_a_list_imports_no_rule_event_or_store(machine: Machine, command: str) -
 @pytest.mark.parametrize(
     ("words", "shown"), [(["tree", "ID", "--once"], "0 root"), (["logs", "ID"], "wait here")]
 )
-def test_a_tree_and_a_log_are_shown_without_importing_rules_facts_or_events(
+def test_a_tree_and_a_log_are_shown_without_importing_rules_models_or_folders(
     machine: Machine, words: list[str], shown: str
 ) -> None:
     with machine.playing(json.dumps([{"items": [{"text": "wait here"}]}])) as user:
@@ -322,8 +322,7 @@ def test_a_tree_and_a_log_are_shown_without_importing_rules_facts_or_events(
         f"import sys; sys.argv = {command}\n"
         "from orchestrator.cli.main import main\n"
         "try: main()\nexcept SystemExit: pass\n"
-        "heavy = ('orchestrator.core.state', 'orchestrator.core.facts', 'orchestrator.core.calls',\n"
-        "         'orchestrator.protocol.events', 'orchestrator.runtime', 'orchestrator.model',\n"
+        "heavy = ('orchestrator.core.state', 'orchestrator.runtime', 'orchestrator.model',\n"
         "         'orchestrator.folders', 'fsspec')\n"
         "print([n for n in heavy if n in sys.modules])"
     )
