@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import CallWork, QuestionWork, UserInputWork
-from orchestrator.core.calls.ask import CANCELLED, MOST_TEXT_BYTES
+from orchestrator.core.calls.ask import CANCELLED, MOST_TEXT_BYTES, digest_of
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
@@ -328,6 +328,18 @@ def test_second_answer_at_the_root_is_held_against_what_the_child_was_told() -> 
         child.id, CallId("c1"), child.task.id, "answered", "ann", resolved.about["response"]
     )
     assert replies(tree.root, "c1", {"Auth": "A"}, decided=(decided,)).types == []
+    told = replies(tree.root, "c1", {"Auth": "B"}, decided=(decided,)).one("error")["message"]
+    assert told == "c1 of agent 1 was already decided: answered, by ann"
+
+
+def test_second_answer_at_the_root_is_held_against_the_child_and_not_against_what_was_sent_on() -> None:
+    """Somebody answered at the agent before the root's answer came there."""
+    tree, (child,) = a_family()
+    child_asks(child)
+    replies(tree.root, "c1", {"Auth": "B"}, below=below(child), who="bob")
+    decided = c.DecidedBelow(
+        child.id, CallId("c1"), child.task.id, "answered", "ann", digest_of({"answers": {"Auth": "A"}})
+    )
     told = replies(tree.root, "c1", {"Auth": "B"}, decided=(decided,)).one("error")["message"]
     assert told == "c1 of agent 1 was already decided: answered, by ann"
 

@@ -157,6 +157,20 @@ def test_agent_with_very_many_below_it_passes_its_cancel_on() -> None:
     tree.check()
 
 
+def test_cancel_of_an_agent_at_rest_with_very_many_at_work_below_it_marks_that_agent() -> None:
+    tree = TreeDriver()
+    tree.root.say("do it", "u1")
+    child = tree.root.spawns()
+    at_rest = replace(tree.target(1), status="idle", pending=(0, 0))
+    assert not at_rest.at_work
+    many = tuple(
+        replace(tree.target(1), agent_id=AgentId(n), session=session_id(n)) for n in range(2, MOST_TOLD + 4)
+    )
+    tree.root.asks("x", "subagent_cancel", c.CancelAgent(at_rest, many, "enough"))
+    letters = [mail.to for seen in tree.root.seen if seen.decision.tree for mail in seen.decision.tree.outbox]
+    assert letters == [child.sid]
+
+
 def test_cancelled_agent_lets_go_of_very_many_unread_results_in_parts() -> None:
     tree = TreeDriver(limits={"slots": 500, "spawned": 500})
     tree.root.say("do it", "u1")
@@ -190,6 +204,7 @@ def test_call_that_prunes_very_many_agents_says_how_many_are_left() -> None:
     said = orjson.loads(tree.root.blobs[told["$blob"]])
     assert said["counts"] == {"pruned": 256, "skipped_active": 0, "unknown": 0, "errors": 1}
     assert "44 are left" in said["errors"][0]
+    assert len(said["pruned"]) == 256, "those that are left are not among them"
 
 
 def test_word_of_a_person_that_no_letter_carries_is_refused_clearly() -> None:
