@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.core.commands import AnswerOp
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import Decision, ReviewDecision
 from orchestrator.protocol.wire import JsonMapping
@@ -37,6 +36,9 @@ from orchestrator.requests.request import (
     Section,
     call_id_of,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.core.commands import AnswerOp
 
 __all__ = [
     "TO_PEOPLE",

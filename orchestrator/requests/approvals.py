@@ -6,9 +6,8 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from orchestrator.core.commands import AnswerOp
 from orchestrator.core.frozen import record
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import (
@@ -19,6 +18,9 @@ from orchestrator.protocol.policy import (
 )
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.requests.request import Choice, Given, Place, RequestBase, Section
+
+if TYPE_CHECKING:
+    from orchestrator.core.commands import AnswerOp
 
 MOST_SHOWN: Final = 64 << 10
 """Characters of a request as one of Dendro's surfaces has shown it."""

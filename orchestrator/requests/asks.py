@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import orjson
 from pydantic import ValidationError
 
 from orchestrator.core.calls import ClientToolWork, PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.core.commands import AnswerOp
 from orchestrator.protocol import ops
 from orchestrator.protocol.bounds import check_op_bounds
 from orchestrator.protocol.items import DynamicToolResponse
@@ -40,6 +39,9 @@ from orchestrator.requests.request import (
     RequestBase,
     Section,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.core.commands import AnswerOp
 
 ANSWERED: Final = Choice("answered", "", "Answer the questions")
 CANCELLED: Final = Choice("cancelled", "", "Leave them without an answer; the agent goes on")

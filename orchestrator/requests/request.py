@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
 
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.core.commands import AnswerOp
 from orchestrator.core.frozen import record
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import Decision
 from orchestrator.protocol.wire import JsonMapping, JsonValue
+
+if TYPE_CHECKING:
+    from orchestrator.core.commands import AnswerOp
 
 Answers: TypeAlias = Mapping[str, Sequence[str]]
 """Texts by the name of their question."""

@@ -68,7 +68,7 @@ exec "$@"
 
 @contextmanager
 def as_nobody() -> Iterator[Callable[..., subprocess.Popen[Any]]]:
-    """What starts commands as a user without privileges."""
+    """Starts commands as a user without privileges."""
     python = Path(sys.base_prefix)
     closed = next((it for it in (*python.parents[::-1], python) if not it.stat().st_mode & 0o001), None)
     if closed is None:

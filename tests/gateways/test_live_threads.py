@@ -155,7 +155,7 @@ async def test_listener_of_version_1_is_asked_once_of_what_was_told_or_settled_w
         }  # fmt: skip
         for message in (asks("told"), settled):
             listeners.hear(Told(SESSION, Event("t1", message), ()))
-        return [asks("told"), asks("settled"), asks("open")]
+        return [SimpleNamespace(event=asks(name)) for name in ("told", "settled", "open")]
 
     door.threads.hear = hear
     monkeypatch.setattr("orchestrator.gateways.app_server.conversations.open_requests", meanwhile)

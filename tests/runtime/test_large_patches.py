@@ -16,6 +16,7 @@ from orchestrator.core.commands import CallFinished
 from orchestrator.core.ids import SessionId
 from orchestrator.core.turn_calls import Call
 from orchestrator.model.events import ItemDone
+from orchestrator.requests import request_of
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import Cache
 from orchestrator.runtime.runner import Ended
@@ -132,7 +133,7 @@ async def test_who_is_asked_about_a_patch_that_is_not_shown_whole_is_told_so(
     shown, left_out = len(asked["changes"]), asked["changes_left_out"]
     assert shown + left_out == SEVERAL
     assert asked["reach"]["why"] == f"2,000 files change, and {left_out:,} of them are not shown"
-    assert "more than it shows" in why_not_allowed(f"{tmp_path}/*", asked)
+    assert "more than it shows" in why_not_allowed(f"{tmp_path}/*", request_of(asked))
     assert list(tmp_path.iterdir()) == []
     await armed.approve_patch(session, "p1", "approved_for_session")
     assert await run(armed, supervisor, session) is Ended.PARKED

@@ -500,7 +500,7 @@ FOLLOWED = {
     "orchestrator/workspaces/host.py": 2,
     "orchestrator/workspaces/host_births.py": 8,
     "orchestrator/workspaces/keys.py": 1,
-    "orchestrator/workspaces/service.py": 1,
+    "orchestrator/workspaces/machine.py": 1,
     "orchestrator/workspaces/sweep.py": 4,
     "workers/forked.py": 1,
 }
