@@ -81,6 +81,7 @@ DEFECTS = (
             "return self._taken(change.path, ours, theirs)",
         ),
         "contents",
+        test="tests/folders/test_merge.py::test_conflict_leaves_the_folder_as_it_is",
     ),
     Mutant(
         "merges take the other side",
@@ -92,6 +93,7 @@ DEFECTS = (
             "elif ours.sha:",
         ),
         "contents",
+        test="tests/folders/test_merge.py::test_changes_of_both_sides_to_one_file_are_joined",
     ),
     Mutant(
         "merges delete no file",

@@ -101,6 +101,8 @@ DEFECTS = (
         "a step consumes an entry that got the number of the lost one that its holder had read",
         lua("_commit_outcome", "not is_as_read(cursor)", "false"),
         "births",
+        test="tests/broker/test_commit.py"
+        "::test_commit_consumes_no_entry_that_got_the_number_of_the_one_that_was_read",
     ),
     Mutant(
         "claims show no queue",

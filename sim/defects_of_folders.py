@@ -34,6 +34,8 @@ DEFECTS = (
         "a holder that stood still notes what its copy was, while the next one writes to it",
         text(MachineFolders, "recorded", "held is None or self._is_over(claim)", "held is None"),
         "births",
+        test="tests/workspaces/test_service.py"
+        "::test_holder_that_stood_still_calls_no_copy_clean_that_the_next_one_writes",
     ),
     Mutant(
         "interrupts record no folder",
