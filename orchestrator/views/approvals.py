@@ -20,13 +20,12 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.requests import Request, request_of
 from orchestrator.views.errors import Contradiction, ViewError
-from orchestrator.views.patterns import denies, names_call, why_not_allowed
 from orchestrator.views.short_ids import short_ids
 from orchestrator.views.status import no_worker
 
 if TYPE_CHECKING:
+    from orchestrator.requests import Request
     from orchestrator.rollouts.source import LogSource
 
 WORDS: Mapping[str, str] = {
@@ -86,6 +85,8 @@ class Asked:
 
     def meant_by(self, pattern: str, decision: ReviewDecision) -> bool:
         """A call; or a glob: to allow, over all that would run or change, to deny, over any part of it."""
+        from orchestrator.views.patterns import denies, names_call, why_not_allowed
+
         if names_call(pattern, self.agent_id, self.call_id):
             return True
         if decision is ReviewDecision.DENIED:
@@ -94,6 +95,8 @@ class Asked:
 
     def passed_over(self, pattern: str) -> str:
         """The reason why a pattern that matches a part of it does not allow it; empty if no part matches."""
+        from orchestrator.views.patterns import denies, why_not_allowed
+
         if not denies(pattern, self.request) or not (why := why_not_allowed(pattern, self.request)):
             return ""
         return f"{self.call} ({self.subject}) is not allowed by {pattern!r}: {why}"
@@ -132,6 +135,8 @@ async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
 
 
 async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) -> Asked:
+    from orchestrator.requests import request_of  # a list of no requests needs no events
+
     told = orjson.loads(approval.payload)
     texts = await found.large_texts(head.tree, references(told))
     open_request = OpenRequest.read(resolve(told, texts.get))
