@@ -131,15 +131,8 @@ class FleetIndex(Port):
             self.keys.to_delete(shard),
         ]
         wanted = "" if shelve is None else str(int(shelve))
-        reply = await self._run(call("enlist", keys, session=session, shelve=wanted), session)
-        match reply.code:
-            case "OK":
-                self._clock.note(reply.now)
-                return True
-            case "AGENT":
-                return False
-            case _:
-                raise reply.unexpected()
+        enlist = call("enlist", keys, session=session, shelve=wanted)
+        return self._is_done(await self._run(enlist, session), unless="AGENT")
 
     async def enlist_missing(self, heads: Iterable[SessionHead]) -> int:
         """Brings those of some sessions into the index that an earlier version made; how many there were."""

@@ -142,6 +142,17 @@ class Port:
         self._keep(Place(session, TreeId(moved["tree"]), moved["pool"]))
         return await self._run(build(await self._place(session)), session)
 
+    def _is_done(self, reply: Reply, unless: str) -> bool:
+        """Whether the script has done it; False for the code `unless`, and any other is an error."""
+        match reply.code:
+            case "OK":
+                self._clock.note(reply.now)
+                return True
+            case code if code == unless:
+                return False
+            case _:
+                raise reply.unexpected()
+
 
 def scored(flat: Sequence[bytes]) -> list[tuple[bytes, float]]:
     """Members and scores as Redis lists them: one after the other."""

@@ -45,15 +45,7 @@ class Resting(Port):
     async def look_again(self, seen: RestingTree, at_ms: int | None) -> bool:
         """Lets upkeep look at the tree at another time, or never unless it is used; False if it was used."""
         keep = call("look_again", [seen.key], tree=seen.tree, seen=seen.since_ms, again=at_ms or 0)
-        reply = await self._run(keep, seen.tree)
-        match reply.code:
-            case "OK":
-                self._clock.note(reply.now)
-                return True
-            case "CHANGED":
-                return False
-            case _:
-                raise reply.unexpected()
+        return self._is_done(await self._run(keep, seen.tree), unless="CHANGED")
 
     async def texts_of(self, tree: TreeId) -> tuple[str, ...]:
         """The hashes of all large texts that were ever stored for the tree, those that left Redis too."""
@@ -64,12 +56,4 @@ class Resting(Port):
         """Takes texts out of Redis that the archive has; False, and none goes, if the tree was used since."""
         keys = [seen.key, *(self.keys.blob(seen.tree, digest) for digest in digests)]
         drop = call("drop_texts", keys, tree=seen.tree, seen=seen.since_ms, texts=len(digests))
-        reply = await self._run(drop, seen.tree)
-        match reply.code:
-            case "OK":
-                self._clock.note(reply.now)
-                return True
-            case "CHANGED":
-                return False
-            case _:
-                raise reply.unexpected()
+        return self._is_done(await self._run(drop, seen.tree), unless="CHANGED")

@@ -21,6 +21,7 @@ from orchestrator.core.plans import variant
 from orchestrator.core.tree import Child, ChildChanges
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.agents import SubAgentErr, SubAgentOk
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonValue, written
 
 DRAFTED: Final = (
@@ -53,10 +54,7 @@ def variant_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -
         return
     call, work = found
     call_id, helper = next(each for each in work.helpers(call.call_id) if each[1].agent_id == child.agent_id)
-    answered, text = answer_of(content)
-    told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
-    outcome = OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
-    draft.event(helper.end(call_id, draft.moment.at_ms, told, outcome, content))
+    answered, text = _end(draft, helper, call_id, content)
     drafted = variant(text if answered else "", str(helper.invocation["description"]), why=text)
     draft.add(f.VariantDrafted(call.call_id, child.agent_id, drafted))
     ended = draft.task.call(call.call_id)
@@ -91,10 +89,7 @@ def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) ->
     if found is None:
         return
     call, work = found
-    answered, text = answer_of(content)
-    told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
-    outcome = OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
-    draft.event(work.end(call.call_id, draft.moment.at_ms, told, outcome, content))
+    answered, text = _end(draft, work, call.call_id, content)
     close(draft, call, _output(work, text) if answered else text)
 
 
@@ -106,6 +101,17 @@ def _helper_call_of(draft: Draft, child: Child) -> tuple[Call, HelperWork] | Non
     task = draft.state.task
     calls = helper_calls(task.calls.begun) if task is not None and not task.stopping else ()
     return next(((call, work) for call, work in calls if work.agent_id == child.agent_id), None)
+
+
+def _end(
+    draft: Draft, helper: HelperWork, call_id: CallId, content: Mapping[str, JsonValue]
+) -> tuple[bool, str]:
+    """Publishes the end of a helper; whether there is an answer, and it or what came instead."""
+    answered, text = answer_of(content)
+    told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
+    outcome = OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
+    draft.event(helper.end(call_id, draft.moment.at_ms, told, outcome, content))
+    return answered, text
 
 
 def answer_of(content: Mapping[str, JsonValue]) -> tuple[bool, str]:
