@@ -12,8 +12,8 @@ from bench.figures import Figure, at_most, spread
 from bench.lab import Lab
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
-from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.trees import IndexPlace, Listed
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.tables import RedisSettings
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.accounts import Cpu, cpu_of
-from orchestrator.broker.server_binary import ServerBinary, choose_server
+from orchestrator.broker.embedded import ServerBinary, choose_server
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.workspace import Workspace

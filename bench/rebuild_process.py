@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 import uvloop
 
-from orchestrator.broker.records import SessionHead
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.records import SessionHead, TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.runtime.loader import LogEnd, end_of, folded

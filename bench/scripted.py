@@ -13,8 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import Claimed, CommitRequest, Committed, Release
-from orchestrator.broker.tree_records import BudgetPart
+from orchestrator.broker.records import BudgetPart, Claimed, CommitRequest, Committed, Release
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Exec
 from orchestrator.core.commit_parts import TreePart

@@ -10,10 +10,8 @@ from typing import Any
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commits import Commits
 from orchestrator.broker.errors import Unavailable
-from orchestrator.broker.port import RedisClock
-from orchestrator.broker.records import Committed
-from orchestrator.broker.tree_records import BudgetPart
-from orchestrator.broker.witness import NEVER_BOUNDED, Witness
+from orchestrator.broker.port import NEVER_BOUNDED, RedisClock, Witness
+from orchestrator.broker.records import BudgetPart, Committed
 from orchestrator.core import decide as decide_module
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest

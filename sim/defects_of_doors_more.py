@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.broker import follow as follow_module
 from orchestrator.broker.follow import EqCursor
-from orchestrator.broker.shared_reads import SharedReads
+from orchestrator.broker.logs import SharedReads
 from orchestrator.gateways import permissions
 from orchestrator.gateways.app_server.asks import Asks
 from orchestrator.gateways.app_server.connection import Connection

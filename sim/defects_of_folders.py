@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.broker import commit_requests, machines
+from orchestrator.broker import claims, commit_requests
 from orchestrator.broker.claims import Claims
 from orchestrator.core import evolve, outstanding
 from orchestrator.core.decide import child_folder, workspace
@@ -175,13 +175,13 @@ DEFECTS = (
     Mutant(
         "sessions wait where no machine has room",
         "a worker without room leaves a session to others, and nobody else is there",
-        text(machines, "others_fit", "return any(", "return True or any("),
+        text(claims, "others_fit", "return any(", "return True or any("),
         "folders",
     ),
     Mutant(
         "machines are never gone",
         "a session whose changes were on a machine that is gone is left to that one for ever",
-        text(machines, "machine_state", "gone=not there", "gone=False"),
+        text(claims, "machine_state", "gone=not there", "gone=False"),
         "folders",
     ),
     Mutant(

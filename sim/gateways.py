@@ -16,9 +16,9 @@ from random import Random
 from typing import Any, cast
 from unittest.mock import patch
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.shared_reads import SharedReads
-from orchestrator.broker.texts import Texts
+from orchestrator.broker.logs import SharedReads
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings

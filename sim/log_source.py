@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import StoredEntry
-from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.storage import Storage

@@ -15,12 +15,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.blobs import Blobs, Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig, Claim
-from orchestrator.broker.texts import Texts
 from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.frozen import replace

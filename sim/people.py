@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.errors import (
     OutOfMemory,
     QueueFull,
@@ -23,9 +24,7 @@ from orchestrator.broker.errors import (
     UnknownSession,
 )
 from orchestrator.broker.follow import BEGINNING, EqCursor
-from orchestrator.broker.records import Submit
-from orchestrator.broker.texts import Texts
-from orchestrator.broker.tree_records import LimitChange
+from orchestrator.broker.records import LimitChange, Submit
 from orchestrator.core.birth import Birth, ForkedFrom, taken_facts
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings

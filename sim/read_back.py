@@ -13,12 +13,11 @@ from typing import Any, cast
 
 import zstandard
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.logs import Logs
-from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.broker.replies import HEAD_FIELDS, session_head, stored_entry, tree_entry
-from orchestrator.broker.texts import Texts
-from orchestrator.broker.tree_records import TreeEntry
 from orchestrator.core.chain import BrokenLink, ChainKey, ExpectedHead
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId

@@ -14,8 +14,8 @@ from typing import Any, cast
 import httpx
 import orjson
 
-from orchestrator.broker.admission import ProviderLimits
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import ProviderLimits
 from orchestrator.broker.connection import connect
 from orchestrator.broker.follow import BEGINNING as FIRST
 from orchestrator.broker.keys import Keys

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import SessionHead
-from orchestrator.broker.resting import RESTING_AT_ONCE, RestingTree
+from orchestrator.broker.trees import RESTING_AT_ONCE, RestingTree
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.import_store import IMPORTING

@@ -26,9 +26,9 @@ import httpx
 import orjson
 
 from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.open_requests import Opened as OpenedRequest
+from orchestrator.broker.open_requests import RequestChange
 from orchestrator.broker.records import OpenApproval, SessionHead, StoredEvent
-from orchestrator.broker.request_feed import Opened as OpenedRequest
-from orchestrator.broker.request_feed import RequestChange
 from orchestrator.core.ids import SessionId
 from orchestrator.requests import (
     ChoicesRequest,

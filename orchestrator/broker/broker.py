@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.broker.arguments import Argument
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commits import Commits
 from orchestrator.broker.connection import Connection
@@ -20,6 +19,7 @@ from orchestrator.broker.notices import Listener
 from orchestrator.broker.open_requests import Requests
 from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.scripts import Argument
 from orchestrator.broker.trees import Trees
 
 

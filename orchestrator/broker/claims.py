@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.broker import requests
-from orchestrator.broker.admission import Admission
-from orchestrator.broker.arguments import Argument
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import (
     Corrupt,
@@ -21,7 +19,6 @@ from orchestrator.broker.errors import (
     UnknownSession,
 )
 from orchestrator.broker.logs import Logs
-from orchestrator.broker.machines import LOOK_AGAIN_S, MOST_PASSED, Left, Machines
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.port import Deployment, scored
 from orchestrator.broker.records import (
@@ -46,11 +43,11 @@ from orchestrator.broker.replies import (
     read_reply,
 )
 from orchestrator.broker.requests import holder
-from orchestrator.broker.timers import Timers
+from orchestrator.broker.scripts import Argument
 from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.reply_fields import (
+    from orchestrator.broker.replies import (
         ClaimLeft,
         ClaimOk,
         HeartbeatOk,
@@ -58,6 +55,210 @@ if TYPE_CHECKING:
         ReleaseOk,
         RenewOk,
     )
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from orchestrator.broker.port import Port
+from orchestrator.broker.records import Fired
+from orchestrator.core.timers import STANDING_TIMERS
+
+if TYPE_CHECKING:
+    from orchestrator.broker.replies import FireOk, SubmitMoved, TimersDue
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, decoded
+from orchestrator.core.frozen import record
+
+if TYPE_CHECKING:
+    from orchestrator.broker.replies import AdmitWait
+
+# ── admission ─────────────────────────────────────────────────────────────────────────────────────
+# Admission of model requests: requests and tokens per minute of a provider, for the whole fleet.
+#
+# A provider is a name here, a ticket names the asker. Knows nothing of models or sessions. A request is
+# admitted on an estimate of its tokens and settled when its usage is known. An answer that was lost costs
+# at most the estimate, which refills: asking or settling again never lets more through than the limit.
+
+
+PATIENCE_MS = 60_000
+"""The longest wait before a ticket asks again: requests settled meanwhile make room."""
+GRACE_MS = 30_000
+"""Time for which the place of a late ticket is kept: its worker may be lost, or have no room."""
+
+
+@record
+class ProviderLimits:
+    """A provider's limits per minute; None is no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+@record
+class Admitted:
+    """The request may be sent now, and is counted."""
+
+    now_ms: int
+
+
+@record
+class Wait:
+    """The ticket should ask again after `wait_ms`; its place is kept until then and a little longer."""
+
+    wait_ms: int
+    now_ms: int
+
+
+class Admission(Port):
+    """The part of the broker that counts the requests sent to providers."""
+
+    async def admit(self, provider: str, ticket: str, tokens: int, limits: ProviderLimits) -> Admitted | Wait:
+        """Counts a request of about `tokens`, or says when to ask again under the same ticket."""
+        requests_limit, tokens_limit = _per_minute(limits)
+        admit = call(
+            "admit",
+            list(self.keys.provider(provider)),
+            ticket=ticket,
+            tokens=tokens,
+            requests_limit=requests_limit,
+            tokens_limit=tokens_limit,
+            patience_ms=PATIENCE_MS,
+            grace_ms=GRACE_MS,
+        )
+        reply = await self._run(admit, ticket)
+        match reply.code:
+            case "OK":
+                return Admitted(self._clock.note(reply.now))
+            case "WAIT":
+                wait: AdmitWait = reply.fields
+                return Wait(wait["wait"], self._clock.note(wait["now"]))
+            case _:
+                raise reply.unexpected()
+
+    async def settle(self, provider: str, estimated: int, used: int, limits: ProviderLimits) -> None:
+        """Puts the account right once the usage of an admitted request is known."""
+        if limits.tokens_per_minute is None:
+            return
+        counts, _ = self.keys.provider(provider)
+        limit = limits.tokens_per_minute
+        reply = await self._run(
+            call("settle", [counts], estimated=estimated, used=used, limit=limit),
+            provider,
+        )
+        if reply.code != "OK":
+            raise reply.unexpected()
+        self._clock.note(reply.now)
+
+
+def _per_minute(limits: ProviderLimits) -> tuple[int, int]:
+    """The limits as the script reads them: 0 is no limit."""
+    return limits.requests_per_minute or 0, limits.tokens_per_minute or 0
+
+
+# ── claims ────────────────────────────────────────────────────────────
+
+
+# ── timers ────────────────────────────────────────────────────────────────────────────────────────
+# Wake-ups of sessions from outside: timers that are due, and notices to the worker that holds a session.
+#
+# A timer is durable and becomes a queue entry; a notice is free to be lost.
+
+
+_CONTROL_KEPT_S = 600
+_FIRED_SOON = 32
+
+
+class Timers(Port):
+    """The part of the broker that fires timers and notifies workers."""
+
+    async def notify(self, held: Sequence[tuple[SessionId, str]]) -> None:
+        """Tells workers that a session of theirs was given something. Free to be lost."""
+        rows: list[Sequence[str | bytes | int]] = []
+        for session, worker in held:
+            key = self.keys.control(worker)
+            rows.append(("XADD", key, "MAXLEN", "~", 256, "*", "s", session))
+            rows.append(("EXPIRE", key, _CONTROL_KEPT_S))
+        # What the notice is about is already in the queue, and the next renewal answers its tip.
+        with suppress(Unavailable):
+            await self._connection.commands(rows)
+
+    async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> Reply:
+        """Runs a call whose keys depend on the session's place, once more if it had moved."""
+        reply = await self._run(build(await self._place(session)), session)
+        if reply.code != "MOVED":
+            return reply
+        moved: SubmitMoved = reply.fields
+        self._keep(Place(session, TreeId(moved["tree"]), moved["pool"]))
+        return await self._run(build(await self._place(session)), session)
+
+    async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
+        """Turns the shard's due timers into queue entries."""
+        reply = await self._run(call("timers_due", [self.keys.timers(shard)], count=count))
+        due: TimersDue = reply.fields
+        self._clock.note(due["now"])
+        found = []
+        for member in due["members"]:
+            session, _, timer = member.partition(":")
+            fired = await self._fire(SessionId(session), timer)
+            if fired is not None:
+                found.append(fired)
+        return tuple(found)
+
+    async def _fire(self, session: SessionId, timer: str) -> Fired | None:
+        shard = self.keys.shard_of(session)
+
+        def build(place: Place) -> ScriptCall:
+            keys = [
+                self.keys.timers(shard),
+                self.keys.timer(session),
+                self.keys.session(session),
+                self.keys.sq(session),
+                self.keys.agents(place.tree),
+                *self.keys.pool(shard, place.pool),
+            ]
+            again_ms = STANDING_TIMERS.get(timer, 0)
+            return call(
+                "fire",
+                keys,
+                session=session,
+                pool_name=place.pool,
+                tree=place.tree,
+                id=timer,
+                again_ms=again_ms,
+            )
+
+        try:
+            reply = await self._placed(session, build)
+        except UnknownSession:
+            # Its session was deleted between the two reads; the timer has no session to wake.
+            await self._connection.command("ZREM", self.keys.timers(shard), f"{session}:{timer}")
+            return None
+        match reply.code:
+            case "OK":
+                fired: FireOk = reply.fields
+                self._clock.note(fired["now"])
+                if fired["owner"]:
+                    await self.notify([(session, fired["owner"])])
+                return Fired(session, timer, fired["generation"], queue_id(fired["n"]))
+            case "NONE":
+                return None
+            case _:
+                raise reply.unexpected()
+
+    async def fire_soon(self, shard: int) -> None:
+        """Fires what a script has just made due. Free to fail: a worker polls within a second.
+
+        Only so many, because a commit's answer waits for it.
+        """
+        with suppress(Unavailable):
+            await self.fire(shard, _FIRED_SOON)
+
+
+# ── claims ────────────────────────────────────────────────────────────
+
 
 _CANDIDATES = 8
 _WORKER_FORGOTTEN_MS = 86_400_000
@@ -388,3 +589,116 @@ def _next_named(reply: Reply, guess: SessionId) -> str:
         return guess
     named: str | None = reply.fields["next"]
     return guess if named is None else named
+
+
+# ── machines ──────────────────────────────────────────────────────────────────────────────────────
+# Machines as claims see them: which are there, which have room, and the sessions that are left to them.
+#
+# A portable session's copy is on one machine, and workers of others leave the session to it for a while
+# (`claim.lua`). The script knows no heartbeats: they lie in a slot of their own. So a worker that was
+# told to leave a session looks at them, and claims again if that machine is gone, or full.
+
+
+LOOK_AGAIN_S = 1.0
+"""Seconds for which heartbeats that were read are believed, and after which an unsaved session is asked for
+again."""
+MOST_PASSED = 16
+"""Sessions that a claim names as left. Others are left all the same, and cost a poll."""
+
+_Told = tuple[WorkerState, MachineFacts]
+
+
+@record
+class MachineState:
+    """A machine, as the heartbeats of its workers show it to one pool."""
+
+    gone: bool
+    """No worker of the pool was heard from there lately."""
+    full: bool
+    """None of those that were has room for another session, or for folders."""
+
+
+def machine_state(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> MachineState:
+    """The state of a machine for a pool, by all heartbeats that there are."""
+    there = list(_workers_there(heard, now_ms, pool, machine))
+    full = all(one.draining or one.held >= one.room or bool(facts.unfit) for one, facts in there)
+    return MachineState(gone=not there, full=full)
+
+
+def others_fit(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> bool:
+    """Whether another machine has a worker of the pool that makes portable folders."""
+    return any(
+        facts.machine_id != machine and facts.workspaces and not facts.unfit and not one.draining
+        for one, facts in _workers_of(heard, now_ms, pool)
+    )
+
+
+def _workers_there(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> Iterator[_Told]:
+    return (told for told in _workers_of(heard, now_ms, pool) if told[1].machine_id == machine)
+
+
+def _workers_of(heard: Sequence[Heard], now_ms: int, pool: str) -> Iterator[_Told]:
+    """The workers of a pool that were heard lately, and know machines."""
+    for one in heard:
+        if now_ms - one.heard_ms >= SILENT_MS:
+            continue
+        state = decoded(one.state)
+        if state.facts is not None and pool in state.pools:
+            yield state, state.facts
+
+
+@dataclass(slots=True)
+class Machines:
+    """The heartbeats of a fleet, read again when they are old."""
+
+    read: Callable[[], Awaitable[tuple[Sequence[Heard], int]]]
+    """Answers the heartbeats, and the time of Redis's clock."""
+    monotonic: Callable[[], float]
+    _heard: Sequence[Heard] = ()
+    _now_ms: int = 0
+    _read_at: float | None = None
+
+    async def state(self, pool: str, machine: str) -> MachineState:
+        """The state of a machine for a pool, at most `LOOK_AGAIN_S` old."""
+        await self._look()
+        return machine_state(self._heard, self._now_ms, pool, machine)
+
+    async def others_fit(self, pool: str, machine: str) -> bool:
+        """Whether another machine makes portable folders for the pool, by heartbeats that are as old."""
+        await self._look()
+        return others_fit(self._heard, self._now_ms, pool, machine)
+
+    async def _look(self) -> None:
+        at = self.monotonic()
+        if self._read_at is None or at - self._read_at >= LOOK_AGAIN_S:
+            self._heard, self._now_ms = await self.read()
+            self._read_at = at
+
+
+@dataclass(slots=True)
+class Left:
+    """Sessions that a process leaves to others, each until a time of its own monotonic clock."""
+
+    monotonic: Callable[[], float]
+    _until: dict[tuple[str, int], dict[SessionId, float]] = field(default_factory=dict)
+    """By pool and shard."""
+
+    def leave(self, pool: str, shard: int, session: SessionId, seconds: float) -> None:
+        """Leaves a session for so long; it is asked for again behind that."""
+        self._until.setdefault((pool, shard), {})[session] = self.monotonic() + seconds
+
+    def sessions(self, pool: str, shard: int) -> tuple[SessionId, ...]:
+        """The sessions of a shard that are left now."""
+        known = self._until.get((pool, shard))
+        if not known:
+            return ()
+        now = self.monotonic()
+        kept = {session: until for session, until in known.items() if until > now}
+        self._until[pool, shard] = kept
+        return tuple(kept)
+
+    def returns_in(self, pool: str, shard: int) -> float | None:
+        """Seconds until the first of them is asked for again; None if none is left."""
+        self.sessions(pool, shard)
+        known = self._until.get((pool, shard))
+        return max(0.0, min(known.values()) - self.monotonic()) if known else None

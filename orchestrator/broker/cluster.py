@@ -26,8 +26,7 @@ from redis.asyncio.cluster import ClusterParser
 from redis.crc import key_slot
 
 from orchestrator.broker.errors import Misconfigured
-from orchestrator.broker.sentinels import Address
-from orchestrator.broker.sockets import Era, connection_pool
+from orchestrator.broker.sockets import Address, Era, connection_pool
 from orchestrator.core.frozen import record
 
 REDIRECTIONS = 8

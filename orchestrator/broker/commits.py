@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from orchestrator.broker import requests
-from orchestrator.broker.births import Births
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
 from orchestrator.broker.connection import call
@@ -41,11 +40,10 @@ from orchestrator.broker.replies import (
     unstored,
 )
 from orchestrator.broker.requests import holder
-from orchestrator.broker.storage import Storage
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.reply_fields import (
+    from orchestrator.broker.replies import (
         CommitMoved,
         CommitOk,
         EmitOk,
@@ -54,6 +52,157 @@ if TYPE_CHECKING:
         SubmitOk,
     )
     from orchestrator.core.commit_parts import NewEvent
+from typing import TYPE_CHECKING
+
+from orchestrator.broker.connection import ScriptCall
+from orchestrator.broker.port import Port
+from orchestrator.broker.records import Stored
+
+if TYPE_CHECKING:
+    from orchestrator.broker.replies import GiveUpOk
+
+# ── births ────────────────────────────────────────────────────────────────────────────────────────
+# Root sessions that are to be: announced before anything is stored for them, and what becomes of them.
+#
+# A client stores the first packs of a portable folder before the session is there. It may die in between,
+# and nothing else would know whose packs they are. So it announces the session first; the script that
+# creates it takes the announcement away; what stays announced for a day was never born.
+
+
+MOST_LISTED = 100
+"""Sessions of a shard that are looked at in one round."""
+
+
+class Births(Port):
+    """The part of the broker that knows of sessions before they are created."""
+
+    async def announce(self, session: SessionId) -> None:
+        """Notes that packs are about to be stored for a session that is not created yet."""
+        reply = await self._run(
+            call("announce", [self.keys.unborn(self.keys.shard_of(session))], session=session),
+            session,
+        )
+        match reply.code:
+            case "OK":
+                self._clock.note(reply.now)
+            case _:
+                raise reply.unexpected()
+
+    async def unborn(self, before_ms: int) -> tuple[SessionId, ...]:
+        """Sessions given up and not forgotten, then those announced before a time, the oldest first."""
+        found: list[SessionId] = []
+        for shard in range(self.keys.shards):
+            named = await self._connection.command(
+                "ZRANGEBYSCORE", self.keys.unborn(shard), "-inf", before_ms, "LIMIT", 0, MOST_LISTED
+            )
+            found += [SessionId(name.decode()) for name in named]
+        return tuple(found)
+
+    async def give_up(self, session: SessionId) -> int | None:
+        """Keeps a session that was never created from being created; it stays listed until forgotten.
+
+        Answers since when (Unix, in milliseconds), or None if the session is there.
+        """
+        keys = [self.keys.unborn(self.keys.shard_of(session)), self.keys.session(session)]
+        reply = await self._run(call("give_up", keys, session=session), session)
+        match reply.code:
+            case "OK":
+                given_up: GiveUpOk = reply.fields
+                self._clock.note(given_up["now"])
+                return given_up["known"]
+            case "BORN":
+                self._clock.note(reply.now)
+                return None
+            case _:
+                raise reply.unexpected()
+
+    async def forget_unborn(self, session: SessionId) -> None:
+        """Forgets a session that was given up: nothing is stored for it any more."""
+        await self._connection.command("ZREM", self.keys.unborn(self.keys.shard_of(session)), session)
+
+
+# ── commits ────────────────────────────────────────────────────────────
+
+
+# ── storage ───────────────────────────────────────────────────────────────────────────────────────
+# Storing beside the log: snapshots, and what is sealed into the archive.
+#
+# Under the claim where a holder could still be writing. Knows no archive: segments and their manifest
+# belong to whoever seals.
+
+
+class Storage(Port):
+    """The part of commits that stores snapshots, and takes logs out of Redis and back in."""
+
+    async def snapshot(self, claim: Claim, seq: int, state: bytes) -> Stored | Fenced | Refused:
+        """Stores the state folded through `seq`."""
+        keys = [self.keys.session(claim.session), self.keys.snapshot(claim.session)]
+        return await self._store(claim, call("snapshot", keys, **holder(claim), seq=seq, state=state))
+
+    async def seal(self, claim: Claim, seq: int, manifest: bytes) -> Stored | Fenced | Refused:
+        """Drops the log through `seq`, which archive segments named in `manifest` hold now."""
+        keys = [self.keys.session(claim.session), self.keys.rollout(claim.session)]
+        return await self._store(claim, call("seal", keys, **holder(claim), seq=seq, manifest=manifest))
+
+    async def archive(self, claim: Claim, closed_root: SessionId | None = None) -> Stored | Fenced | Refused:
+        """Leaves only the hash of an ended session that is sealed to its end; ends the claim.
+
+        Refused if `closed_root`, the root of its tree, is not closed any more.
+        """
+        session, of_closed = claim.session, closed_root is not None
+        keys = [
+            self.keys.session(session),
+            self.keys.leases(self.keys.shard_of(session), claim.pool),
+            self.keys.rollout(session),
+            self.keys.eq(session),
+            self.keys.sq(session),
+            self.keys.snapshot(session),
+            self.keys.session(closed_root or session),
+        ]
+        archived = call("archive", keys, session=session, of_closed=int(of_closed), **holder(claim))
+        return await self._store(claim, archived)
+
+    async def has_timers(self, session: SessionId) -> bool:
+        """Whether a deadline of the session is to come."""
+        return bool(await self._connection.command("EXISTS", self.keys.timer(session)))
+
+    async def _store(self, claim: Claim, call: ScriptCall) -> Stored | Fenced | Refused:
+        reply = await self._run(call, claim.session)
+        match reply.code:
+            case "OK":
+                return Stored(self._clock.note(reply.now))
+            case "FENCED":
+                return fenced(reply)
+            case "REFUSED":
+                return refused(reply)
+            case _:
+                raise reply.unexpected()
+
+    async def restore(
+        self, session: SessionId, seq: int, state: bytes, texts: Sequence[str] = ()
+    ) -> Stored | Refused | Unstored:
+        """Brings an archived session back with the snapshot of its last entry.
+
+        `texts`: the large texts of its log, which were put back before.
+        """
+        tree = (await self._place(session)).tree
+        resting = self.keys.to_archive(self.keys.shard_of(session))
+        keys = [self.keys.session(session), self.keys.snapshot(session), resting]
+        keys += [self.keys.blob(tree, digest) for digest in texts]
+        restore = call("restore", keys, tree=tree, seq=seq, state=state, texts=len(texts))
+        reply = await self._run(restore, session)
+        match reply.code:
+            case "OK":
+                return Stored(self._clock.note(reply.now))
+            case "REFUSED":
+                return refused(reply)
+            case "UNSTORED":
+                return unstored(reply)
+            case _:
+                raise reply.unexpected()
+
+
+# ── commits ────────────────────────────────────────────────────────────
 
 
 class Commits(Storage, Births):

@@ -15,7 +15,7 @@ from orchestrator.broker.port import Port
 from orchestrator.core.frozen import record
 
 if TYPE_CHECKING:
-    from orchestrator.broker.reply_fields import OfferJobFull, SettleJobDone, TakeJobOk
+    from orchestrator.broker.replies import OfferJobFull, SettleJobDone, TakeJobOk
 
 MOST_WAITING = 100
 """Jobs that may wait in one pool."""

@@ -15,7 +15,7 @@ from orchestrator.broker.port import Port
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.reply_fields import NoteFull, NoteWas
+    from orchestrator.broker.replies import NoteFull, NoteWas
 
 MOST_NOTES: Final = 256
 """Notes of one session."""

@@ -3,17 +3,183 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from orchestrator.broker.history import History
+from orchestrator.broker.connection import call
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.notes import Notes
 from orchestrator.broker.notices import Listener
-from orchestrator.broker.port import Deployment
+from orchestrator.broker.port import Deployment, Port
 from orchestrator.broker.records import OpenApproval
-from orchestrator.broker.request_feed import RequestFeed
-from orchestrator.broker.secrets import Secrets
-from orchestrator.broker.tokens import Tokens
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import HistoryHead
+from typing import TYPE_CHECKING
+
+from orchestrator.broker.errors import SecretsFull
+from orchestrator.broker.records import Place
+from orchestrator.broker.requests import SECRETS, queue_number
+from orchestrator.core.ids import TreeId
+
+if TYPE_CHECKING:
+    from orchestrator.broker.replies import KeepSecretSecrets
+from collections.abc import Iterable, Mapping
+from typing import Protocol, TypeAlias
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.keys import Keys
+
+# ── secrets ───────────────────────────────────────────────────────────────────────────────────────
+# Texts of answers that stand beside the log: read by the workers of their tree, until a commit drops
+# them.
+#
+# Knows not which of them are secret. `submit` writes them with the submission that they belong to.
+
+
+class Secrets(Port):
+    """The part of the broker that keeps what no log may have."""
+
+    async def secret(self, tree: TreeId, name: str) -> bytes:
+        """The texts under a name; empty if they are gone."""
+        found: bytes | None = await self._connection.command("HGET", self.keys.secrets(tree), name)
+        return found or b""
+
+    async def keep_secret(self, place: Place, sq_id: str, name: str, texts: bytes) -> None:
+        """Sets texts apart that came in clear, unless their entry is consumed already; safe to repeat."""
+        keys = [self.keys.session(place.session), self.keys.secrets(place.tree)]
+        keep = call("keep_secret", keys, n=queue_number(sq_id), name=name, value=texts, **SECRETS)
+        reply = await self._run(keep, place.session)
+        match reply.code:
+            case "OK":
+                self._clock.note(reply.now)
+            case "SECRETS":
+                full: KeepSecretSecrets = reply.fields
+                raise SecretsFull(place.session, full["most"])
+            case _:
+                raise reply.unexpected()
+
+
+# ── open requests ────────────────────────────────────────────────────────────
+
+
+# ── tokens ────────────────────────────────────────────────────────────────────────────────────────
+# Tokens of clients: a hash of records by id, one of them a token. Knows no token's text, only its digest.
+
+
+class Tokens(Port):
+    """The part of the broker that keeps who may come in from the network."""
+
+    async def add_token(self, token_id: str, record: bytes) -> bool:
+        """Keeps a token's record; False if the id is taken, by this very record or by another."""
+        return bool(await self._connection.command("HSETNX", self.keys.tokens(), token_id, record))
+
+    async def token(self, token_id: str) -> bytes | None:
+        """The record of a token; None if there is none (any more)."""
+        found: bytes | None = await self._connection.command("HGET", self.keys.tokens(), token_id)
+        return found
+
+    async def tokens(self) -> dict[str, bytes]:
+        """The records of all tokens by their ids."""
+        found = await self._connection.command("HGETALL", self.keys.tokens())
+        return {token_id.decode(): record for token_id, record in found.items()}
+
+    async def remove_token(self, token_id: str) -> bool:
+        """Removes a token's record; False if there was none."""
+        return bool(await self._connection.command("HDEL", self.keys.tokens(), token_id))
+
+
+# ── open requests ────────────────────────────────────────────────────────────
+
+
+# ── history ───────────────────────────────────────────────────────────────────────────────────────
+# The history of prompts: one log for each person and deployment, shared by all of the person's sessions.
+#
+# An entry's place counts from the oldest that was ever written, so it stays when older ones are trimmed.
+# A log has an id, drawn once: a place means something only in the log that it was told for.
+
+
+MOST_ENTRIES = 10_000
+MOST_BYTES = 32 << 20
+"""Bytes of the texts that are kept."""
+MOST_TEXT = 32 << 10
+"""Bytes of one text."""
+_ID_BYTES = 6
+"""Any program that reads JSON keeps a number of this size."""
+_MOST_OFFSET = 1 << 53
+
+
+@record
+class KeptPrompt:
+    """An entry of the log."""
+
+    session: SessionId
+    at_ms: int
+    text: str
+
+
+class History(Port):
+    """The part of the broker that keeps what people typed, for them to find again."""
+
+    async def add_to_history(
+        self, who: str, key: str, prompt: tuple[SessionId, str], random_bytes: bytes
+    ) -> bool:
+        """Appends a session's text to the log of `who`; False if that was done before under this key."""
+        session, text = prompt
+        add = call(
+            "add_to_history",
+            list(self.keys.history(person_of(who))),
+            key=key,
+            session=session,
+            entry=text,
+            fresh_id=_fresh_id(random_bytes),
+            most=MOST_ENTRIES,
+            most_bytes=MOST_BYTES,
+        )
+        reply = await self._run(add, session)
+        match reply.code:
+            case "OK" | "DUP" as code:
+                self._clock.note(reply.now)
+                return code == "OK"
+            case _:
+                raise reply.unexpected()
+
+    async def history_head(self, who: str, random_bytes: bytes) -> HistoryHead:
+        """The log of `who`; its id is drawn from `random_bytes` if it has none yet."""
+        from orchestrator.core.settings import HistoryHead
+
+        _, head = self.keys.history(person_of(who))
+        await self._connection.command("HSETNX", head, "id", _fresh_id(random_bytes))
+        log_id, count = await self._connection.command("HMGET", head, "id", "count")
+        return HistoryHead(int(log_id or 0), int(count or 0))
+
+    async def history_entry(self, who: str, log_id: int, offset: int) -> KeptPrompt | None:
+        """The entry at a place of the log; None if the log has another id, or nothing there (any more)."""
+        log, head = self.keys.history(person_of(who))
+        if offset >= _MOST_OFFSET or int(await self._connection.command("HGET", head, "id") or 0) != log_id:
+            return None
+        at = f"{offset + 1}-0"
+        found = await self._connection.command("XRANGE", log, at, at)
+        return _kept(found[0][1]) if found else None
+
+
+def person_of(who: str) -> str:
+    """The person without the machine: `anna@host` is `anna`."""
+    return who.rpartition("@")[0] or who
+
+
+def _fresh_id(random_bytes: bytes) -> int:
+    return int.from_bytes(random_bytes[:_ID_BYTES], "big") or 1
+
+
+def _kept(fields: dict[bytes, bytes]) -> KeptPrompt:
+    return KeptPrompt(
+        SessionId(fields[b"s"].decode()), int(fields[b"t"]), fields[b"x"].decode("utf-8", "replace")
+    )
+
+
+# ── open requests ────────────────────────────────────────────────────────────
 
 
 class Requests(History, Notes, Secrets, Tokens):
@@ -51,3 +217,110 @@ def _approval(field: bytes, value: bytes) -> OpenApproval:
     session, _, key = field.decode().partition(":")
     opened, _, payload = value.partition(b":")
     return OpenApproval(SessionId(session), key, payload, int(opened))
+
+
+# ── request feed ──────────────────────────────────────────────────────────────────────────────────
+# Requests to people as they are opened and settled, without asking for them again and again.
+#
+# A commit that opens or closes a request says so in its shard's stream, in the same script. An entry
+# there says "look", and nothing else is believed of it: the shard's hash of open approvals is the truth,
+# and the feed tells how it differs from what it told before. So nothing is lost where the stream was
+# trimmed, Redis was put back, or the connection was away: the next look finds it. A request that was
+# opened and settled between two looks is not told at all.
+
+
+@record
+class Opened:
+    """A request that waits for a person."""
+
+    request: OpenApproval
+
+
+@record
+class Settled:
+    """A request that waits for nobody any more, however it ended."""
+
+    session: SessionId
+    key: str
+
+
+RequestChange: TypeAlias = Opened | Settled
+_Id: TypeAlias = tuple[SessionId, str]
+
+
+class Approvals(Protocol):
+    """The reads that a feed needs."""
+
+    @property
+    def keys(self) -> Keys: ...
+
+    async def approvals_of(self, shards: Sequence[int]) -> tuple[OpenApproval, ...]: ...
+
+
+class Namespaces(Protocol):
+    """The same of sessions."""
+
+    async def namespace(self, session: SessionId) -> str: ...
+
+
+class RequestFeed:
+    """The open requests of a namespace, and how they change."""
+
+    def __init__(
+        self, requests: Approvals, sessions: Namespaces, listener: Listener, namespace: str | None
+    ) -> None:
+        self._requests = requests
+        self._sessions = sessions
+        self._listener = listener
+        self._namespace = namespace
+        self._shards = {requests.keys.asked(shard): shard for shard in range(requests.keys.shards)}
+        self._cursors: dict[str, str] = {}
+        """Where the streams were read to; empty before the first look, and after a failure."""
+        self._told: dict[_Id, OpenApproval] = {}
+
+    async def changes(self, timeout_s: float = 5.0) -> tuple[RequestChange, ...]:
+        """Changes since the last call, at first every open request; waits at most so long for one.
+
+        Raises `Unavailable` when Redis goes away; the call after it finds what happened meanwhile.
+        """
+        cursors, self._cursors = self._cursors, {}
+        if not cursors:
+            cursors = await self._listener.tips(list(self._shards))
+            changed = await self._look(self._shards.values())
+            if changed:
+                self._cursors = cursors
+                return changed
+        found = await self._listener.read(cursors, timeout_s)
+        # Without an entry all are looked at: Redis may have gone back, or an earlier version may be at work.
+        changed = await self._look(self._shards[key] for key in found or self._shards)
+        self._cursors = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
+        return changed
+
+    async def _look(self, shards: Iterable[int]) -> tuple[RequestChange, ...]:
+        """Tells how the shards' open requests differ from what was told of them."""
+        looked = frozenset(shards)
+        there = await self._visible(await self._requests.approvals_of(sorted(looked)))
+        shard_of = self._requests.keys.shard_of
+        gone = [known for known in self._told if known not in there and shard_of(known[0]) in looked]
+        new = [asked for known, asked in there.items() if self._told.get(known) != asked]
+        for known in gone:
+            del self._told[known]
+        self._told.update({(asked.session, asked.key): asked for asked in new})
+        return (*(Settled(*known) for known in gone), *map(Opened, new))
+
+    async def _visible(self, asked: Iterable[OpenApproval]) -> Mapping[_Id, OpenApproval]:
+        found = {}
+        for request in asked:
+            if self._namespace is None or await self._is_ours(request.session):
+                found[request.session, request.key] = request
+        return found
+
+    async def _is_ours(self, session: SessionId) -> bool:
+        try:
+            return await self._sessions.namespace(session) == self._namespace
+        except UnknownSession:
+            return False
+
+    async def aclose(self) -> None:
+        """Ends the reads that wait."""
+        await self._listener.aclose()

@@ -17,7 +17,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.reply_fields import Serving as ServingFields
+    from orchestrator.broker.replies import Serving as ServingFields
 
 _SESSIONS_A_CALL = 250
 """Sessions of one script call. A script holds Redis for as long as it runs: about half a millisecond for this

@@ -12,21 +12,395 @@ from typing import TYPE_CHECKING
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commit_requests import tree_event_rows
 from orchestrator.broker.connection import ScriptCall, call
-from orchestrator.broker.deletion import Deletion
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.fleet_index import FleetIndex
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.port import Deployment
-from orchestrator.broker.records import Place, SessionHead
-from orchestrator.broker.registry import registry_of
+from orchestrator.broker.records import (
+    BUDGET_KINDS,
+    ClaimState,
+    LimitChange,
+    LimitsRaised,
+    Place,
+    Registry,
+    SessionHead,
+)
 from orchestrator.broker.requests import eq_limits
-from orchestrator.broker.resting import Resting
-from orchestrator.broker.tree_records import BUDGET_KINDS, ClaimState, LimitChange, LimitsRaised, Registry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.reply_fields import RaiseLimitsOk, ReserveOk, RevokeMoved, RevokeOk
-    from orchestrator.broker.reply_fields import Registry as RegistryFields
+    from orchestrator.broker.replies import RaiseLimitsOk, ReserveOk, RevokeMoved, RevokeOk
+    from orchestrator.broker.replies import Registry as RegistryFields
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from orchestrator.broker.errors import SessionHeld
+from orchestrator.broker.keys import Keys
+from orchestrator.broker.port import Port
+from orchestrator.broker.records import (
+    Account,
+    BudgetKind,
+    RegisteredAgent,
+    Spend,
+)
+from orchestrator.broker.requests import birth_keys, queue_number
+from orchestrator.core.frozen import record
+
+if TYPE_CHECKING:
+    from orchestrator.broker.replies import DeleteHeld, DeleteUnlisted
+import heapq
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final, Literal
+
+from orchestrator.broker.records import Source
+from orchestrator.core.tree import ROOT
+
+# ── fleet index ───────────────────────────────────────────────────────────────────────────────────
+# The fleet's index: the roots that lists show, page by page, and what people put away.
+#
+# Each shard has one sorted set, kept by the scripts that change a session (`_index.lua`), whose members
+# are read in their order. A reader merges the shards: a page costs one read of each, whatever there is
+# beside it. A place in a list is that of a session by the order's time, so it holds while others change;
+# one that is used meanwhile goes to the front, as in every list by last use.
+
+
+MOST_LISTED: Final = 1_000
+"""Sessions of one page."""
+_DIGITS: Final = 15
+_BEHIND: Final = b"\xff"
+"""Sorts behind every member of a prefix."""
+
+Order = Literal["recency", "creation"]
+
+
+@record
+class IndexPlace:
+    """A place in a list: behind this session, whose time by the list's order was this."""
+
+    at_ms: int
+    session: SessionId
+
+    @classmethod
+    def parse(cls, text: str) -> IndexPlace:
+        """Reads what `str` gives; raises ValueError for anything else."""
+        at, _, session = text.partition("/")
+        if not (at.isdigit() and len(at) <= _DIGITS and len(session) == 36):
+            raise ValueError(f"not a place in a list of sessions: {text!r}")
+        return cls(int(at), SessionId(session))
+
+    def __str__(self) -> str:
+        return f"{self.at_ms}/{self.session}"
+
+    @property
+    def key(self) -> bytes:
+        """The end of the member: what the members of one list are ordered by."""
+        return f"{self.at_ms:0{_DIGITS}d}/{self.session}".encode()
+
+
+@record
+class Listed:
+    """The list that is wanted: the roots of a namespace that began by one of these programs."""
+
+    namespace: str = ""
+    sources: tuple[Source, ...] = ("cli",)
+    shelved: bool = False
+    """Those that people have put away, and no others."""
+    order: Order = "recency"
+    descending: bool = True
+
+    def prefixes(self) -> Iterator[bytes]:
+        shelf, order = "a" if self.shelved else "l", self.order[0]
+        for source in dict.fromkeys(self.sources):
+            yield f"{self.namespace}/{shelf}/{source}/{order}/".encode()
+
+
+class FleetIndex(Port):
+    """The part of the broker that lists sessions."""
+
+    _logs: Logs
+
+    async def listed(
+        self, wanted: Listed, after: IndexPlace | None = None, limit: int = 50
+    ) -> tuple[IndexPlace, ...]:
+        """A page of a list, from its beginning or from behind a place."""
+        limit = min(limit, MOST_LISTED)
+        shards, prefixes = range(self.config.shards), list(wanted.prefixes())
+        rows = [
+            self._read(wanted, self.keys.index(shard), prefix, after, limit)
+            for prefix in prefixes
+            for shard in shards
+        ]
+        pages = await self._connection.commands(rows) if rows else []
+        # Each page is in the list's order already: its keys stand behind a prefix of one length.
+        ends = [
+            [member[len(prefixes[place // len(shards)]) :] for member in page]
+            for place, page in enumerate(pages)
+        ]
+        merged = heapq.merge(*ends, reverse=wanted.descending)
+        return tuple(_place(end) for end, _ in zip(merged, range(limit), strict=False))
+
+    def _read(
+        self, wanted: Listed, key: str, prefix: bytes, after: IndexPlace | None, limit: int
+    ) -> Sequence[str | bytes | int]:
+        low, high = b"[" + prefix, b"(" + prefix + _BEHIND
+        if wanted.descending:
+            high = high if after is None else b"(" + prefix + after.key
+            return ("ZREVRANGEBYLEX", key, high, low, "LIMIT", 0, limit)
+        low = low if after is None else b"(" + prefix + after.key
+        return ("ZRANGEBYLEX", key, low, high, "LIMIT", 0, limit)
+
+    async def listed_heads(
+        self, wanted: Listed, after: IndexPlace | None = None, limit: int = 50
+    ) -> tuple[tuple[IndexPlace, SessionHead], ...]:
+        """The same with the sessions' heads; one that was deleted meanwhile is left out."""
+        places = await self.listed(wanted, after, limit)
+        heads = {head.session: head for head in await self._logs.heads([place.session for place in places])}
+        return tuple((place, heads[place.session]) for place in places if place.session in heads)
+
+    async def enlist(self, session: SessionId, *, shelve: bool | None = None) -> bool:
+        """Brings a root into the index if an earlier version made it; `shelve` puts it away, or back.
+
+        Its tree comes to what upkeep looks at, too.
+        Its log and its work are not touched. False for an agent, which its tree lists. Raises
+        `UnknownSession`.
+        """
+        shard = self.keys.shard_of(session)
+        keys = [
+            self.keys.session(session),
+            self.keys.index(shard),
+            self.keys.sessions(shard),
+            self.keys.to_archive(shard),
+            self.keys.to_delete(shard),
+        ]
+        wanted = "" if shelve is None else str(int(shelve))
+        enlist = call("enlist", keys, session=session, shelve=wanted)
+        return self._is_done(await self._run(enlist, session), unless="AGENT")
+
+    async def enlist_missing(self, heads: Iterable[SessionHead]) -> int:
+        """Brings those of some sessions into the index that an earlier version made; how many there were."""
+        missing = [head for head in heads if _is_missing(head)]
+        for head in missing[:MOST_LISTED]:
+            with suppress(UnknownSession):
+                await self.enlist(head.session)
+        return len(missing[:MOST_LISTED])
+
+
+def _is_missing(head: SessionHead) -> bool:
+    return head.agent_id == ROOT and not head.recency_ms and not head.labels.ephemeral
+
+
+def _place(end: bytes) -> IndexPlace:
+    at, _, session = end.decode().partition("/")
+    return IndexPlace(int(at), SessionId(session))
+
+
+# ── trees ────────────────────────────────────────────────────────────
+
+
+# ── deletion ──────────────────────────────────────────────────────────────────────────────────────
+# Deletion: a whole tree leaves Redis at one moment, or none of it does.
+#
+# What was seen of the sessions is the caller's; the script compares it. Knows no archive and no
+# retention.
+
+
+@record
+class _Listed:
+    """A session that is to go, and what it must still be; None where anything will do."""
+
+    session: SessionId
+    pool: str | None
+    """None: the session was gone, and must still be."""
+    epoch: int | None = None
+    sq: int | None = None
+
+
+@record
+class _Order:
+    """The sessions and keys that one call of the script deletes."""
+
+    tree: TreeId
+    listed: tuple[_Listed, ...]
+    owed: bool
+    whole: bool
+    blobs: tuple[str, ...] = ()
+
+
+class Deletion(Port):
+    """The part of the broker that makes sessions disappear."""
+
+    _logs: Logs
+
+    async def delete_tree(self, seen: Sequence[SessionHead], *, owed: bool = False) -> None:
+        """Removes every key of a tree, its log, registry and blobs too, or nothing; `seen` are its sessions.
+
+        Raises `SessionHeld` for the first of them that a worker holds, or is to take, or that was used,
+        spoken to or created since it was seen. `owed`: what they had been given by then may go too.
+        """
+        tree = seen[0].tree
+        listed = (
+            _Listed(head.session, head.pool, head.epoch, queue_number(head.sq_tip))
+            for head in sorted(seen, key=lambda head: str(head.session) != str(tree))
+        )
+        await self._delete(_Order(tree, tuple(listed), owed, whole=True))
+
+    async def delete_session(
+        self, session: SessionId, *, owed: bool = False, epoch: int | None = None
+    ) -> None:
+        """Removes every key of one session; of a root the tree's too, so it must be the tree's only session.
+
+        Raises `SessionHeld` as `delete_tree` does; without `epoch`, whoever has had it is not asked.
+        """
+        head = await self._logs.head(session)
+        if head is None:
+            raise UnknownSession(session)
+        listed = _Listed(session, head.pool, epoch)
+        await self._delete(_Order(head.tree, (listed,), owed, whole=str(head.tree) == str(session)))
+
+    async def deleted(
+        self, shard: int, since_ms: int, until_ms: int, limit: int, start: int = 0
+    ) -> tuple[tuple[SessionId, int], ...]:
+        """Sessions of a shard that were deleted then, and when, the first ones first, but for `start`.
+
+        What was deleted 30 days ago is not known any more.
+        """
+        bounds = (since_ms, until_ms, "WITHSCORES", "LIMIT", start, limit)
+        found = await self._connection.command("ZRANGEBYSCORE", self.keys.deleted(shard), *bounds)
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return tuple((SessionId(session.decode()), int(float(at))) for session, at in pairs)
+
+    async def _delete(self, order: _Order) -> None:
+        while True:
+            if order.whole:
+                digests = await self._connection.command("SMEMBERS", self.keys.blobs(order.tree))
+                order = replace(order, blobs=tuple(digest.decode() for digest in digests))
+            reply = await self._run(_call(self.keys, order), order.tree)
+            match reply.code:
+                case "OK":
+                    self._clock.note(reply.now)
+                    break
+                case "HELD":
+                    held: DeleteHeld = reply.fields
+                    raise SessionHeld(held["session"], held["owner"])
+                case "UNLISTED":
+                    found: DeleteUnlisted = reply.fields
+                    gone = await self._gone([SessionId(session) for session in found["unlisted"]])
+                    order = replace(order, listed=(*order.listed, *gone))
+                case "BLOBS":
+                    # One was stored, or all went, since they were listed: list them again.
+                    continue
+                case _:
+                    raise reply.unexpected()
+        for listed in order.listed:
+            self._places.pop(listed.session, None)
+            self._namespaces.pop(listed.session, None)
+
+    async def _gone(self, sessions: Sequence[SessionId]) -> list[_Listed]:
+        """Sessions that the registry names and nobody saw; raises `SessionHeld` if one of them lives."""
+        living = await self._logs.heads(sessions)
+        if living:
+            raise SessionHeld(living[0].session, living[0].holder or "")
+        return [_Listed(session, None) for session in sessions]
+
+
+def _call(keys: Keys, order: _Order) -> ScriptCall:
+    tree, shard = order.tree, keys.shard_of(order.tree)
+    pools = list(dict.fromkeys(listed.pool for listed in order.listed if listed.pool is not None))
+    names = [keys.sessions(shard), keys.timers(shard), keys.approvals(shard)]
+    names += [keys.agents(tree), keys.blobs(tree), keys.tree(tree), keys.secrets(tree)]
+    names += [keys.index(shard), keys.asked(shard), keys.to_archive(shard), keys.to_delete(shard)]
+    names += [keys.deleted(shard), keys.released(shard)]
+    for pool in pools:
+        names += [keys.due(shard, pool), keys.leases(shard, pool)]
+    for listed in order.listed:
+        names += _keys_of(keys, listed.session)
+    names += [keys.blob(tree, digest) for digest in order.blobs]
+    sessions = (
+        (
+            listed.session,
+            0 if listed.pool is None else pools.index(listed.pool) + 1,
+            "" if listed.epoch is None else listed.epoch,
+            "" if listed.sq is None else listed.sq,
+        )
+        for listed in order.listed
+    )
+    return call(
+        "delete",
+        names,
+        tree=tree,
+        owed_too=order.owed,
+        whole=order.whole,
+        pools=pools,
+        sessions=sessions,
+        blobs=len(order.blobs),
+    )
+
+
+def _keys_of(keys: Keys, session: SessionId) -> list[str]:
+    own, *others = birth_keys(keys, session)
+    return [own, keys.timer(session), *others, keys.snapshot(session)]
+
+
+# ── trees ────────────────────────────────────────────────────────────
+
+
+# ── resting ───────────────────────────────────────────────────────────────────────────────────────
+# Trees that rest: what upkeep is to look at, and the large texts that leave Redis with them.
+
+
+RESTING_AT_ONCE = 500
+"""Trees of a shard that are read at once."""
+
+
+@record
+class RestingTree:
+    """A tree that upkeep is to look at, as the set has it that the key names."""
+
+    tree: TreeId
+    since_ms: int
+    key: str
+
+
+class Resting(Port):
+    """The part of trees that upkeep asks for."""
+
+    async def seen_resting(self, key: str, until_ms: int, start: int = 0) -> tuple[RestingTree, ...]:
+        """The trees of a shard's `to_archive` or `to_delete` that may rest since then or before, in order."""
+        bounds = ("-inf", max(0, until_ms), "WITHSCORES", "LIMIT", start, RESTING_AT_ONCE)
+        found = await self._connection.command("ZRANGEBYSCORE", key, *bounds)
+        pairs = zip(found[::2], found[1::2], strict=True)
+        return tuple(RestingTree(TreeId(tree.decode()), int(float(at)), key) for tree, at in pairs)
+
+    async def trees_of(self, key: str) -> set[str]:
+        """All trees of a shard's `to_archive` or `to_delete`."""
+        return {tree.decode() for tree in await self._connection.command("ZRANGE", key, 0, -1)}
+
+    async def resting_since(self, tree: TreeId) -> RestingTree | None:
+        """The tree as `to_archive` has it; None if nothing of it is to be archived."""
+        key = self.keys.to_archive(self.keys.shard_of(tree))
+        score = await self._connection.command("ZSCORE", key, tree)
+        return None if score is None else RestingTree(tree, int(float(score)), key)
+
+    async def look_again(self, seen: RestingTree, at_ms: int | None) -> bool:
+        """Lets upkeep look at the tree at another time, or never unless it is used; False if it was used."""
+        keep = call("look_again", [seen.key], tree=seen.tree, seen=seen.since_ms, again=at_ms or 0)
+        return self._is_done(await self._run(keep, seen.tree), unless="CHANGED")
+
+    async def texts_of(self, tree: TreeId) -> tuple[str, ...]:
+        """The hashes of all large texts that were ever stored for the tree, those that left Redis too."""
+        found = await self._connection.command("SMEMBERS", self.keys.blobs(tree))
+        return tuple(sorted(digest.decode() for digest in found))
+
+    async def drop_texts(self, seen: RestingTree, digests: Sequence[str]) -> bool:
+        """Takes texts out of Redis that the archive has; False, and none goes, if the tree was used since."""
+        keys = [seen.key, *(self.keys.blob(seen.tree, digest) for digest in digests)]
+        drop = call("drop_texts", keys, tree=seen.tree, seen=seen.since_ms, texts=len(digests))
+        return self._is_done(await self._run(drop, seen.tree), unless="CHANGED")
+
+
+# ── trees ────────────────────────────────────────────────────────────
+
 
 WARN_PERCENT = 80
 MOST_WHO = 200
@@ -212,3 +586,71 @@ class Trees(Deletion, FleetIndex, Resting):
             sessions=listed,
             abandons=abandons,
         )
+
+
+# ── registry ──────────────────────────────────────────────────────────────────────────────────────
+# Reads the accounts of a tree from the flat fields of `agents:<tree>`, which are listed in `records`.
+#
+# What agents say of themselves, their inboxes and their marks is read by `core.registry.projected`.
+
+
+_PLAIN = frozenset({"tree_seq", "wall_from", "last_agent"})
+"""Numbers under a plain name that are not counters of what was drawn."""
+
+
+def registry_of(tree: TreeId, fields: Mapping[str, bytes], now_ms: int) -> Registry:
+    """The registry that the fields are; `now_ms` is what the wall clock's budget is measured with."""
+    return Registry(
+        tree=tree,
+        tree_seq=int(fields.get("tree_seq", 0)),
+        agents={agent_id: _agent(fields, agent_id) for agent_id in _ids(fields)},
+        counters={
+            name: int(value)
+            for name, value in fields.items()
+            if ":" not in name and name not in _PLAIN and _is_number(value)
+        },
+        limits={name: int(value) for name, value in _under("limit:", fields).items()},
+        budget={kind: _account(kind, fields, now_ms) for kind in BUDGET_KINDS},
+        reserved={key: _spend(value) for key, value in _under("r:", fields).items()},
+        waiting={
+            SessionId(member.partition(":")[0]): why
+            for why, members in _under("wait:", fields).items()
+            for member in members.decode().split()
+        },
+    )
+
+
+def _under(prefix: str, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name.removeprefix(prefix): value for name, value in fields.items() if name.startswith(prefix)}
+
+
+def _ids(fields: Mapping[str, bytes]) -> list[AgentId]:
+    return sorted(AgentId(int(id)) for id in _under("s:", fields))
+
+
+def _is_number(value: bytes) -> bool:
+    return value.removeprefix(b"-").isdigit()
+
+
+def _agent(fields: Mapping[str, bytes], agent_id: AgentId) -> RegisteredAgent:
+    session = SessionId(fields[f"s:{agent_id}"].decode())
+    return RegisteredAgent(session, _spend(fields.get(f"u:{agent_id}", b"0 0 0")))
+
+
+def _spend(stored: bytes) -> Spend:
+    tokens, cost, requests = stored.split()
+    return Spend(int(tokens), int(cost), int(requests))
+
+
+def _account(kind: BudgetKind, fields: Mapping[str, bytes], now_ms: int) -> Account:
+    limit = fields.get(f"limit:{kind}")
+    spent = int(fields.get(f"spent:{kind}", 0))
+    if kind == "wall":
+        spent = max(0, now_ms - int(fields.get("wall_from", now_ms)))
+    return Account(
+        kind=kind,
+        spent=spent,
+        held=int(fields.get(f"held:{kind}", 0)),
+        limit=None if limit is None else int(limit),
+        guessed=int(fields.get(f"guessed:{kind}", 0)),
+    )

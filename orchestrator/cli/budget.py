@@ -13,7 +13,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.broker.tree_records import Registry
+    from orchestrator.broker.records import Registry
 
 COUNTS = ("tokens", "requests", "slots", "spawned")
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}

@@ -21,12 +21,10 @@ from urllib.parse import unquote, urlsplit
 from arq.constants import health_check_key_suffix
 
 from orchestrator.broker.connection import connect
-from orchestrator.broker.embedded import EmbeddedError
+from orchestrator.broker.embedded import OLDEST, EmbeddedError, writer_of
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.rights import missing_rights, remedy
-from orchestrator.broker.server_binary import OLDEST, writer_of
-from orchestrator.broker.server_facts import ServerFacts, examine
+from orchestrator.broker.rights import ServerFacts, examine, missing_rights, remedy
 from orchestrator.doctor.findings import Finding, without_credentials
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.sandbox.trusted_files import find_named_program, find_program, not_found

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import orjson
 
-from orchestrator.broker.request_feed import Opened, Settled
+from orchestrator.broker.open_requests import Opened, Settled
 from orchestrator.core import facts as f
 from orchestrator.core.commands import AnswerOp
 from orchestrator.core.commit_parts import WITHDRAWN

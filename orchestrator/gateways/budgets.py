@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from orchestrator.broker.tree_records import LimitChange, Registry
+from orchestrator.broker.records import LimitChange, Registry
 from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.entries import event
 from orchestrator.core.entries.stored import encode_event

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from copy import copy
 from typing import Any
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.follow import (
@@ -27,11 +28,10 @@ from orchestrator.broker.follow import (
     Replayed,
     follow,
 )
+from orchestrator.broker.notices import Answer, until
+from orchestrator.broker.open_requests import RequestChange
 from orchestrator.broker.records import Labels, NewTree, SessionHead, Source, Submit, Submitted, Unstored
-from orchestrator.broker.request_feed import RequestChange
 from orchestrator.broker.seal import LogWriter, seal_session
-from orchestrator.broker.texts import Texts
-from orchestrator.broker.until import Answer, until
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import ChainKey
@@ -316,7 +316,7 @@ class Client:
         look: Callable[[], Awaitable[Answer]],
         patience_s: float | None = None,
     ) -> Answer | None:
-        """`look`'s first answer that is true, as `orchestrator.broker.until` has it."""
+        """`look`'s first answer that is true, as `orchestrator.broker.notices` has it."""
         return await until(self._ports.broker, sessions, look, patience_s)
 
     async def requests(self, idle_s: float = 5.0) -> AsyncIterator[RequestChange]:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.notices import until
 from orchestrator.broker.records import SessionHead
-from orchestrator.broker.until import until
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
 from orchestrator.rollouts.source import LogSource

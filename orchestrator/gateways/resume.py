@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.notices import until
 from orchestrator.broker.records import SessionHead, StoredEvent
-from orchestrator.broker.until import until
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import child_summary
 from orchestrator.core.birth import session_configured

@@ -18,8 +18,7 @@ from typing import Any
 
 from orchestrator.broker.errors import Corrupt, DamagedEntry
 from orchestrator.broker.logs import Logs
-from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import may_refer
 from orchestrator.core.chain import (

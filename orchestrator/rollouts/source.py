@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import Protocol
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import StoredEntry
-from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 
 

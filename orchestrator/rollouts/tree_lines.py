@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import SessionHead
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.records import SessionHead, TreeEntry
 from orchestrator.core.entries import EVENT_MSG, timestamp
 from orchestrator.core.entries.stored import EventKind, published_kind, read_event
 from orchestrator.core.tree import ROOT

@@ -13,7 +13,7 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.logs import Logs
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.records import TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.commit_parts import WITHDRAWN

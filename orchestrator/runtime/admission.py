@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.broker.admission import Admitted, ProviderLimits, Wait
+from orchestrator.broker.claims import Admitted, ProviderLimits, Wait
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.tree_records import (
+from orchestrator.broker.records import (
     UNPRICED,
     Account,
     BudgetWait,

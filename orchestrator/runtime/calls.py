@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import spec_of, work_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from orchestrator.broker.errors import OutOfMemory, Unavailable, UnknownSession
 from orchestrator.broker.records import (
+    BudgetPart,
     Claim,
     CommitRequest,
     Committed,
@@ -21,7 +22,6 @@ from orchestrator.broker.records import (
     Release,
     Unstored,
 )
-from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core.commit_parts import TreePart
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.objects import ArchiveUnavailable

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from orchestrator.broker.records import BudgetPart
 from orchestrator.broker.seal import LogWriter, event_of, seal, seal_session
-from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, TreePart

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.broker.tree_records import Settlement
+from orchestrator.broker.records import Settlement
 from orchestrator.broker.worker_state import Pace
 
 OVER_S = 60.0

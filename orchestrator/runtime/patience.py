@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.blobs import ArchivedText, Blobs, Texts
 from orchestrator.broker.errors import Unavailable
-from orchestrator.broker.texts import ArchivedText, Texts
 from orchestrator.core.ids import TreeId
 from orchestrator.runtime.log import log
 

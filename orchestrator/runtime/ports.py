@@ -14,8 +14,8 @@ from dataclasses import field
 from typing import Any, Protocol
 
 from orchestrator.boottime import boottime
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.texts import Texts
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.frozen import record

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestrator.broker.texts import Texts
+from orchestrator.broker.blobs import Texts
 from orchestrator.core.blobs import resolve
 from orchestrator.core.compaction import compaction_input
 from orchestrator.core.history import for_model, since

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from orchestrator.broker.admission import ProviderLimits
+from orchestrator.broker.claims import ProviderLimits
 from orchestrator.core import commands as c
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import made_together

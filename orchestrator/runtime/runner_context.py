@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
-from orchestrator.broker.records import Claim, Claimed
-from orchestrator.broker.tree_records import Settlement
+from orchestrator.broker.records import Claim, Claimed, Settlement
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId

@@ -11,8 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import OpenApproval
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.records import OpenApproval, TreeEntry
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
 from orchestrator.core.commit_parts import OpenRequest
 from orchestrator.core.entries.stored import (

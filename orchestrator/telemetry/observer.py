@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from orchestrator.broker.records import Claim, Claimed
-from orchestrator.broker.tree_records import Settlement
+from orchestrator.broker.records import Claim, Claimed, Settlement
 from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
-from orchestrator.broker.tree_records import Account, Registry
+from orchestrator.broker.records import Account, Registry
 from orchestrator.core.counts import age, change_size, counted
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from orchestrator.broker.tree_records import BudgetKind, Registry
+from orchestrator.broker.records import BudgetKind, Registry
 from orchestrator.core.counts import age, counted
 
 MICRO = 1_000_000

@@ -14,10 +14,9 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, Source
-from orchestrator.broker.trees import Trees
+from orchestrator.broker.trees import IndexPlace, Listed, Trees
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.core.registry import projected

@@ -14,8 +14,7 @@ from typing import Any
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.pool_service import Serving
-from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.tree_records import Registry, Spend
+from orchestrator.broker.records import Registry, SessionHead, Spend, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, HelperWork
 from orchestrator.core.commit_parts import SPAWNED

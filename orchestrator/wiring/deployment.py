@@ -14,15 +14,13 @@ from typing import Literal
 
 import orjson
 
-from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.blobs import ArchivedText, Blobs, Texts
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import connect
+from orchestrator.broker.connection import RetryingConnection, connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.retries import RetryingConnection
 from orchestrator.broker.rights import require_rights
-from orchestrator.broker.texts import ArchivedText, Texts
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId

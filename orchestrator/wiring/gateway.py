@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.shared_reads import SharedReads
+from orchestrator.broker.logs import SharedReads
 from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.issuer_tokens import IssuerTokens
 from orchestrator.gateways.messages import Messages

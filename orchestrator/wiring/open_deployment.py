@@ -21,10 +21,10 @@ from orchestrator.settings.private_home import require_private
 from orchestrator.wiring.deployment import Deployment, ProcessKind, chain_key, deployment, redis_url
 
 if TYPE_CHECKING:
+    from orchestrator.broker.blobs import Texts
     from orchestrator.broker.broker import Broker
     from orchestrator.broker.follow import EventReader
     from orchestrator.broker.records import SessionHead, Source, StoredEntry
-    from orchestrator.broker.texts import Texts
     from orchestrator.core.birth import Birth, ForkedFrom
     from orchestrator.folders.records import Bounds
     from orchestrator.gateways.client import Client

@@ -12,6 +12,7 @@ from orchestrator.broker.connection import Commands, Connection, ScriptCall
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import (
     BrokerConfig,
+    BudgetPart,
     Claim,
     Claimed,
     CommitRequest,
@@ -20,7 +21,6 @@ from orchestrator.broker.records import (
     Submit,
     Submitted,
 )
-from orchestrator.broker.tree_records import BudgetPart
 from orchestrator.core.chain import next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession, TreePart
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id

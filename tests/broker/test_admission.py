@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.broker.admission import GRACE_MS, PATIENCE_MS, Admitted, ProviderLimits, Wait
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import GRACE_MS, PATIENCE_MS, Admitted, ProviderLimits, Wait
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig
 from tests.broker.actors import Backend

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.machines import LOOK_AGAIN_S, MOST_PASSED, Left, machine_state
+from orchestrator.broker.claims import LOOK_AGAIN_S, MOST_PASSED, Left, machine_state
 from orchestrator.broker.records import BrokerConfig, Committed, FolderPlace, Heard, Released
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, encoded
 from orchestrator.core.ids import SessionId

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lupa.lua51 import LuaRuntime
 
-from orchestrator.broker.arguments import takes_of
-from orchestrator.broker.scripts import composed
+from orchestrator.broker.scripts import composed, takes_of
 
 HEAD = """-- takes: name count# so? at~ spent$ words(word) rows(key amount#) flags(key on?)
 -- takes: born<birth> others[told(<event>) whole?]

@@ -14,23 +14,27 @@ from typing import Any
 
 import pytest
 
-from orchestrator.broker.admission import ProviderLimits
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import ProviderLimits
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, OutOfMemory
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.jobs import Ends
 from orchestrator.broker.records import (
     BrokerConfig,
+    BudgetWait,
     Claimed,
     CommitRequest,
     Committed,
+    LimitChange,
     NewTree,
+    Reservation,
+    Settlement,
+    Spend,
     Submit,
 )
 from orchestrator.broker.rights import missing_rights
-from orchestrator.broker.tree_records import BudgetWait, LimitChange, Reservation, Settlement, Spend
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commit_parts import (
     Approval,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.broker.births import MOST_LISTED
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.commits import MOST_LISTED
 from orchestrator.broker.errors import BirthGivenUp
 from orchestrator.broker.records import NewTree
 from orchestrator.core.ids import SessionId

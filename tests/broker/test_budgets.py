@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import BrokerConfig, Committed, Refused
-from orchestrator.broker.tree_records import (
+from orchestrator.broker.records import (
     Account,
+    BrokerConfig,
     BudgetWait,
+    Committed,
     LimitChange,
+    Refused,
     Registry,
     Reservation,
     Settlement,

@@ -25,8 +25,17 @@ import pytest
 import redis
 
 from orchestrator.broker import server_guard
-from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedError, EmbeddedRedis, NoServer, ServerTooOld
-from orchestrator.broker.server_binary import WHEELS, ServerVersion, installed_servers, writer_of
+from orchestrator.broker.embedded import (
+    WHEELS,
+    EmbeddedConfig,
+    EmbeddedError,
+    EmbeddedRedis,
+    NoServer,
+    ServerTooOld,
+    ServerVersion,
+    installed_servers,
+    writer_of,
+)
 
 pytestmark = pytest.mark.realredis
 

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.records import Claimed, Committed, Labels, NewTree
+from orchestrator.broker.trees import IndexPlace, Listed
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import claimed, created, new_session, session_id, step, submitted
 

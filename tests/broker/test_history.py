@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from orchestrator.broker import history
+from orchestrator.broker import open_requests
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt
-from orchestrator.broker.history import KeptPrompt, person_of
+from orchestrator.broker.open_requests import KeptPrompt, person_of
 from tests.broker.actors import Backend, session_id
 
 NOISE = b"\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -74,7 +74,7 @@ async def test_log_keeps_the_id_that_it_was_first_seen_with(broker: Broker) -> N
 async def test_oldest_prompts_go_and_the_others_keep_their_places(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(open_requests, "MOST_ENTRIES", 3)
     for number in range(5):
         await add(broker, f"prompt {number}")
     assert await texts(broker) == [None, None, "prompt 2", "prompt 3", "prompt 4"]
@@ -85,7 +85,7 @@ async def test_oldest_prompts_go_and_the_others_keep_their_places(
 async def test_prompts_take_no_more_bytes_than_a_history_may(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "MOST_BYTES", 100)
+    monkeypatch.setattr(open_requests, "MOST_BYTES", 100)
     for number in range(5):
         await add(broker, f"{number}" * 30)
     assert await texts(broker) == [None, None, "2" * 30, "3" * 30, "4" * 30]

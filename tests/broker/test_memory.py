@@ -6,8 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import BrokerConfig, Committed
-from orchestrator.broker.tree_records import Settlement, Spend
+from orchestrator.broker.records import BrokerConfig, Committed, Settlement, Spend
 from orchestrator.core.commit_parts import Approval, Timer, TreeEvent
 from tests.broker.actors import POOL, SHARD, Backend, created, everything, step, submitted
 from tests.broker.families import letter, root_of

@@ -9,13 +9,12 @@ from typing import Any
 import fakeredis
 import pytest
 
-from orchestrator.broker.admission import ProviderLimits
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import ProviderLimits
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.resting import RestingTree
-from orchestrator.broker.tree_records import LimitChange
+from orchestrator.broker.records import BrokerConfig, LimitChange
+from orchestrator.broker.trees import RestingTree
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import TreeId
 from tests.broker.actors import POOL, created, session_id, step, working

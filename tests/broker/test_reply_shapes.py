@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
-from orchestrator.broker import reply_fields
+from orchestrator.broker import replies
 from orchestrator.broker.reply_shapes import BadReply, Field, Gives, Shape, gives_of
 from orchestrator.broker.scripts import load
 from tests import lua_lint
@@ -132,9 +132,9 @@ def shape_of(name: str) -> Shape:
     raise AssertionError(f"no script gives {name}")
 
 
-@pytest.mark.parametrize("name", [n for n, c in vars(reply_fields).items() if hasattr(c, "__total__")])
+@pytest.mark.parametrize("name", [n for n, c in vars(replies).items() if hasattr(c, "__total__")])
 def test_types_of_a_reply_are_those_of_its_head(name: str) -> None:
-    hints = get_type_hints(getattr(reply_fields, name))
+    hints = get_type_hints(getattr(replies, name))
     declared = {field.name: type_of(field) for field in shape_of(name).fields}
     assert {field: plain(hint) for field, hint in hints.items()} == declared
     assert list(hints) == list(declared)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.open_requests import Opened, RequestFeed, Settled
 from orchestrator.broker.records import Claimed, Committed, Labels, NewTree
-from orchestrator.broker.request_feed import Opened, RequestFeed, Settled
 from orchestrator.core.commit_parts import Approval
 from tests.broker.actors import claimed, created, new_session, step, submitted
 

@@ -8,10 +8,9 @@ from typing import Any
 import fakeredis
 import pytest
 
-from orchestrator.broker.connection import Connection, ScriptCall, call
+from orchestrator.broker.connection import Connection, RetryingConnection, ScriptCall, call
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.broker.keys import Keys
-from orchestrator.broker.retries import RetryingConnection
 from orchestrator.broker.rights import COMMANDS, remedy
 
 

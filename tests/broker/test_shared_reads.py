@@ -10,8 +10,8 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.follow import BEGINNING, EqCursor, Followed, follow
+from orchestrator.broker.logs import SharedReads
 from orchestrator.broker.records import Claimed, Committed
-from orchestrator.broker.shared_reads import SharedReads
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import step, working
 

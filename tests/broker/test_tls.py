@@ -13,7 +13,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.tls import Tls
+from orchestrator.broker.sockets import Tls
 from orchestrator.tables import RedisSettings
 from tests.broker.actors import working
 from tests.certs import make_authority, make_certificate

@@ -8,8 +8,7 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import EqCursor, Followed, follow, hash8_of
-from orchestrator.broker.records import Refused
-from orchestrator.broker.tree_records import InboxDepth
+from orchestrator.broker.records import InboxDepth, Refused
 from orchestrator.core.commit_parts import Debit, NewEvent, NewSession, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId
 from tests.broker.actors import POOL, Backend, RecordingConnection, created, session_id

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import BrokerConfig, Committed, Fenced, Released, Renewed
-from orchestrator.broker.tree_records import ClaimState, Spend
+from orchestrator.broker.records import BrokerConfig, ClaimState, Committed, Fenced, Released, Renewed, Spend
 from orchestrator.core.commit_parts import Debit, NewSession, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, session_id

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from orchestrator.broker import until as until_module
+from orchestrator.broker import notices as until_module
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.notices import until
 from orchestrator.broker.records import Claimed, Committed, NewTree
-from orchestrator.broker.until import until
 from orchestrator.core.commit_parts import Approval
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import claimed, new_session, step, submitted

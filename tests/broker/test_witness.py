@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.port import Witness
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.witness import Witness
 from tests.broker.actors import POOL, SHARD, working
 from tests.broker.doubles import FakeClock, redis_time
 

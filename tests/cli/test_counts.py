@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from orchestrator.broker.tree_records import Account, BudgetKind, Registry
+from orchestrator.broker.records import Account, BudgetKind, Registry
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import TreeId
 from orchestrator.terminal.live import Live

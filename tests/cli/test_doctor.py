@@ -16,9 +16,8 @@ import pytest
 import redis
 from rich.console import Console
 
-from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
-from orchestrator.broker.server_binary import ServerVersion
-from orchestrator.broker.server_facts import ServerFacts
+from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis, ServerVersion
+from orchestrator.broker.rights import ServerFacts
 from orchestrator.broker.worker_state import WorkerState, encoded
 from orchestrator.cli.doctor import render
 from orchestrator.doctor import machine as doctor
@@ -250,7 +249,7 @@ async def test_unreachable_server_is_missing_and_its_password_not_shown(load: Lo
 async def test_machine_without_a_server_is_told_how_to_install_one(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.broker.server_binary.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("orchestrator.broker.embedded.importlib.util.find_spec", lambda name: None)
     findings = await diagnose(load(PATH="/nowhere"))
     assert "apt install redis-server" in _by_name(findings, "redis").remedy
     assert _by_name(findings, "git").level == "warn"

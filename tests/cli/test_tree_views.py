@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from orchestrator.broker.pool_service import Serving
-from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.tree_records import Account, Registry, Spend
+from orchestrator.broker.records import Account, Registry, SessionHead, Spend, StoredEntry
 from orchestrator.cli.budget import amounts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.texts import Texts
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.entries.stored import decode_entry

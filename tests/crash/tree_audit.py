@@ -16,9 +16,9 @@ import orjson
 from redis import Redis
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.registry import registry_of
+from orchestrator.broker.records import TreeEntry
 from orchestrator.broker.replies import tree_entry
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.trees import registry_of
 from orchestrator.core.history import OUTPUT_KINDS, message_text
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected

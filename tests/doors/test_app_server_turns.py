@@ -13,10 +13,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import StoredEntry
-from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.errors import Code

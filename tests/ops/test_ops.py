@@ -22,8 +22,8 @@ from honcho.environ import parse_procfile
 from redis import AuthenticationError, Redis
 from typer.testing import CliRunner
 
-from orchestrator.broker.server_binary import ServerBinary, installed_servers
-from orchestrator.broker.server_facts import examine
+from orchestrator.broker.embedded import ServerBinary, installed_servers
+from orchestrator.broker.rights import examine
 from orchestrator.doctor.machine import judge_server
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable

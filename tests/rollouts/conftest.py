@@ -8,8 +8,8 @@ from pathlib import Path
 import fakeredis
 import pytest
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.texts import Texts
 from tests.rollouts.deployments import Kept
 from tests.workers.actors import storage_over
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.texts import Texts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, first_entries

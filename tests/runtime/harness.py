@@ -17,12 +17,11 @@ from typing import Any, cast
 
 import orjson
 
-from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.blobs import Blobs, Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
-from orchestrator.broker.texts import Texts
 from orchestrator.core.birth import Birth
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.broker.admission import Admitted, ProviderLimits, Wait
+from orchestrator.broker.claims import Admitted, ProviderLimits, Wait
 from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules

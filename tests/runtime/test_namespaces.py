@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.fleet_index import Listed
-from orchestrator.broker.request_feed import Opened, Settled
+from orchestrator.broker.open_requests import Opened, Settled
+from orchestrator.broker.trees import Listed
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.broker.tree_records import Settlement, Spend
+from orchestrator.broker.records import Settlement, Spend
 from orchestrator.broker.worker_state import Pace
 from orchestrator.runtime.pace import Paces
 

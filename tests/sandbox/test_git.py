@@ -341,8 +341,7 @@ def test_no_program_is_started_by_a_bare_name() -> None:
 
 
 STARTED = {
-    "orchestrator/broker/embedded.py": 2,
-    "orchestrator/broker/server_binary.py": 1,
+    "orchestrator/broker/embedded.py": 3,
     "orchestrator/broker/server_guard.py": 1,
     "orchestrator/demo/machines.py": 1,
     "orchestrator/demo/stage.py": 2,
@@ -370,9 +369,8 @@ STARTED = {
 """How often each file of the code starts a program, forks, or looks for a program by PATH."""
 
 READ = {
-    "orchestrator/broker/embedded.py": 4,
+    "orchestrator/broker/embedded.py": 5,
     "orchestrator/broker/scripts.py": 1,
-    "orchestrator/broker/server_binary.py": 1,
     "orchestrator/broker/server_guard.py": 4,
     "orchestrator/cli/exec.py": 2,
     "orchestrator/cli/export.py": 1,
@@ -445,8 +443,7 @@ READ = {
 """How often each file of the code reads a file or a link, by these words."""
 
 FOLLOWED = {
-    "orchestrator/broker/embedded.py": 3,
-    "orchestrator/broker/server_binary.py": 2,
+    "orchestrator/broker/embedded.py": 5,
     "orchestrator/cli/checkout.py": 1,
     "orchestrator/cli/exec.py": 3,
     "orchestrator/cli/export.py": 2,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.broker.tree_records import LimitChange
+from orchestrator.broker.records import LimitChange
 from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import budget
 from orchestrator.runtime.budget import Accounting

@@ -11,8 +11,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.broker.records import SessionHead, StoredEntry
-from orchestrator.broker.tree_records import TreeEntry
+from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import SubagentLifecycle

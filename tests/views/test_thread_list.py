@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.records import Labels, SessionHead
+from orchestrator.broker.trees import IndexPlace, Listed
 from orchestrator.core.ids import AgentId, SessionId, new_session_id
 from orchestrator.views.thread_list import ListAsked, ListCursor, ThreadFilter, loaded, threads_page
 from orchestrator.views.thread_pages import BadCursor

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import NewTree, SessionHead
-from orchestrator.broker.resting import RestingTree
-from orchestrator.broker.texts import Texts
+from orchestrator.broker.trees import RestingTree
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import NewSession, Timer, TreePart
@@ -165,7 +165,7 @@ async def test_what_is_due_is_found_however_much_changed_later(
 async def test_more_trees_than_are_read_at_once_are_all_found_and_what_is_archived_is_not_read_again(
     mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("orchestrator.broker.resting", "workers.upkeep_resting"):
+    for module in ("orchestrator.broker.trees", "workers.upkeep_resting"):
         monkeypatch.setattr(f"{module}.RESTING_AT_ONCE", 2)
     closed = [await _tree(storage, 0) for _ in range(5)]
     for _ in range(5):

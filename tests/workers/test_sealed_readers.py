@@ -8,8 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.blobs import Texts
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.texts import Texts
 from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import digest

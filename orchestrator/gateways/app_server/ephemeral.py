@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from orchestrator.broker.errors import BrokerError, SessionHeld, UnknownSession
+from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST
-from orchestrator.broker.until import until
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id

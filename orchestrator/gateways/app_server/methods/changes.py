@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from orchestrator.broker.errors import SessionHeld
+from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST, SessionHead
-from orchestrator.broker.until import until
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import RpcError, bad_params, invalid

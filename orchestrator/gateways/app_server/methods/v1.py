@@ -17,9 +17,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.fleet_index import MOST_LISTED as MOST_LISTED_AT_ONCE
-from orchestrator.broker.fleet_index import IndexPlace, Listed
 from orchestrator.broker.records import SessionHead
+from orchestrator.broker.trees import MOST_LISTED as MOST_LISTED_AT_ONCE
+from orchestrator.broker.trees import IndexPlace, Listed
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
