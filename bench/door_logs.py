@@ -12,7 +12,7 @@ from bench.shares import POOL, position_of
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, Submit
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.sq_eq.places import number_of
+from orchestrator.gateways.sq_eq import number_of
 
 LENGTH, QUICK_LENGTH = 100_000, 5_000
 MISSED, QUICK_MISSED = 10_000, 1_000

@@ -19,7 +19,7 @@ from bench.door_logs import logs
 from bench.door_turns import crowd, turns
 from bench.figures import Figure, at_most, spread
 from bench.lab import Fleet, Lab, fleet
-from orchestrator.gateways.sq_eq.places import STEP
+from orchestrator.gateways.sq_eq import STEP
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.gateways.app_server import live
-from orchestrator.gateways.app_server.asks import Asks
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.live import LiveThread, LiveThreads
 from orchestrator.gateways.app_server.methods import resume
 from orchestrator.gateways.app_server.outbox import Outbox
+from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import Client
 from sim.mutant import Mutant, swapped, text
 

@@ -7,20 +7,19 @@ from typing import Any
 from orchestrator.broker import follow as follow_module
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.logs import SharedReads
-from orchestrator.gateways import permissions
-from orchestrator.gateways.app_server.asks import Asks
+from orchestrator.gateways import permissions, sq_eq
+from orchestrator.gateways import sq_eq as lines_door
 from orchestrator.gateways.app_server.connection import Connection
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.live import LiveThread
+from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.bursts import Burst
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.permissions import Permissions
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import Greeting
-from orchestrator.gateways.sq_eq import door as lines_door
-from orchestrator.gateways.sq_eq import places
-from orchestrator.gateways.sq_eq.door import SqEqDoor
+from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.wires.authentication import TokenWatch
 from orchestrator.protocol import ops
 from sim.mutant import Mutant, swapped, text
@@ -166,7 +165,7 @@ DEFECTS = (
         "lines come back one event late",
         "a client of lines that comes back behind its last event does not get the one that follows",
         text(
-            places,
+            sq_eq,
             "cursor_of",
             "return EqCursor(n, seq, kept[0].hash8)",
             "return EqCursor(n + 1, seq, kept[0].hash8)",
@@ -175,7 +174,7 @@ DEFECTS = (
     _doors(
         "lines come back to a number alone",
         "a client of lines that comes back is placed by its number, whatever event has it by now",
-        text(places, "cursor_of", "(kept[0].n, kept[0].seq) == (n, seq)", "kept[0].n == n"),
+        text(sq_eq, "cursor_of", "(kept[0].n, kept[0].seq) == (n, seq)", "kept[0].n == n"),
         test="tests/gateways/test_client_behind_a_gap.py"
         "::test_number_that_another_event_has_by_now_means_the_clients_entry_and_not_that_event",
     ),

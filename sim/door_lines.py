@@ -15,7 +15,7 @@ import orjson
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import Scope
-from orchestrator.gateways.sq_eq.places import STEP
+from orchestrator.gateways.sq_eq import STEP
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId

@@ -23,15 +23,13 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.connection import Connection
-from orchestrator.gateways.app_server.offer import Offer
-from orchestrator.gateways.app_server.ports import Born, NewThread, Ports
-from orchestrator.gateways.app_server.server import AppServer
+from orchestrator.gateways.app_server.connection import AppServer, Connection
+from orchestrator.gateways.app_server.ports import Born, NewThread, Offer, Ports
+from orchestrator.gateways.bursts import Messages
 from orchestrator.gateways.client import Client, ClientPorts
-from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.sq_eq.door import SqEqDoor
+from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
 from orchestrator.gateways.wires.wire import MESSAGE_LIMIT, STALL_S, CloseCode, TooSlow, WireClosed
 from orchestrator.instructions.skills import Skills

@@ -17,9 +17,8 @@ from orchestrator.core.tokens import Usage
 from orchestrator.doctor.machine import judge_model
 from orchestrator.folders.records import Bounds
 from orchestrator.gateways.app_server.ports import NewThread
-from orchestrator.gateways.issuer_tokens import IssuerTokens
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.tokens import PrincipalLookUp
+from orchestrator.gateways.tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.wires.addresses import BadAddress
 from orchestrator.gateways.wires.authentication import Unauthenticated
 from orchestrator.mcp.connection import cleaned

@@ -79,7 +79,7 @@ class Wanted:
 
 async def _apply(invocation: Invocation, whom: tuple[str, int | None], wanted: Wanted) -> bool:
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.agents import addressed
+    from orchestrator.views.find import addressed
 
     async with opened(invocation.settings()) as found:
         return await applied(found, (await addressed(found, *whom)).head, wanted, typer.echo)

@@ -39,8 +39,8 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
     from orchestrator.terminal.attachment import Attachment
     from orchestrator.terminal.live import LiveView
     from orchestrator.terminal.notifications import Calling, notifications
-    from orchestrator.views.agents import addressed, labels
     from orchestrator.views.event_text import visible
+    from orchestrator.views.find import addressed, labels
     from orchestrator.views.past import page_before
 
     async with opened(invocation.settings(), insists=True) as found:

@@ -83,8 +83,8 @@ def _example(name: str) -> str:
 
 async def _budget(invocation: Invocation, text: str, add: Mapping[str, int], *, json: bool) -> None:
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.budgets import raise_limits, require_limits, require_prices
-    from orchestrator.views.costs import budget_value, uncounted
+    from orchestrator.gateways.submit import raise_limits, require_limits, require_prices
+    from orchestrator.views.tree import budget_value, uncounted
 
     async with opened(invocation.settings()) as found:
         tree = await found.find_tree(text)
@@ -113,7 +113,7 @@ def _show(registry: Registry) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from orchestrator.views.costs import amount, used_of
+    from orchestrator.views.tree import amount, used_of
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "used", "held", "limit", "left"):

@@ -56,7 +56,7 @@ async def _cancel(
     how_long: tuple[float, float | None],
 ) -> ExitCode:
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.agents import addressed
+    from orchestrator.views.find import addressed
     from orchestrator.wiring.cancel import Patience, agents_to_end, published_ends, submit_end, wait_for_ends
 
     patience = Patience(*how_long)

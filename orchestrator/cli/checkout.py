@@ -63,7 +63,7 @@ async def _make(
     import asyncio
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.agents import addressed
+    from orchestrator.views.find import addressed
     from orchestrator.views.workspaces import fetched, folder_past
 
     async with opened(invocation.settings()) as found:
@@ -109,8 +109,7 @@ async def _pushed(
     import asyncio
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.agents import addressed
-    from orchestrator.views.short_ids import short_id
+    from orchestrator.views.find import addressed, short_id
     from orchestrator.views.workspaces import fetched, folder_past
     from orchestrator.workspaces.branches import Repository, Work
 

@@ -62,7 +62,7 @@ async def _difference(
     invocation: Invocation, whom: tuple[str, int | None], between: tuple[int | None, int | None], stat: bool
 ) -> Difference:
     from orchestrator.cli.invocation import opened, print_on_stderr
-    from orchestrator.views.agents import addressed
+    from orchestrator.views.find import addressed
     from orchestrator.views.workspaces import fetched, folder_past, packs_of
 
     async with opened(invocation.settings()) as found:
@@ -80,7 +80,7 @@ async def _difference(
 
 async def _past(invocation: Invocation, whom: tuple[str, int | None]) -> FolderPast:
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.agents import addressed
+    from orchestrator.views.find import addressed
     from orchestrator.views.workspaces import folder_past
 
     async with opened(invocation.settings()) as found:

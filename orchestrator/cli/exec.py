@@ -16,7 +16,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
-    from orchestrator.gateways.exec_json.one_turn import OneTurn
+    from orchestrator.gateways.exec_json import OneTurn
     from orchestrator.protocol.ops import UserInput, UserTurn
     from orchestrator.settings import Settings
     from orchestrator.wiring.open_deployment import Opened
@@ -249,9 +249,8 @@ def _carry_out(invocation: Invocation, settings: Settings, order: Order, *, own_
 async def _run(settings: Settings, order: Order, worker: Companion | None, stopped: list[int]) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.invocation import opened, print_on_stderr
-    from orchestrator.gateways.app_server.running_turn import events_of_running_turn
-    from orchestrator.gateways.exec_json.one_turn import OneTurn, Run
-    from orchestrator.gateways.exec_json.writer import ExecWriter
+    from orchestrator.gateways.app_server.live import events_of_running_turn
+    from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
     from orchestrator.terminal.streams import write_json
     from orchestrator.wiring.one_turn import resumed_turn
     from orchestrator.wiring.open_deployment import new_session

@@ -61,8 +61,8 @@ async def _logs(
     from orchestrator.requests import TO_PEOPLE, request_of
     from orchestrator.terminal.live import JsonView, LiveView
     from orchestrator.terminal.streams import ctrl_c
-    from orchestrator.views.agents import addressed, labels
     from orchestrator.views.event_text import visible
+    from orchestrator.views.find import addressed, labels
     from orchestrator.views.messages import with_messages
     from orchestrator.views.past import everything, page_before
 

@@ -52,7 +52,7 @@ async def _rm(invocation: Invocation, ids: Sequence[str], *, force: bool, ask: b
 
 
 async def _root(found: Opened, id: str) -> SessionHead:
-    from orchestrator.views.short_ids import short_id
+    from orchestrator.views.find import short_id
 
     head = await found.find(id)
     if head.agent_id:
@@ -127,7 +127,7 @@ def _part(head: SessionHead) -> str:
 def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
 
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.short_ids import short_id
+    from orchestrator.views.find import short_id
 
     meta = root.summary
     called = meta.get("name") or meta.get("title")
@@ -137,7 +137,7 @@ def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
 
 async def _end(found: Opened, root: SessionHead) -> None:
     """Closes the root, and its tree before it; raises `Fault` if something still runs."""
-    from orchestrator.views.agents import Addressed
+    from orchestrator.views.find import Addressed
     from orchestrator.wiring.cancel import end_tree
 
     left = await end_tree(found, Addressed(root), typer.echo)

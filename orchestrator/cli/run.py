@@ -279,7 +279,7 @@ async def _converse(settings: Settings, wish: Wish, worker: Companion | None) ->
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.deletion import left_behind
+    from orchestrator.gateways.submit import left_behind
     from orchestrator.terminal.conversation import Conversation, Seat, at_a_terminal, take_up_requests
     from orchestrator.terminal.live import JsonView, LiveView
     from orchestrator.terminal.notifications import Calling, notifications

@@ -12,8 +12,8 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.gateways.submit import OpAnswer
-    from orchestrator.views.agents import Addressed
     from orchestrator.views.event import Event
+    from orchestrator.views.find import Addressed
     from orchestrator.wiring.open_deployment import Opened
 
 
@@ -45,7 +45,7 @@ def send(
 
 async def _send(invocation: Invocation, whom: tuple[str, int], text: str, *, interrupt: bool) -> None:
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.agents import addressed
+    from orchestrator.views.find import addressed
 
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom)
@@ -104,7 +104,7 @@ async def _interrupt(
     invocation: Invocation, whom: tuple[str, int | None], message: str | None, *, tree: bool
 ) -> None:
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.agents import addressed
+    from orchestrator.views.find import addressed
 
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom, certain=True)

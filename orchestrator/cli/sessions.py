@@ -116,7 +116,7 @@ def render(listing: Listing, console: Console, now_ms: float | None = None) -> N
 def _lines(trees: Sequence[ListedTree], now_ms: float) -> list[Mapping[str, str]]:
     from orchestrator.core.ids import SessionId
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.short_ids import short_ids
+    from orchestrator.views.find import short_ids
 
     shorts = short_ids(SessionId(tree.root["session_id"]) for tree in trees)
     rows = [_cells(tree, now_ms) | {"id": shorts[SessionId(tree.root["session_id"])]} for tree in trees]
@@ -142,7 +142,7 @@ def _cells(tree: ListedTree, now_ms: float) -> dict[str, str]:
 
 def _title(root: Mapping[str, Any]) -> str:
     """The name or the first words; of a fork, where it comes from."""
-    from orchestrator.views.short_ids import short_id
+    from orchestrator.views.find import short_id
 
     title = root["name"] or root["title"] or ""
     source = root.get("forked_from")
@@ -313,7 +313,7 @@ async def _search_each(found: Opened, text: str, limit: int, *, content: bool, a
 
 def _show(row: Mapping[str, Any], lines: list[str]) -> None:
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.short_ids import short_id
+    from orchestrator.views.find import short_id
 
     agent = f"agent {row['agent_id']}" + (f" ({row['label']})" if row["label"] else "")
     parts = (row["name"], row["title"], agent if row["agent_id"] else "", row["cwd"])
@@ -349,7 +349,7 @@ async def _name(invocation: Invocation, id: str, text: str) -> None:
     from orchestrator.gateways.submit import unread
     from orchestrator.protocol.ops import SetThreadName
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.short_ids import short_id
+    from orchestrator.views.find import short_id
     from orchestrator.wiring.parked_sessions import submit_to_parked
 
     async with opened(invocation.settings()) as found:

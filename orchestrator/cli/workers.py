@@ -13,8 +13,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from orchestrator.views.stats import FleetStats, PoolStats
-    from orchestrator.views.workers import SeenWorker
+    from orchestrator.views.workers import FleetStats, PoolStats, SeenWorker
 
 HEARTBEAT_S = 5
 PLAIN_WIDTH = 400
@@ -176,7 +175,7 @@ def stats(ctx: typer.Context, json: Annotated[bool, typer.Option("--json", help=
 
 async def _fleet(invocation: Invocation) -> FleetStats:
     from orchestrator.cli.invocation import opened
-    from orchestrator.views.stats import fleet_stats
+    from orchestrator.views.workers import fleet_stats
 
     async with opened(invocation.settings()) as found:
         return await fleet_stats(found.broker)
@@ -238,7 +237,7 @@ def _cells(one: PoolStats) -> tuple[str, ...]:
 def _waiting(found: FleetStats) -> Iterator[str]:
     """A line for each machine that sessions wait for."""
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.stats import waits_for
+    from orchestrator.views.workers import waits_for
 
     for machine, sessions in found.waiting.items():
         yield one_line(". ".join(text[0].upper() + text[1:] for text in waits_for(machine, sessions)))

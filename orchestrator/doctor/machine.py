@@ -32,8 +32,7 @@ from orchestrator.settings import FolderConfig, Settings
 from orchestrator.settings.private_home import open_folders
 from orchestrator.tables import McpServerSettings, RedisSettings
 from orchestrator.tools.rules.library import CommandRules
-from orchestrator.views.stats import FleetStats, fleet_stats, waits_for
-from orchestrator.views.workers import SeenWorker, workers_of
+from orchestrator.views.workers import FleetStats, SeenWorker, fleet_stats, waits_for, workers_of
 from orchestrator.wiring.deployment import client_name, open_broker, redis_url
 from orchestrator.workspaces.keys import KeyUnavailable, PackKeys
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs

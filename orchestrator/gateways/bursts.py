@@ -11,9 +11,8 @@ from orchestrator.core.frozen import replace
 from orchestrator.protocol.events import ExecCommandEnd, ShutdownComplete
 from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.tables.base import KIB
-from orchestrator.views.event import Event, Message
-from orchestrator.views.for_tenants import CHANGED
-from orchestrator.views.for_tenants import for_tenant as message_for_tenant
+from orchestrator.views.event import CHANGED, Event, Message
+from orchestrator.views.event import for_tenant as message_for_tenant
 from orchestrator.views.open_requests import TELLING
 
 BURST_BYTES = 64 * KIB
@@ -96,3 +95,64 @@ def bursts_of(found: Iterable[StoredEvent], read: Callable[[bytes], Message]) ->
 
 def _event(stored: StoredEvent, read: Message) -> Event:
     return Event(read.id, read.msg, EqCursor.behind(stored), stored.at_ms, stored.seq, read)
+
+
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────
+# Events that many connections of one process follow, each read and written once for all of them.
+
+
+MOST_BYTES = 512 * KIB
+"""Payloads that are kept; read, they take some ten times as much."""
+
+
+class Messages:
+    """The messages of the payloads that were read last, and the bursts of the answers that they came in."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._bytes = 0
+        self._kept: dict[bytes, Message] = {}
+        self._answered = 0
+        self._answers: dict[int, tuple[tuple[StoredEvent, ...], tuple[Burst, ...]]] = {}
+        """Bursts by the identity of their answer, which is kept beside them and so stays its own."""
+
+    def bursts(self, answer: tuple[StoredEvent, ...]) -> tuple[Burst, ...]:
+        """The bursts of a reader's answer; the same ones for all who share the answer, soon behind it."""
+        found = self._answers.get(id(answer))
+        if found is not None:
+            return found[1]
+        bursts = bursts_of(answer, self.of)
+        self._keep_answer(answer, bursts)
+        return bursts
+
+    def _keep_answer(self, answer: tuple[StoredEvent, ...], bursts: tuple[Burst, ...]) -> None:
+        size = _size(answer)
+        if size > self._most:
+            return
+        self._answers[id(answer)] = (answer, bursts)
+        self._answered += size
+        while self._answered > self._most:
+            oldest, _ = self._answers.pop(next(iter(self._answers)))
+            self._answered -= _size(oldest)
+
+    def of(self, payload: bytes) -> Message:
+        """The message of a payload; what comes soon behind it finds the same one."""
+        found = self._kept.get(payload)
+        if found is None:
+            found = Message(payload)
+            self._keep(payload, found)
+        return found
+
+    def _keep(self, payload: bytes, message: Message) -> None:
+        if len(payload) > self._most:
+            return
+        self._kept[payload] = message
+        self._bytes += len(payload)
+        while self._bytes > self._most:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._bytes -= len(oldest)
+
+
+def _size(answer: tuple[StoredEvent, ...]) -> int:
+    return sum(len(event.payload) for event in answer)

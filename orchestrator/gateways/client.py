@@ -42,8 +42,7 @@ from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
-from orchestrator.gateways.bursts import Burst, bursts_of, for_tenant
-from orchestrator.gateways.messages import Messages
+from orchestrator.gateways.bursts import Burst, Messages, bursts_of, for_tenant
 from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission

@@ -28,7 +28,7 @@ from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
 from orchestrator.requests import ServerRequest
-from orchestrator.views.for_tenants import without_places
+from orchestrator.views.event import without_places
 from orchestrator.views.open_requests import OpenRequests
 
 AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}

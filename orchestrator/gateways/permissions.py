@@ -21,7 +21,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.source import LogSource
 from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES
-from orchestrator.views.thread_settings import settings_of
+from orchestrator.views.threads import settings_of
 
 Permits: TypeAlias = Callable[[SessionId, ops.Op], Awaitable[None]]
 """Raises `NotPermitted` for an operation that its client may not submit to a session."""

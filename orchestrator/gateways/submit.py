@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.notices import until
+from orchestrator.broker.records import LimitChange, Registry, SessionHead
+from orchestrator.core.commit_parts import TreeEvent
+from orchestrator.core.entries import event
+from orchestrator.core.entries.stored import encode_event
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.registry import projected
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
-from orchestrator.protocol.events import Error
+from orchestrator.protocol.events import BackgroundEvent, Error
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.errors import ViewError
 from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
+from orchestrator.views.tree import amount
 
 PATIENCE_S = 10.0
 """A worker answers within milliseconds, one that takes over within seconds."""
@@ -70,9 +79,9 @@ def _settles(event: Event, id: str, answers: Callable[[Event, str], bool]) -> bo
 async def _first(
     client: Client, session: SessionId, cursor: EqCursor, wanted: Callable[[Event], bool]
 ) -> Event | None:
-    async for event in client.follow(session, cursor):
-        if wanted(event):
-            return event
+    async for heard in client.follow(session, cursor):
+        if wanted(heard):
+            return heard
     return None
 
 
@@ -101,3 +110,80 @@ def under_its_id(event: Event, id: str) -> bool:
 def new_submission_id() -> str:
     """Unique in the session's log, where ids of many runs stand together."""
     return f"run-{uuid.uuid4().hex[:12]}"
+
+
+# ── budgets ───────────────────────────────────────────────────────────────────────────────────────
+# Additions to a tree's budgets: checked first, then added once, with an event that says by whom.
+
+
+def require_limits(registry: Registry, add: Mapping[str, int]) -> None:
+    """To take from no limit would begin one below what is used, and stop the tree."""
+    for name, value in add.items():
+        if value < 0 and name not in registry.limits:
+            raise ViewError(f"the tree has no budget of {name} to take from; zero or more begins one")
+
+
+async def require_prices(found: LogSource, registry: Registry, priced: Iterable[str]) -> None:
+    """Under a budget of cost a model without a price is refused: better now than in the midst of its work."""
+    sessions = [SessionId(registry.tree), *(agent.session for agent in registry.agents.values())]
+    heads = [await found.broker.logs.head(session) for session in sessions]
+    metas = [head.summary for head in heads if head is not None and head.meta]
+    models = {meta["model"] for meta in metas if meta.get("model")}
+    missing = sorted(models - set(priced))
+    if missing:
+        names = ", ".join(f'model_prices."{model}"' for model in missing)
+        raise ViewError(
+            f"a budget of cost needs the price of every model of the tree: set {names}, here and where the "
+            "workers run, and start them anew; tokens=… or requests=… can be limited without"
+        )
+
+
+async def raise_limits(found: LogSource, client: Client, registry: Registry, add: Mapping[str, int]) -> int:
+    """Raises the limits, once; answers how many agents it woke."""
+    change = _change(registry.tree, add, client.who, client.client_id)
+    return (await found.broker.trees.raise_limits(registry.tree, change)).woken
+
+
+def _change(tree: TreeId, add: Mapping[str, int], who: str, id: str) -> LimitChange:
+    parts = ", ".join(f"{amount(name, value)} {name}" for name, value in add.items())
+    message = BackgroundEvent(message=f"{who} added to the tree's limits: {parts}")
+    payload = encode_event(event("", message))
+    return LimitChange(id, dict(add), TreeEvent((payload,), (SessionId(tree),)))
+
+
+# ── deletion ──────────────────────────────────────────────────────────────────────────────────────
+# The end of a session by another process: is the session left as it is, or deleted?
+#
+# `dendro rm --force` closes a tree before it deletes it, so a front sees the end of its task first.
+
+
+MOST_S = 10.0
+"""For the agents of the tree to end."""
+CLOSED_S = 2.0
+"""From the close of a session to its deletion, if it is to be deleted: some tenths of a second."""
+
+
+async def left_behind(found: LogSource, session: SessionId) -> SessionHead | None:
+    """The session after its task's end, once the other process is done with it; None: it was deleted."""
+
+    async def ended() -> bool:
+        """Whether no close is under way: nothing tells of it before the agents below have ended."""
+        head = await found.broker.logs.head(session)
+        if head is None or head.status != "idle":
+            # It is gone, it is closed, or its next task has begun.
+            return True
+        if not head.parked:
+            return False
+        try:
+            agents = projected(await found.broker.trees.agents(head.tree)).agents.values()
+        except UnknownSession:
+            return True
+        return not any(agent.marked and agent.active for agent in agents)
+
+    async def open_or_gone() -> bool:
+        head = await found.broker.logs.head(session)
+        return head is None or head.status != "closed"
+
+    await until(found.broker, [session], ended, MOST_S)
+    await until(found.broker, [session], open_or_gone, CLOSED_S)
+    return await found.broker.logs.head(session)

@@ -22,9 +22,9 @@ from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.prompts import Prompt
 from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
-from orchestrator.views.agents import Addressed
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.event import Event
+from orchestrator.views.find import Addressed
 from orchestrator.views.messages import with_messages
 from orchestrator.views.open_requests import OpenRequests
 from orchestrator.wiring.open_deployment import Opened

@@ -35,8 +35,8 @@ from orchestrator.terminal.streams import STDIN, Echo, Left, read_stdin
 from orchestrator.views.errors import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
+from orchestrator.views.find import short_id
 from orchestrator.views.open_requests import OpenRequests
-from orchestrator.views.short_ids import short_id
 from orchestrator.views.status import no_worker
 from orchestrator.views.workers import serving_pool
 from orchestrator.wiring.open_deployment import Opened

@@ -66,7 +66,7 @@ async def changed_from_here(
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.protocol.scalars import CollaborationMode
     from orchestrator.rollouts.full_log import head_of
-    from orchestrator.views.thread_settings import settings_of
+    from orchestrator.views.threads import settings_of
 
     if mode is None:
         return override

@@ -13,10 +13,9 @@ from orchestrator.core.counts import age, change_size, counted
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE
 from orchestrator.terminal.text import plain
-from orchestrator.views.costs import amount, money
-from orchestrator.views.short_ids import short_id, short_ids
+from orchestrator.views.find import short_id, short_ids
 from orchestrator.views.status import agent_status
-from orchestrator.views.tree import AgentPicture, TreePicture
+from orchestrator.views.tree import AgentPicture, TreePicture, amount, money
 
 STYLES = {
     "running": "cyan",

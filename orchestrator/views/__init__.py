@@ -1,7 +1,8 @@
 """Views of sessions and trees as records, for terminals, gateways and pages alike.
 
-    sessions    the list; `status`, `short_ids`, `find`: one word, one abbreviation, one meaning
-    tree        a tree at one moment; `agents`: one of its agents
+    sessions    the list; `status`: one word for each
+    find        what a person's text means: a session, an abbreviation, an agent of a tree
+    tree        a tree at one moment, its usage and budgets
     past        an agent's events, from the end of its log; `messages` among them; `search` in them
     approvals   requests that wait for a person; `open_requests` by events, `patterns` over them,
                 `decisions` on those that wait no more

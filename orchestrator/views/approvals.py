@@ -21,7 +21,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.views.errors import Contradiction, ViewError
-from orchestrator.views.short_ids import short_ids
+from orchestrator.views.find import short_ids
 from orchestrator.views.status import no_worker
 
 if TYPE_CHECKING:

@@ -2,15 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.errors import ViewError
-from orchestrator.views.short_ids import LEAST, Abbreviation
+
+if TYPE_CHECKING:
+    from orchestrator.broker.records import SessionHead
+    from orchestrator.core.ids import SessionId, TreeId
+    from orchestrator.rollouts.source import LogSource
+
+# ── short ids ─────────────────────────────────────────────────────────────────────────────────────
+# Abbreviated session ids: how they are shown, and what a person's text may mean.
+#
+# The first half of a UUIDv7 is its time: all agents of a tree begin alike. Its end is random, so the end
+# is what is shown; the beginning is taken as well. Knows ids, and nothing of sessions.
+
+
+SHORT = 8
+"""Digits shown at least: 32 random bits."""
+LEAST = 4
+"""Digits that an abbreviation has at least; fewer would soon mean a stranger's session."""
+_DIGITS = frozenset("0123456789abcdef")
+_LENGTH = 32
+
+
+def short_ids(sessions: Iterable[SessionId]) -> Mapping[SessionId, str]:
+    """The end of each id, long enough to differ from all the others."""
+    found = set(sessions)
+    length = SHORT
+    while len({_digits(session)[-length:] for session in found}) < len(found):
+        length += 1
+    return {session: _digits(session)[-length:] for session in found}
+
+
+def short_id(session: SessionId | str) -> str:
+    """The end of an id that is shown alone."""
+    return _digits(session)[-SHORT:]
+
+
+@record
+class Abbreviation:
+    """The beginning or the end of an id."""
+
+    digits: str
+
+    @classmethod
+    def of(cls, text: str) -> Abbreviation | None:
+        """None if no id begins or ends like this, or if the text is too short to mean one."""
+        digits = _digits(text.strip().lower())
+        fits = LEAST <= len(digits) <= _LENGTH and _DIGITS.issuperset(digits)
+        return cls(digits) if fits else None
+
+    def means(self, session: SessionId) -> bool:
+        digits = _digits(session)
+        return digits.startswith(self.digits) or digits.endswith(self.digits)
+
+
+def _digits(text: str) -> str:
+    return text.replace("-", "")
+
+
+# ── find ────────────────────────────────────────────────────────────
+
 
 MOST_MEANT = 1_000
 """Sessions that one abbreviation is compared for: of a tree with more, any of them leads to it."""
@@ -71,3 +131,80 @@ def _what_names_one(text: str) -> str:
     if len(text.strip()) < LEAST:
         return f"give at least {LEAST} digits of its id, from the beginning or the end"
     return "`dendro sessions` lists those that there are"
+
+
+# ── agents ────────────────────────────────────────────────────────────────────────────────────────
+# Naming an agent on the command line: by its tree and its number, or by its own session.
+
+
+@record
+class Addressed:
+    """An agent that a command is about."""
+
+    head: SessionHead
+
+    @property
+    def session(self) -> SessionId:
+        return self.head.session
+
+    @property
+    def agent_id(self) -> int:
+        return int(self.head.agent_id)
+
+    @property
+    def tree(self) -> TreeId:
+        return self.head.tree
+
+    @property
+    def root(self) -> SessionId:
+        """The root's session, whose id is the tree's."""
+        from orchestrator.core.ids import SessionId
+
+        return SessionId(self.head.tree)
+
+    @property
+    def name(self) -> str:
+        """As a person speaks of it."""
+        return f"agent {self.agent_id}" if self.agent_id else "the root"
+
+
+async def addressed(found: LogSource, text: str, agent: int | None, *, certain: bool = False) -> Addressed:
+    """The agent `agent` of the tree that `text` belongs to, else the session itself; raises `ViewError`.
+
+    `certain`, for what cannot be undone: a text that fits several sessions does not mean their root.
+    """
+    from orchestrator.core.ids import SessionId
+
+    if agent is None:
+        return Addressed(await (find_one(found, text) if certain else find(found, text)))
+    tree = await find_tree(found, text)
+    if agent == 0:
+        return Addressed(await _known(found, SessionId(tree)))
+    fields = await found.broker.trees.agents(tree)
+    session = fields.get(f"s:{agent}")
+    if session is None:
+        raise ViewError(f"there is no agent {agent} in the tree {tree}; {_there_are(fields)}")
+    return Addressed(await _known(found, SessionId(session.decode())))
+
+
+async def labels(found: LogSource, tree: TreeId) -> Mapping[int, str]:
+    """The labels of a tree's agents; empty for one that has none."""
+    from orchestrator.core.registry import projected
+
+    agents = projected(await found.broker.trees.agents(tree)).agents.values()
+    return {agent.agent_id: str(agent.record.get("label") or "") for agent in agents}
+
+
+async def _known(found: LogSource, session: SessionId) -> SessionHead:
+    head = await found.broker.logs.head(session)
+    if head is None:
+        raise ViewError(f"the session {session} of this agent is gone: its tree was deleted")
+    return head
+
+
+def _there_are(fields: Mapping[str, bytes]) -> str:
+    numbers = sorted(int(name[2:]) for name in fields if name.startswith("s:") and name != "s:0")
+    if not numbers:
+        return "its root has made none"
+    shown = ", ".join(map(str, numbers[:20])) + (" …" if len(numbers) > 20 else "")
+    return f"there are {shown}; `dendro tree` shows them"

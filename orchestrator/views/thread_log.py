@@ -7,28 +7,97 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import field
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
+from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.snapshot import decode_snapshot
+from orchestrator.core.state import Queued, State
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import ExecCommandEnd, TaskStarted, ThreadRolledBack, UserMessage
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.event import Event
-from orchestrator.views.for_tenants import for_tenant
+from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
-from orchestrator.views.rollbacks import Rollbacks
-from orchestrator.views.turns.fold import turns_of
+from orchestrator.views.turns import records as r
 from orchestrator.views.turns.log import event_of, may_tell
 from orchestrator.views.turns.open_turn import lasts
-from orchestrator.views.turns.records import CommandExecution, ItemId, ItemStatus, ThreadItem, Turn
+from orchestrator.views.turns.projector import Projector
+from orchestrator.views.turns.records import CommandExecution, ItemId, ItemStatus, ThreadItem, Turn, TurnId
+
+# ── rollbacks ─────────────────────────────────────────────────────────────────────────────────────
+# The logs of which a process knows that nothing in them takes turns back.
+#
+# Turns that were rolled back are told of behind them only. A log is looked through for that once, and
+# what was added since each time after; a log that was put back to an earlier moment is looked through
+# anew.
+
+
+MOST_KNOWN = 1_000
+"""Sessions; the least lately used are forgotten."""
+MOST_AT_ONCE = 4_096
+"""Entries of one read."""
+
+
+@record
+class Seen:
+    """A log up to an entry with the chain's value there, and whether something in it takes turns back."""
+
+    seq: int = 0
+    chain: bytes = b""
+    takes_back: bool = False
+
+
+@dataclass(slots=True)
+class Rollbacks:
+    """The stretches of logs that were looked through, by session."""
+
+    _seen: OrderedDict[SessionId, Seen] = field(default_factory=OrderedDict)
+
+    async def any_in(
+        self, found: LogSource, session: SessionId, through: int, takes_back: Callable[[StoredEntry], bool]
+    ) -> bool:
+        """Whether an entry up to `through` takes turns back."""
+        seen = self._seen.pop(session, Seen())
+        if not await _holds(found, session, seen):
+            seen = Seen()
+        while seen.seq < through:
+            seen = await _further(found, session, seen, min(through, seen.seq + MOST_AT_ONCE), takes_back)
+        self._seen[session] = seen
+        while len(self._seen) > MOST_KNOWN:
+            self._seen.popitem(last=False)
+        return seen.takes_back
+
+
+async def _holds(found: LogSource, session: SessionId, seen: Seen) -> bool:
+    """Whether the log still has the entry up to which it was read."""
+    if not seen.seq:
+        return True
+    async for stored in found.log(session, seen.seq, seen.seq - 1):
+        return stored.chain == seen.chain
+    return False
+
+
+async def _further(
+    found: LogSource, session: SessionId, seen: Seen, through: int, takes_back: Callable[[StoredEntry], bool]
+) -> Seen:
+    last, taken = None, seen.takes_back
+    async for stored in found.log(session, through, seen.seq):
+        taken, last = taken or takes_back(stored), stored
+    # A log that ends before its head is read again by whoever comes next.
+    return Seen(through, b"" if last is None else last.chain, taken)
+
+
+# ── thread log ────────────────────────────────────────────────────────────
+
 
 OPENING = 64
 """Entries of a forked session's log among which the fact stands that names its source."""
@@ -298,3 +367,77 @@ async def _source(found: LogSource, head: SessionHead) -> tuple[SessionHead, int
         async for there in found.log(source.session, parent["seq"], parent["seq"] - 1):
             return (source, parent["seq"]) if there.chain.hex() == parent["chain"] else None
     return None
+
+
+# ── fold ──────────────────────────────────────────────────────────────────────────────────────────
+# The turns that a log, or a slice of one, tells of.
+
+
+def turns_of(session: SessionId, events: Iterable[Event]) -> tuple[Turn, ...]:
+    """The turns that events of a log tell of, oldest first; the last one may still run.
+
+    A slice of a log will do: what happened in a turn whose begin is not among the events is left out.
+    """
+    projector = Projector(session, counts=False)
+    turns: dict[TurnId, Turn] = {}
+    for event in events:
+        for change in projector.receive(event):
+            match change:
+                case r.TurnCompleted(turn):
+                    turns[turn.id] = turn
+                case r.ItemCompleted(turn=id, item=item) if id in turns:
+                    turns[id] = _with(turns[id], item)
+                case r.TurnsDropped(count):
+                    turns = _kept(turns, count)
+                case _:
+                    pass
+    running = projector.turn
+    return (*turns.values(), *((running,) if running is not None else ()))
+
+
+def _with(turn: Turn, item: r.ThreadItem) -> Turn:
+    """The turn with an item that ended behind it."""
+    return replace(turn, items=tuple(item if one.id == item.id else one for one in turn.items))
+
+
+def _kept(turns: Mapping[TurnId, Turn], count: int) -> dict[TurnId, Turn]:
+    """The turns before the last `count` of a person."""
+    said = [id for id, turn in turns.items() if any(isinstance(item, r.UserMessage) for item in turn.items)]
+    if not count or not said:
+        return dict(turns)
+    ids = list(turns)
+    return {id: turns[id] for id in ids[: ids.index(said[-min(count, len(said))])]}
+
+
+# ── queued ────────────────────────────────────────────────────────────────────────────────────────
+# The inputs that wait for a session's running task to end, from its snapshot and the log behind it.
+
+
+_TOLD_BY = frozenset({f.InputQueued, f.TaskBegun, f.QueueOrdered, f.QueuedEdited})
+
+
+async def waiting_inputs(found: LogSource, head: SessionHead) -> tuple[Queued, ...]:
+    """The queue as the log has it; what no worker has read is not in it."""
+    if head.status == "idle":
+        return ()
+    data = await found.broker.logs.snapshot_of(head.session)
+    decoded = decode_snapshot(data, found.secret) if data else None
+    state, after = State(), 0
+    if decoded is not None and decoded[1] <= head.seq:
+        state, after = State(queue=decoded[0].queue), decoded[1]
+    async for stored in found.log(head.session, head.seq, after):
+        if stored_kind(stored.payload) in _TOLD_BY:
+            # The rule of the fold itself; nothing else of the state matters to it.
+            state = evolve(state, decode_entry(stored.payload), stored.seq)
+    return await _whole(found, head, state.queue)
+
+
+async def _whole(found: LogSource, head: SessionHead, queue: tuple[Queued, ...]) -> tuple[Queued, ...]:
+    wanted = {digest for each in queue for item in each.turn.items for digest in references(item)}
+    if not wanted:
+        return queue
+    texts = await found.large_texts(head.tree, wanted)
+    return tuple(
+        replace(each, turn=replace(each.turn, items=tuple(resolve(i, texts.get) for i in each.turn.items)))
+        for each in queue
+    )

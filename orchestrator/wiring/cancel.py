@@ -20,8 +20,8 @@ from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
 from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.runtime.reaper import GRACE_MS, forsaken
 from orchestrator.runtime.worker import Worker
-from orchestrator.views.agents import Addressed
 from orchestrator.views.event import Event
+from orchestrator.views.find import Addressed
 from orchestrator.wiring.deployment import redis_url
 from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.open_deployment import Opened

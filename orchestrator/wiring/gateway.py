@@ -13,14 +13,12 @@ from dataclasses import replace
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import SharedReads
-from orchestrator.gateways.app_server.server import AppServer
-from orchestrator.gateways.issuer_tokens import IssuerTokens
-from orchestrator.gateways.messages import Messages
-from orchestrator.gateways.sq_eq.door import SqEqDoor
-from orchestrator.gateways.tokens import PrincipalLookUp
-from orchestrator.gateways.wires.addresses import Address
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.bursts import Messages
+from orchestrator.gateways.sq_eq import SqEqDoor
+from orchestrator.gateways.tokens import IssuerTokens, PrincipalLookUp
+from orchestrator.gateways.wires.addresses import Address, HttpRules
 from orchestrator.gateways.wires.authentication import Authentication, TokenLookUp, TokenWatch
-from orchestrator.gateways.wires.http_rules import HttpRules
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
 from orchestrator.model.issuer import Issuer
 from orchestrator.settings import Settings, SettingsSources

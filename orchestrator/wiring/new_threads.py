@@ -16,8 +16,7 @@ from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
-from orchestrator.gateways.app_server.offer import Offer
-from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Ports, Saved
+from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Offer, Ports, Saved
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.fork import copy_texts
 from orchestrator.gateways.permissions import OUTSIDE, Permissions, Policies, permits

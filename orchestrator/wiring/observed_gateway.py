@@ -11,8 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.gateways.wires.listeners import Doors
-from orchestrator.gateways.wires.streams import SocketStream
-from orchestrator.gateways.wires.wire import Wire
+from orchestrator.gateways.wires.wire import SocketStream, Wire
 from orchestrator.wiring.deployment import worker_pools
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.sessions import VERSION

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead, Source, StoredEntry
     from orchestrator.core.birth import Birth, ForkedFrom
     from orchestrator.folders.records import Bounds
+    from orchestrator.gateways.bursts import Messages
     from orchestrator.gateways.client import Client
-    from orchestrator.gateways.messages import Messages
     from orchestrator.gateways.permissions import Permits
     from orchestrator.protocol.workspaces import WorkspaceSource
     from orchestrator.rollouts.archive import Archive

@@ -16,7 +16,7 @@ from orchestrator.cli.send import nothing_to_stop
 from orchestrator.cli.sessions import COLUMNS, DROPPED, render
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.views.agents import addressed
+from orchestrator.views.find import addressed
 from orchestrator.views.sessions import Filter, ListedTree, Listing, sessions_listed, trees_listed
 from orchestrator.views.status import session_status
 from orchestrator.wiring.open_deployment import Opened

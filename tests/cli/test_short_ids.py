@@ -12,7 +12,7 @@ from orchestrator.cli.invocation import opened
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.errors import ViewError
-from orchestrator.views.short_ids import SHORT, Abbreviation, short_ids
+from orchestrator.views.find import SHORT, Abbreviation, short_ids
 from orchestrator.wiring.open_deployment import Opened
 from tests.cli.planted import plant, planted_tree
 from tests.servers import RedisServer

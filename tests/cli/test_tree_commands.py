@@ -21,9 +21,8 @@ from orchestrator.gateways.approvals import decide
 from orchestrator.gateways.resume import greeting
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.views.agents import Addressed
 from orchestrator.views.approvals import open_requests_of
-from orchestrator.views.find import find
+from orchestrator.views.find import Addressed, find
 from tests.cli.machine import Machine
 from tests.cli.parked_tree import (
     ASKER,

@@ -14,8 +14,8 @@ from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.doctor.machine import check_fleet
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.sessions import Filter, trees_listed
-from orchestrator.views.stats import fleet_stats
 from orchestrator.views.status import wants_worker
+from orchestrator.views.workers import fleet_stats
 from orchestrator.wiring.open_deployment import Opened
 from tests.cli.machine import Machine
 from tests.cli.planted import planted_tree

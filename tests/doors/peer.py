@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
+from orchestrator.gateways.app_server.connection import AppServer
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.live import Write
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.server import AppServer
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.wires.wire import CloseCode
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.credentials import ApiKey, CredentialStore, Tokens
 from orchestrator.tables import ProviderSettings, Secret

@@ -12,9 +12,9 @@ import pytest
 from orchestrator.broker.requests import queue_number
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.server import AppServer
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.messages import Code
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.rollouts.archive import Archive

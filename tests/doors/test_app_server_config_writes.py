@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.messages import Code
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.file_edits import CannotEdit, with_edits

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from orchestrator.gateways.app_server.connection import Connection
-from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.messages import notification
+from orchestrator.gateways.app_server.messages import Code, notification
 from orchestrator.gateways.app_server.outbox import BURST_BYTES, LARGE_MOST, Outbox
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.authentication import Revoked, TokenWatch

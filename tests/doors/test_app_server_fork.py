@@ -13,10 +13,10 @@ import pytest
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.ids import AgentId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.ports import Born, NewThread
-from orchestrator.gateways.app_server.server import AppServer
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal
 from tests.doors.peer import Peer, connected, served

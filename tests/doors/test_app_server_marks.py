@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.server import AppServer
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.principals import Principal, Scope
 from tests.doors.peer import Peer, connected
 from tests.doors.schema import assert_valid

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.methods import changes, resume, threads
-from orchestrator.gateways.app_server.server import AppServer
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal
 from tests.doors.peer import Peer, connected, served

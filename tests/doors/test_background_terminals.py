@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.server import AppServer
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.messages import Code
+from orchestrator.gateways.app_server.write_items import notifications
 from tests.doors.peer import Peer, connected, served
 from tests.doors.test_app_server_threads import read
 from tests.doors.test_app_server_turns import begun, ports_of, said, working

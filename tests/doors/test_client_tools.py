@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.gateways.app_server.errors import Code
-from orchestrator.gateways.app_server.server import AppServer
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.principals import Principal, Scope
 from tests.doors.peer import Peer, connected
 from tests.doors.schema import assert_valid

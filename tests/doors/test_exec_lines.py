@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.exec_json.writer import ExecWriter
+from orchestrator.gateways.exec_json import ExecWriter
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.views.turns import records as r

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.gateways.app_server import door
-from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.methods import METHODS, changes, running, v1
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.new_threads import door_ports

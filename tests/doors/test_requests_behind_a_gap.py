@@ -18,7 +18,7 @@ from orchestrator.gateways.app_server.door import Door, Subscription
 from orchestrator.gateways.app_server.live import LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.outbox import Outbox
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import Principal
 from orchestrator.protocol.events import RequestResolved

@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from orchestrator.broker.errors import QueueFull
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server.asks import Asks
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.live import Told
 from orchestrator.gateways.app_server.messages import Answer
+from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.principals import Principal
 from orchestrator.views.event import Event
 from orchestrator.views.turns.projector import Projector

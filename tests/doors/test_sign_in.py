@@ -15,7 +15,7 @@ import httpx
 import orjson
 import pytest
 
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.sign_in import SignIn
 from orchestrator.model.credentials import CredentialStore, Tokens
 from orchestrator.model.issuer import Issuer

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.gateways.app_server.connection import AppServer
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code
+from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.methods import v1
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
-from orchestrator.gateways.app_server.server import AppServer
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.events import TextDelta

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gateways.app_server.server import AppServer
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.embedded_worker import run_worker
 from orchestrator.wiring.new_threads import door_ports

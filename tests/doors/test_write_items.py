@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server.write_items import error_info, fault_json, item_json, turn_json
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import (
+    error_info,
+    fault_json,
+    item_json,
+    notifications,
+    turn_json,
+)
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.wire import JsonValue
+from orchestrator.views.thread_log import turns_of
 from orchestrator.views.turns import records as r
-from orchestrator.views.turns.fold import turns_of
 from orchestrator.views.turns.projector import BUDGET_SPENT
 from tests.doors.schema import assert_valid
 from tests.views.turns.told import SESSION, changes, recordings

@@ -15,11 +15,10 @@ from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import ndjson
-from orchestrator.gateways.bursts import BURST_BYTES, Burst, bursts_of
+from orchestrator.gateways.bursts import BURST_BYTES, Burst, Messages, bursts_of
 from orchestrator.gateways.client import Client
-from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.ndjson import Ending, LineOptions, NdjsonConnection, Streams
-from orchestrator.gateways.sq_eq.places import number_after
+from orchestrator.gateways.sq_eq import number_after
 from orchestrator.gateways.wires.wire import WireClosed
 from orchestrator.views.event import Message
 from tests.views.test_threads import head

@@ -15,7 +15,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import GAP_TEXTS, Client, ClientPorts
-from orchestrator.gateways.sq_eq.places import STEP, cursor_of
+from orchestrator.gateways.sq_eq import STEP, cursor_of
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.views.event import Event
 from tests.views.test_threads import ROOT, head

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.permissions import Permissions, Policies
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.protocol import ops

@@ -13,10 +13,10 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.bursts import Messages
 from orchestrator.gateways.client import Client, ClientPorts
-from orchestrator.gateways.messages import Messages
 from orchestrator.gateways.ndjson import Ending, LineOptions, NdjsonConnection, Streams
-from orchestrator.gateways.sq_eq.places import number_after
+from orchestrator.gateways.sq_eq import number_after
 from orchestrator.views import event as read_events
 from orchestrator.views.event import Event, Message
 from tests.views.test_threads import ROOT, head

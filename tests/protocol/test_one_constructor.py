@@ -47,7 +47,7 @@ OTHER_VOCABULARIES = (
     "tools/subagents/specs.py",
     "tools/mcp.py",  # a server's tools, as a model is offered them
     "gateways/app_server/",  # JSON of the app-server protocol
-    "gateways/exec_json/",  # lines of one-shot runs
+    "gateways/exec_json.py",  # lines of one-shot runs
     "gateways/mcp_server/",  # JSON Schema and content of MCP
     "telemetry/listener.py",  # messages of ASGI
     "model/credentials.py",  # what a keyring keeps

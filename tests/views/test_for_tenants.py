@@ -11,8 +11,7 @@ from orchestrator.broker.records import Labels, StoredEvent
 from orchestrator.gateways.bursts import bursts_of
 from orchestrator.gateways.bursts import for_tenant as burst_for_tenant
 from orchestrator.gateways.resume import past_events
-from orchestrator.views.event import Message
-from orchestrator.views.for_tenants import for_tenant, without_places
+from orchestrator.views.event import Message, for_tenant, without_places
 from tests.views.test_thread_log import Logs, event, fact, log_of
 from tests.views.test_threads import CHILD, ROOT
 

@@ -13,8 +13,7 @@ import pytest
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
 from orchestrator.views import thread_log
-from orchestrator.views.rollbacks import Rollbacks
-from orchestrator.views.thread_log import ThreadLog
+from orchestrator.views.thread_log import Rollbacks, ThreadLog
 from orchestrator.views.turns.records import CommandExecution, ItemStatus
 from tests.views.test_threads import CHILD, ROOT, head
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from orchestrator.core.lines import ContextLine, encode_line
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.views.thread_settings import settings_of
+from orchestrator.views.threads import settings_of
 from tests.views.test_thread_log import Line, Logs, fact, turn
 from tests.views.test_threads import ROOT
 

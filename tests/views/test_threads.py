@@ -11,7 +11,7 @@ import pytest
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent
-from orchestrator.gateways.app_server.write_threads import thread_json
+from orchestrator.gateways.app_server.write_items import thread_json
 from orchestrator.views.threads import thread, threads
 from tests.doors.schema import assert_valid
 

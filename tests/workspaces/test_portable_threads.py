@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gateways.app_server.errors import RpcError
+from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Params
 from orchestrator.gateways.app_server.methods.running import ThreadStartParams, _workspace
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope, WorkspaceKind
-from orchestrator.gateways.sq_eq.door import _done_with
-from orchestrator.gateways.sq_eq.first_line import parse_first_line
+from orchestrator.gateways.sq_eq import _done_with, parse_first_line
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings

@@ -2,7 +2,7 @@
 
 - `connection`: one connection, from its first message to its end; `messages` reads what comes in
 - `door`: the same connection as the methods see it; `outbox` is what waits to be sent
-- `live`: sessions that connections hear, each followed once; `asks` puts their requests to clients
+- `live`: sessions that connections hear, each followed once; `write_requests` puts their requests to clients
 - `method`: what a method is; `methods`: the table of all of them
 - `ports`: what this package needs of the deployment, and is given
 """

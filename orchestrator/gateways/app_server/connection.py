@@ -15,20 +15,29 @@ from pydantic import ValidationError
 from orchestrator.broker.errors import BrokerError
 from orchestrator.gateways.app_server import messages
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params, invalid
-from orchestrator.gateways.app_server.live import LiveThreads
-from orchestrator.gateways.app_server.messages import Answer, Notification, Request, Unreadable
+from orchestrator.gateways.app_server.live import LiveThreads, Write
+from orchestrator.gateways.app_server.messages import (
+    Answer,
+    Code,
+    Notification,
+    Request,
+    RpcError,
+    Unreadable,
+    bad_params,
+    invalid,
+)
 from orchestrator.gateways.app_server.method import Method, NoParams, Params
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.gateways.submit import OpRefused
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
 from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.views.for_tenants import without_places
+from orchestrator.views.event import without_places
 
 WAITING_MOST = 64
 """Requests of one connection that may wait at once."""
@@ -180,3 +189,27 @@ def _refuse_experimental(name: str, method: Method, given: JsonObject) -> None:
     for field in sorted(method.experimental_fields & given.keys()):
         if given[field] is not None:
             raise RpcError(f"{name}.{field} requires experimentalApi capability")
+
+
+# ── server ────────────────────────────────────────────────────────────────────────────────────────
+# The server of one process: its connections, and the sessions that they hear.
+
+
+class AppServer:
+    """Serves any number of connections; what one of them does holds up no other."""
+
+    def __init__(self, ports: Ports, write: Write = notifications) -> None:
+        self._ports = ports
+        self._threads = LiveThreads(ports, write)
+
+    def connection(self, wire: Wire) -> Connection:
+        """A connection, to be served."""
+        return Connection(self._ports, self._threads, wire)
+
+    async def serve(self, wire: Wire) -> None:
+        """Serves one connection until its client has left."""
+        await self.connection(wire).serve()
+
+    async def close(self) -> None:
+        """Follows no session any more."""
+        await self._threads.close()

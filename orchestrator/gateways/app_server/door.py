@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID, uuid5
 
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.errors import BrokerError, SessionHeld, UnknownSession
+from orchestrator.broker.notices import until
+from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
-from orchestrator.gateways.app_server import ephemeral
-from orchestrator.gateways.app_server.asks import Asks
 from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.errors import RpcError, not_found
 from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
-from orchestrator.gateways.app_server.messages import Answer, notification, request
+from orchestrator.gateways.app_server.messages import Answer, RpcError, not_found, notification, request
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
+from orchestrator.gateways.app_server.write_items import read_state_json, thread_json
+from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.submit import OpRefused, new_submission_id
+from orchestrator.protocol import ops
 from orchestrator.protocol.events import Error, EventModel
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Op
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.requests import ClientToolRequest
+from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
-from orchestrator.views.read_states import TURN_ENDS, read_state
-from orchestrator.views.threads import Thread
+from orchestrator.views.threads import TURN_ENDS, Thread, read_state
 from orchestrator.views.turns.records import RequestOpened, RequestResolved
 
 E = TypeVar("E", bound=EventModel)
@@ -197,7 +198,7 @@ class Door:
         return heard
 
     async def _delete(self, session: SessionId) -> None:
-        if await ephemeral.delete(self.ports.found, self.client, session):
+        if await delete(self.ports.found, self.client, session):
             self.notify("thread/closed", {"threadId": session})
 
     def hear(self, told: Told) -> None:
@@ -362,3 +363,32 @@ def _session_of(held: Told | Line) -> str:
     named = held.params
     found = named.get("threadId") or named.get("conversationId") or (named.get("thread") or {}).get("id")
     return found if isinstance(found, str) else ""
+
+
+# ── ephemeral ─────────────────────────────────────────────────────────────────────────────────────
+# Sessions for one question: they are in no list, and are deleted when nobody hears them any more.
+
+
+PATIENCE_S = 5.0
+
+
+async def delete(found: LogSource, client: Client, session: SessionId) -> bool:
+    """Stops what runs in a session, and deletes it; False if a worker kept it, for retention to delete."""
+    with suppress(UnknownSession):
+        head = await client.head(session)
+        if head is not None and head.status not in AT_REST:
+            await client.submit(session, Submission(SubmissionId(new_submission_id()), ops.Interrupt()))
+        with suppress(BrokerError):
+            return bool(await until(found.broker, [session], lambda: _deleted(found, session), PATIENCE_S))
+        return False
+    return True
+
+
+async def _deleted(found: LogSource, session: SessionId) -> bool:
+    """Deletes a session; False while a worker holds it."""
+    with suppress(UnknownSession):
+        try:
+            await found.broker.trees.delete_session(session, owed=True)
+        except SessionHeld:
+            return False
+    return True

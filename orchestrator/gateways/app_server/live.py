@@ -11,20 +11,22 @@ from typing import Any, Protocol
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import AT_REST, SessionHead
+from orchestrator.core.blobs import references, resolve
 from orchestrator.core.commit_parts import WITHDRAWN
-from orchestrator.core.frozen import record
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.app_server.ports import Ports
-from orchestrator.gateways.app_server.running_turn import events_of_running_turn
 from orchestrator.gateways.client import RETRY_S, Client, is_rewound
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import EventMsg, SubagentLifecycle, TaskStarted
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.views.event import Event
+from orchestrator.rollouts.source import LogSource
+from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.thread_log import begun_since, turn_at
 from orchestrator.views.threads import Thread, threads
+from orchestrator.views.turns.log import told_by
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.records import Change, ItemDelta, RequestResolved
 
@@ -389,3 +391,38 @@ class LiveThreads:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+# ── running turn ──────────────────────────────────────────────────────────────────────────────────
+# The events of a session's running turn, from its log: what a connection that comes later starts from.
+
+
+LOOK_BACK = 512
+"""Entries of the first look; a longer turn is looked for in eight times as many."""
+
+
+async def events_of_running_turn(found: LogSource, head: SessionHead) -> list[Event]:
+    """The events from the begin of the running turn to the head; none if no turn runs."""
+    if head.status in AT_REST:
+        return []
+    reach = LOOK_BACK
+    while True:
+        events = await events_of_log(found, head, max(0, head.seq - reach))
+        begin = max((at for at, event in enumerate(events) if event.kind is TaskStarted), default=None)
+        if begin is not None:
+            return events[begin:]
+        if reach >= head.seq:
+            return []
+        reach *= 8
+
+
+async def events_of_log(found: LogSource, head: SessionHead, after: int) -> list[Event]:
+    """The events of a session's log behind an entry, up to the head, with their large texts."""
+    events = []
+    async for stored in found.log(head.session, head.seq, after):
+        event = told_by(stored)
+        if event is not None:
+            texts = await found.large_texts(head.tree, references(event.msg))
+            told = resolve(event.msg, texts.get)
+            events.append(replace(event, msg=for_tenant(told) if head.labels.namespace else told))
+    return events

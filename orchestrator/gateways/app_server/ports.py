@@ -11,16 +11,17 @@ from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.client_tools import ClientTool
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import TurnSettings
-from orchestrator.gateways.app_server.offer import Offer
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.sign_in import SignIn
+from orchestrator.instructions.skills import Skills
 from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.rollbacks import Rollbacks
+from orchestrator.tables import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
+from orchestrator.views.thread_log import Rollbacks
 
 
 @record
@@ -130,3 +131,20 @@ class Ports:
     async def saved(self) -> Saved:
         """The settings in force for new sessions now."""
         return Saved(self.offer) if self.read_settings is None else await self.read_settings()
+
+
+# ── offer ─────────────────────────────────────────────────────────────────────────────────────────
+# The offer of a deployment to new sessions: its settings as a door may tell of them.
+#
+# The tables hold keys of providers; nothing here hands one on.
+
+
+@record
+class Offer:
+    """The settings in force for new sessions, and the skills of this machine."""
+
+    defaults: SessionDefaults
+    models: ModelSettings
+    tools: ToolSettings
+    skills: Skills
+    servers: Mapping[str, McpServerSettings] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import Field, ValidationError
 
 from orchestrator.core.settings import OF_TURNS, TurnSettings
-from orchestrator.gateways.app_server.errors import bad_params, invalid
+from orchestrator.gateways.app_server.messages import bad_params, invalid
 from orchestrator.gateways.app_server.method import Params
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (

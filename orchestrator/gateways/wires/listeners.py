@@ -19,11 +19,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from orchestrator.core.frozen import record
-from orchestrator.gateways.wires.addresses import Address, BadAddress
+from orchestrator.gateways.wires.addresses import Address, BadAddress, HttpRules
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
-from orchestrator.gateways.wires.http_rules import HttpRules
-from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream, StreamBounds
-from orchestrator.gateways.wires.wire import HANDSHAKE_S, CloseCode, Wire
+from orchestrator.gateways.wires.wire import (
+    HANDSHAKE_S,
+    READ_BYTES,
+    CloseCode,
+    SocketStream,
+    StreamBounds,
+    Wire,
+)
 from orchestrator.private_files import FILE, make_folder
 
 LEAVING = "this gateway leaves: come back, to it or to another one"

@@ -18,9 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.wires.addresses import Answer, HttpRules, bearer, refusal
 from orchestrator.gateways.wires.authentication import Authentication, Unauthenticated
-from orchestrator.gateways.wires.http_rules import Answer, HttpRules, bearer, refusal
-from orchestrator.gateways.wires.streams import keep_alive
 from orchestrator.gateways.wires.wire import (
     HANDSHAKE_S,
     MESSAGE_LIMIT,
@@ -29,6 +28,7 @@ from orchestrator.gateways.wires.wire import (
     CloseCode,
     TooSlow,
     WireClosed,
+    keep_alive,
 )
 from orchestrator.tables.base import KIB
 

@@ -12,14 +12,18 @@ from orchestrator.views.turns.records import (
     CollabToolCall,
     CommandExecution,
     ContextCompaction,
+    DeltaKind,
     DynamicToolCall,
     Fault,
     FileChange,
     ItemCompleted,
+    ItemDelta,
     ItemId,
     ItemStarted,
     ItemStatus,
     McpToolCall,
+    Plan,
+    Reasoning,
     ThreadItem,
     Turn,
     TurnId,
@@ -27,7 +31,6 @@ from orchestrator.views.turns.records import (
     UserMessage,
     WebSearch,
 )
-from orchestrator.views.turns.speech import Speech
 
 Call = CommandExecution | FileChange | McpToolCall | DynamicToolCall | CollabToolCall
 CALLS = (CommandExecution, FileChange, McpToolCall, DynamicToolCall, CollabToolCall)
@@ -150,3 +153,208 @@ def _runs(item: ThreadItem) -> bool:
 def lasts(item: ThreadItem) -> bool:
     """Whether the item is a command that may go on behind its turn."""
     return isinstance(item, CommandExecution) and item.process_id is not None
+
+
+# ── speech ────────────────────────────────────────────────────────────────────────────────────────
+# Items that are streamed before they are whole: messages, reasoning, plans.
+#
+# The pieces are shown to those who listen, and no log has them. An item whose stream breaks, or is
+# stopped, never completes, and leaves nothing. Names count what was completed, so that a log gives the
+# same ones.
+
+
+Spoken = AgentMessage | Plan
+
+
+@dataclass(slots=True)
+class _Stream:
+    """An item while it is said, and the pieces that were shown of it."""
+
+    item: Spoken
+    pieces: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Thought:
+    """Reasoning while it is shown: the parts of its summary, and those that are whole."""
+
+    item: Reasoning
+    parts: list[list[str]] = field(default_factory=lambda: [[]])
+    raw: list[str] = field(default_factory=list)
+    summary: list[str] = field(default_factory=list)
+    content: list[str] = field(default_factory=list)
+    at_ms: int | None = None
+    seq: int | None = None
+    """The entry of the last whole part: the next one belongs to the same item if it follows at once."""
+
+    @property
+    def whole(self) -> bool:
+        return bool(self.summary or self.content)
+
+
+def _began(item: Spoken | Reasoning, done_ms: int | None) -> int | None:
+    """When an item began: pieces have Redis's time, and a log its worker's, which may be a little behind."""
+    if item.started_ms is None or done_ms is None:
+        return item.started_ms
+    return min(item.started_ms, done_ms)
+
+
+class Speech:
+    """The words of one turn's model."""
+
+    def __init__(self, turn: TurnId) -> None:
+        self._turn = turn
+        self._attempt = 0
+        self._messages = 0
+        self._thoughts = 0
+        self._plans = 0
+        self._message: _Stream | None = None
+        self._plan: _Stream | None = None
+        self._thought: _Thought | None = None
+
+    def breaks_off(self) -> None:
+        """The stream is void: the next attempt says everything anew, under other names."""
+        self._attempt += 1
+        self._message = self._plan = self._thought = None
+
+    def response_ends(self) -> None:
+        """A response is over: what is not whole by now never will be."""
+        self._message = self._plan = None
+        if self._thought is not None and not self._thought.whole:
+            self._thought = None
+
+    # ── messages and plans ────────────────────────────────────────────────────────────────────
+
+    def message_piece(self, out: list[Change], piece: str, at_ms: int | None) -> None:
+        if self._message is None:
+            self._message = self._begin(out, AgentMessage(self._message_id, started_ms=at_ms))
+        self._piece(out, self._message, DeltaKind.MESSAGE, piece)
+
+    def message(self, out: list[Change], text: str, phase: str | None, at_ms: int | None) -> AgentMessage:
+        """A message is whole."""
+        stream = self._message or self._begin(out, AgentMessage(self._message_id, started_ms=at_ms))
+        self._message = None
+        self._messages += 1
+        self._rest(out, stream, DeltaKind.MESSAGE, text)
+        done = AgentMessage(stream.item.id, text, phase, _began(stream.item, at_ms), at_ms)
+        out.append(ItemCompleted(self._turn, done))
+        return done
+
+    def plan_piece(self, out: list[Change], piece: str, at_ms: int | None) -> None:
+        """A piece of a plan; an empty one where it begins."""
+        if self._plan is None:
+            self._plan = self._begin(out, Plan(self._plan_id, started_ms=at_ms))
+        if piece:
+            self._piece(out, self._plan, DeltaKind.PLAN, piece)
+
+    def plan(self, out: list[Change], text: str, at_ms: int | None) -> Plan:
+        """A plan is whole; it may differ from its pieces."""
+        stream = self._plan or self._begin(out, Plan(self._plan_id, started_ms=at_ms))
+        self._plan = None
+        self._plans += 1
+        self._rest(out, stream, DeltaKind.PLAN, text)
+        done = Plan(stream.item.id, text, _began(stream.item, at_ms), at_ms)
+        out.append(ItemCompleted(self._turn, done))
+        return done
+
+    @property
+    def _message_id(self) -> ItemId:
+        return ItemId(f"{self._turn}-{self._attempt}-m{self._messages + 1}")
+
+    @property
+    def _plan_id(self) -> ItemId:
+        return ItemId(f"{self._turn}-plan" + (f"-{self._plans + 1}" if self._plans else ""))
+
+    def _begin(self, out: list[Change], item: Spoken) -> _Stream:
+        out.append(ItemStarted(self._turn, item))
+        return _Stream(item)
+
+    def _piece(self, out: list[Change], stream: _Stream, kind: DeltaKind, piece: str) -> None:
+        stream.pieces.append(piece)
+        out.append(ItemDelta(self._turn, stream.item.id, kind, piece))
+
+    def _rest(self, out: list[Change], stream: _Stream, kind: DeltaKind, text: str) -> None:
+        """Shows what no piece had; one who came in the middle of the item has seen its end."""
+        shown = "".join(stream.pieces)
+        if text.startswith(shown) and len(shown) < len(text):
+            self._piece(out, stream, kind, text[len(shown) :])
+
+    # ── reasoning ─────────────────────────────────────────────────────────────────────────────
+
+    def thought_piece(
+        self, out: list[Change], piece: str, at_ms: int | None, *, raw: bool
+    ) -> list[Reasoning]:
+        """A piece of reasoning; an item that was whole before ends by it, and is returned."""
+        ended = self.thought_ends(out)
+        thought = self._open_thought(out, at_ms)
+        if raw:
+            thought.raw.append(piece)
+            out.append(ItemDelta(self._turn, thought.item.id, DeltaKind.REASONING_TEXT, piece))
+            return ended
+        part, index = thought.parts[-1], len(thought.parts) - 1
+        if not part:
+            out.append(ItemDelta(self._turn, thought.item.id, DeltaKind.REASONING_PART, "", index))
+        part.append(piece)
+        out.append(ItemDelta(self._turn, thought.item.id, DeltaKind.REASONING_SUMMARY, piece, index))
+        return ended
+
+    def thought_breaks(self) -> None:
+        """The next piece of the summary begins a part; it stands before the first one as well."""
+        if self._thought is not None and self._thought.parts[-1]:
+            self._thought.parts.append([])
+
+    def thought(
+        self, out: list[Change], text: str, at_ms: int | None, seq: int | None, *, raw: bool
+    ) -> list[Reasoning]:
+        """A part of the reasoning is whole; items that end by it are returned."""
+        found = self._thought
+        follows = found is None or not found.whole or None in (seq, found.seq) or seq == (found.seq or 0) + 1
+        ended = [] if follows else self.thought_ends(out)
+        thought = self._open_thought(out, at_ms)
+        thought.at_ms, thought.seq = at_ms, seq
+        if raw:
+            thought.content.append(text)
+            self._rest_of_thought(out, thought, thought.raw, "".join(thought.content), raw=True, index=0)
+            return ended
+        thought.summary.append(text)
+        index = len(thought.summary) - 1
+        while len(thought.parts) <= index:
+            thought.parts.append([])
+        self._rest_of_thought(out, thought, thought.parts[index], text, raw=False, index=index)
+        return ended
+
+    def thought_ends(self, out: list[Change]) -> list[Reasoning]:
+        """Something else comes: reasoning with a whole part is complete; any other may still go on."""
+        thought = self._thought
+        if thought is None or not thought.whole:
+            return []
+        self._thought = None
+        self._thoughts += 1
+        done = replace(
+            thought.item,
+            summary=tuple(thought.summary),
+            content=tuple(thought.content),
+            started_ms=_began(thought.item, thought.at_ms),
+            completed_ms=thought.at_ms,
+        )
+        out.append(ItemCompleted(self._turn, done))
+        return [done]
+
+    def _open_thought(self, out: list[Change], at_ms: int | None) -> _Thought:
+        if self._thought is None:
+            id = ItemId(f"{self._turn}-{self._attempt}-r{self._thoughts + 1}")
+            self._thought = _Thought(Reasoning(id, started_ms=at_ms))
+            out.append(ItemStarted(self._turn, self._thought.item))
+        return self._thought
+
+    def _rest_of_thought(
+        self, out: list[Change], thought: _Thought, shown: list[str], text: str, *, raw: bool, index: int
+    ) -> None:
+        said, id = "".join(shown), thought.item.id
+        if not (text.startswith(said) and len(said) < len(text)):
+            return
+        if not raw and not shown:
+            out.append(ItemDelta(self._turn, id, DeltaKind.REASONING_PART, "", index))
+        kind = DeltaKind.REASONING_TEXT if raw else DeltaKind.REASONING_SUMMARY
+        shown.append(text[len(said) :])
+        out.append(ItemDelta(self._turn, id, kind, shown[-1], index))

@@ -5,7 +5,8 @@ The same fold is used live and over a log: a log has no deltas, and gives the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import codecs
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
@@ -19,14 +20,31 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.scalars import CompactionPhase, Delivered, TurnAbortReason
 from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.usage import TokenUsage
+from orchestrator.protocol.wire import JsonMapping, JsonValue
 from orchestrator.requests import TYPES, CommandRequest, PatchRequest, known_request_of
 from orchestrator.views.event import Event
-from orchestrator.views.turns import agents, calls, reviews
+from orchestrator.views.turns import calls
 from orchestrator.views.turns import records as r
-from orchestrator.views.turns.commands import RunningCommands
-from orchestrator.views.turns.fields import mapping, optional, text
+from orchestrator.views.turns.fields import chunk, mapping, mappings, optional, parsed, text, whole
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
-from orchestrator.views.turns.records import Change, ItemId, ItemStatus, Turn, TurnId, TurnStatus
+from orchestrator.views.turns.records import (
+    Change,
+    CollabState,
+    CollabStatus,
+    CollabTool,
+    CollabToolCall,
+    CommandExecution,
+    DeltaKind,
+    DynamicToolCall,
+    ItemCompleted,
+    ItemDelta,
+    ItemId,
+    ItemStatus,
+    ThreadItem,
+    Turn,
+    TurnId,
+    TurnStatus,
+)
 
 Out = list[Change]
 BUDGET_SPENT: Final = "session_budget_exceeded"
@@ -303,12 +321,12 @@ class Projector:
         if (turn := self._turn) is not None:
             turn.reviews += 1
             id = ItemId(f"{turn.id}-review-{turn.reviews}")
-            turn.shows(out, r.EnteredReview(id, reviews.subject(event.msg), _at(event), _at(event)))
+            turn.shows(out, r.EnteredReview(id, subject(event.msg), _at(event), _at(event)))
 
     def _exited_review_mode(self, out: Out, event: Event) -> None:
         if (turn := self._turn) is not None:
             id = ItemId(f"{turn.id}-reviewed-{turn.reviews}")
-            turn.shows(out, r.ExitedReview(id, reviews.outcome(event.msg), _at(event), _at(event)))
+            turn.shows(out, r.ExitedReview(id, outcome(event.msg), _at(event), _at(event)))
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
@@ -399,11 +417,11 @@ class Projector:
         if turn is None:
             return
         if item.get("type") == "function_call" and item.get("name") in TOLD_BY_ITEMS:
-            turn.starts(out, agents.call_of(item, self._session, _at(event)))
+            turn.starts(out, call_of(item, self._session, _at(event)))
         elif item.get("type") == "function_call_output":
             found = self._running(ItemId(text(item.get("call_id"))))
             if isinstance(found, r.CollabToolCall | r.DynamicToolCall):
-                turn.completes(out, agents.answered(found, item, _at(event), turn.items.values()))
+                turn.completes(out, answered(found, item, _at(event), turn.items.values()))
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -525,3 +543,237 @@ HANDLERS: Final[Mapping[EventKind, Handler]] = {
 }
 HANDLED: Final = frozenset(HANDLERS)
 """The events that change turns; no other one does."""
+
+
+# ── reviews ───────────────────────────────────────────────────────────────────────────────────────
+# Reviews in words: the subject as a review begins, and its findings as it ends.
+
+
+NOTHING = "The review ended without findings of its own."
+
+
+def subject(event: JsonMapping) -> str:
+    """The subject of a review that begins, as people read it."""
+    hint = optional(event.get("user_facing_hint"))
+    target = mapping(event.get("target"))
+    match target.get("type"):
+        case _ if hint:
+            return hint
+        case "uncommittedChanges":
+            return "current changes"
+        case "baseBranch":
+            return f"changes against '{text(target.get('branch'))}'"
+        case "commit":
+            title = optional(target.get("title"))
+            sha = text(target.get("sha"))[:7]
+            return f"commit {sha}: {title}" if title else f"commit {sha}"
+        case "custom":
+            return text(target.get("instructions")).strip()
+        case _:
+            return text(event.get("prompt")).strip()
+
+
+def outcome(event: JsonMapping) -> str:
+    """The explanation and the findings of a review that ends."""
+    output = mapping(event.get("review_output"))
+    parts = [text(output.get("overall_explanation")).strip()]
+    findings = mappings(output.get("findings"))
+    if findings:
+        parts.append("Review comment:" if len(findings) == 1 else "Full review comments:")
+        parts += map(_finding, findings)
+    return "\n\n".join(part for part in parts if part) or NOTHING
+
+
+def _finding(finding: JsonMapping) -> str:
+    place = mapping(finding.get("code_location"))
+    lines = mapping(place.get("line_range"))
+    start, end = whole(lines.get("start")) or 0, whole(lines.get("end")) or 0
+    where = f"{text(place.get('absolute_file_path'))}:{start}-{end}"
+    body = "\n".join(f"  {line}" for line in text(finding.get("body")).splitlines())
+    return f"- {text(finding.get('title'))} — {where}\n{body}".rstrip()
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
+# Commands between their begin and their end, which may come behind their turn's.
+
+
+class RunningCommands:
+    """The commands of one session that run: those of its open turn, and those that went on behind theirs."""
+
+    def __init__(self) -> None:
+        self._lasting: dict[ItemId, tuple[TurnId, CommandExecution]] = {}
+        """Commands whose turn is over."""
+        self._decoders: dict[tuple[ItemId, str], codecs.IncrementalDecoder] = {}
+        """Of their output, by stream: a cut may fall inside a character."""
+
+    def outlive(self, turn: OpenTurn) -> None:
+        """Keeps what still runs of a turn that ends."""
+        for item in turn.items.values():
+            if isinstance(item, CommandExecution) and item.status is ItemStatus.IN_PROGRESS:
+                self._lasting[item.id] = (turn.id, item)
+
+    def said(self, out: list[Change], turn: OpenTurn | None, id: ItemId, event: JsonMapping) -> None:
+        """Tells a piece of a command's output."""
+        found = self._running(turn, id)
+        if found is not None:
+            key = found[1].id, text(event.get("stream"))
+            if key not in self._decoders:
+                self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
+            if said := self._decoders[key].decode(chunk(event.get("chunk"))):
+                out.append(ItemDelta(found[0], found[1].id, DeltaKind.COMMAND_OUTPUT, said))
+
+    def typed(self, out: list[Change], turn: OpenTurn | None, id: ItemId, event: JsonMapping) -> None:
+        """Tells of input that was written to a command's terminal."""
+        found = self._running(turn, id)
+        if found is not None:
+            typed, process = text(event.get("stdin")), optional(event.get("process_id"))
+            kind = DeltaKind.TERMINAL_INPUT
+            out.append(ItemDelta(found[0], found[1].id, kind, typed, process_id=process))
+
+    def ended(
+        self, out: list[Change], turn: OpenTurn | None, id: ItemId, event: JsonMapping, at_ms: int | None
+    ) -> None:
+        """Completes a command, in its turn or behind it."""
+        found = self._running(turn, id)
+        if found is None:
+            return
+        ended = calls.ended_command(found[1], event, at_ms)
+        for stream in ("stdout", "stderr"):
+            self._decoders.pop((ended.id, stream), None)
+        if turn is not None and found[0] == turn.id:
+            turn.completes(out, ended)
+        else:
+            del self._lasting[ended.id]
+            out.append(ItemCompleted(found[0], ended))
+
+    def _running(self, turn: OpenTurn | None, id: ItemId) -> tuple[TurnId, CommandExecution] | None:
+        """A command that has begun and not ended, with its turn."""
+        found = None if turn is None else turn.items.get(id)
+        if isinstance(found, CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
+            assert turn is not None
+            return turn.id, found
+        return self._lasting.get(id)
+
+
+# ── agents ────────────────────────────────────────────────────────────────────────────────────────
+# Calls that make, tell, await and end agents, by the conversation's items: the call, and its output.
+
+
+NAMESPACE: Final = "dendro"
+_COLLAB: Final[Mapping[str, CollabTool]] = {
+    "subagent_spawn": CollabTool.SPAWN,
+    "subagent_fork": CollabTool.SPAWN,
+    "subagent_send_message": CollabTool.SEND_INPUT,
+    "subagent_await": CollabTool.WAIT,
+    "subagent_cancel": CollabTool.CLOSE,
+    "subagent_list": CollabTool.LIST,
+}
+_STATUSES: Final[Mapping[str, CollabStatus]] = {
+    "queued": CollabStatus.PENDING_INIT,
+    "running": CollabStatus.RUNNING,
+    "ready": CollabStatus.COMPLETED,
+    "idle": CollabStatus.COMPLETED,
+    "completed": CollabStatus.COMPLETED,
+    "failed": CollabStatus.ERRORED,
+    "canceled": CollabStatus.SHUTDOWN,
+    "pruned": CollabStatus.NOT_FOUND,
+}
+_ENDS: Final = (("Completed", "last_message"), ("Failed", "message"), ("Canceled", "reason"))
+
+AgentCall = CollabToolCall | DynamicToolCall
+
+
+def call_of(item: JsonMapping, sender: str, at_ms: int | None) -> AgentCall:
+    """The call as it begins; `item` is a function call of a tool that is told of by its items."""
+    id, name, asked = ItemId(text(item.get("call_id"))), text(item.get("name")), parsed(item.get("arguments"))
+    tool = _COLLAB.get(name)
+    if tool is None:
+        return DynamicToolCall(id, name, asked, NAMESPACE, started_ms=at_ms)
+    given = mapping(asked)
+    if tool is CollabTool.SEND_INPUT and given.get("interrupt") is True:
+        tool = CollabTool.INTERRUPT
+    prompt, model = optional(given.get("prompt")), optional(given.get("model"))
+    return CollabToolCall(id, tool, sender, prompt=prompt, model=model, started_ms=at_ms)
+
+
+def answered(
+    call: AgentCall, item: JsonMapping, at_ms: int | None, before: Iterable[ThreadItem] = ()
+) -> AgentCall:
+    """The call with its output, by which a refusal is told from a result: results are JSON.
+
+    `before` are the items of the turn: they have the last words of agents that it has awaited.
+    """
+    output = output_text(item.get("output"))
+    result = parsed(output)
+    status = ItemStatus.COMPLETED if isinstance(result, dict) else ItemStatus.FAILED
+    if isinstance(call, DynamicToolCall):
+        done = status is ItemStatus.COMPLETED
+        return replace(call, status=status, output=output, success=done, completed_ms=at_ms)
+    states = _with_last_words(call.tool, states_of(call.tool, mapping(result)), before)
+    model = optional(mapping(result).get("model")) or call.model
+    return replace(
+        call, status=status, receivers=tuple(states), states=states, model=model, completed_ms=at_ms
+    )
+
+
+def _with_last_words(
+    tool: CollabTool, states: Mapping[str, CollabState], before: Iterable[ThreadItem]
+) -> dict[str, CollabState]:
+    """An agent that is told something or closed stands there as its answer left it."""
+    if tool not in (CollabTool.SEND_INPUT, CollabTool.INTERRUPT, CollabTool.CLOSE):
+        return dict(states)
+    earlier = [item for item in before if isinstance(item, CollabToolCall)]
+    found = dict(states)
+    for session, state in states.items():
+        answer = _awaited_last(earlier, session)
+        if answer is not None:
+            closed = replace(state, message=answer.message)
+            found[session] = closed if tool is CollabTool.CLOSE else answer
+    return found
+
+
+def _awaited_last(items: Sequence[CollabToolCall], session: str) -> CollabState | None:
+    """The answer of an agent that was awaited; None if it has been told something since."""
+    for item in reversed(items):
+        if session in item.states:
+            return item.states[session] if item.tool is CollabTool.WAIT else None
+    return None
+
+
+def output_text(output: JsonValue) -> str:
+    """The text of a call's output, which may come in parts."""
+    if isinstance(output, str):
+        return output
+    if isinstance(output, Mapping):
+        return text(output.get("content"))
+    return "\n".join(text(part.get("text")) for part in mappings(output))
+
+
+def states_of(tool: CollabTool, result: JsonMapping) -> dict[str, CollabState]:
+    """The agents that a result tells of, by their sessions."""
+    if tool is CollabTool.WAIT:
+        told = [(one.get("session_id"), _awaited(one)) for one in mappings(result.get("ready"))]
+    elif tool is CollabTool.LIST:
+        told = [
+            (one.get("session_id"), _state(one.get("status"))) for one in mappings(result.get("sessions"))
+        ]
+    else:
+        made = tool is CollabTool.SPAWN
+        told = [(result.get("session_id"), _state("queued" if made else result.get("status")))]
+    return {session: state for session, state in told if isinstance(session, str)}
+
+
+def _state(status: JsonValue) -> CollabState:
+    return CollabState(_STATUSES.get(text(status), CollabStatus.RUNNING))
+
+
+def _awaited(one: JsonMapping) -> CollabState:
+    """An agent that has answered, with its last message; or one that has written without being done."""
+    completion = mapping(one.get("completion"))
+    messages = (optional(mapping(completion.get(kind)).get(field)) for kind, field in _ENDS)
+    message = next((said for said in messages if said is not None), None)
+    if message is None:
+        said = [optional(letter.get("prompt")) for letter in mappings(one.get("messages"))]
+        message = next((prompt for prompt in reversed(said) if prompt), None)
+    status = one.get("completion_status") or one.get("lifecycle_status")
+    return replace(_state(status), message=message)

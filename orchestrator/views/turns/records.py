@@ -16,11 +16,40 @@ from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonValue
 from orchestrator.requests import KnownRequest
-from orchestrator.views.turns.statuses import Active as Active
-from orchestrator.views.turns.statuses import ActiveFlag as ActiveFlag
-from orchestrator.views.turns.statuses import Broken as Broken
-from orchestrator.views.turns.statuses import Idle as Idle
-from orchestrator.views.turns.statuses import Status as Status
+
+# ── statuses ──────────────────────────────────────────────────────────────────────────────────────
+# The statuses of a session, as doors tell them.
+
+
+class ActiveFlag(StrEnum):
+    """A reason why an active session waits."""
+
+    APPROVAL = "waiting_on_approval"
+    USER_INPUT = "waiting_on_user_input"
+
+
+@record
+class Idle:
+    """No turn runs."""
+
+
+@record
+class Active:
+    """A turn runs; flags say whether it waits for a person."""
+
+    flags: tuple[ActiveFlag, ...] = ()
+
+
+@record
+class Broken:
+    """The last turn failed."""
+
+
+Status: TypeAlias = Idle | Active | Broken
+
+
+# ── records ────────────────────────────────────────────────────────────
+
 
 TurnId = NewType("TurnId", str)
 ItemId = NewType("ItemId", str)

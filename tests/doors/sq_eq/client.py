@@ -12,7 +12,7 @@ import orjson
 
 from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.gateways.sq_eq.door import SqEqDoor
+from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.wires.addresses import Address, parse_address
 from orchestrator.gateways.wires.authentication import Authentication, TokenWatch
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening

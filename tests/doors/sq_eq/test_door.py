@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.gateways.sq_eq.first_line import parse_first_line
+from orchestrator.gateways.sq_eq import parse_first_line
 from orchestrator.gateways.wires.addresses import Address
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol.submission import MalformedSubmission

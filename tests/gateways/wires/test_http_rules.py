@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.gateways.wires.http_rules import HttpRules, bearer, host_name, refusal
+from orchestrator.gateways.wires.addresses import HttpRules, bearer, host_name, refusal
 
 RULES = HttpRules(frozenset({"dendro.example"}), frozenset({"https://board.example"}))
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.wires.lines import LineWire, StandardStreams
-from orchestrator.gateways.wires.wire import WireClosed
+from orchestrator.gateways.wires.wire import LineWire, StandardStreams, WireClosed
 from orchestrator.protocol.framing import OverlongLine
 
 ANNA = Principal("anna")

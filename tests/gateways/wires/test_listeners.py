@@ -19,11 +19,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from orchestrator.gateways.principals import Principal, Scope, machine_user
 from orchestrator.gateways.wires import websocket
 from orchestrator.gateways.wires.addresses import Address, BadAddress, parse_address
-from orchestrator.gateways.wires.authentication import Authentication, TokenWatch
+from orchestrator.gateways.wires.authentication import Authentication, Peer, TokenWatch
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
-from orchestrator.gateways.wires.peers import Peer
-from orchestrator.gateways.wires.streams import SocketStream, StreamBounds
-from orchestrator.gateways.wires.wire import CloseCode, Wire, WireClosed
+from orchestrator.gateways.wires.wire import CloseCode, SocketStream, StreamBounds, Wire, WireClosed
 from tests.certs import make_authority, make_certificate
 
 BEN = Principal("ben", "ns", Scope.READ)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gateways.wires.authentication import Authentication, Unauthenticated
-from orchestrator.gateways.wires.http_rules import bearer
-from orchestrator.gateways.wires.peers import Peer, PeerFinder
+from orchestrator.gateways.wires.addresses import bearer
+from orchestrator.gateways.wires.authentication import Authentication, Peer, PeerFinder, Unauthenticated
 
 UNSEEN_ONE = """
 import ctypes, socket, sys

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.views.event import Event
+from orchestrator.views.thread_log import turns_of
 from orchestrator.views.turns import records as r
-from orchestrator.views.turns.fold import turns_of
 from tests.views.turns.told import SESSION, changes, completed, logged, recordings
 
 RECORDED = dict(recordings())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from orchestrator.gateways.app_server.errors import RpcError, bad_params
+from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.principals import Scope
 from orchestrator.model.credentials import ApiKey, Credential, CredentialError, CredentialStore, patiently

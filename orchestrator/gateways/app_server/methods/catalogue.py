@@ -10,10 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field
 
-from orchestrator.gateways.app_server.errors import RpcError
-from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
-from orchestrator.gateways.app_server.offer import Offer
-from orchestrator.gateways.app_server.paging import PageParams, page
+from orchestrator.gateways.app_server.messages import RpcError
+from orchestrator.gateways.app_server.method import Method, NoParams, PageParams, Params, Result, page
+from orchestrator.gateways.app_server.ports import Offer
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.catalog import SkillsListEntry
 from orchestrator.protocol.wire import JsonObject

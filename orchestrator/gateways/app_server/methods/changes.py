@@ -12,7 +12,7 @@ from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import RpcError, bad_params, invalid
+from orchestrator.gateways.app_server.messages import RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.running import (
     ThreadParams,
@@ -31,7 +31,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.thread_pages import end_of
-from orchestrator.views.thread_settings import settings_of
+from orchestrator.views.threads import settings_of
 
 TAKEN = "messages of text are taken, no calls, outputs or reasoning: they belong to the model that made them"
 MOST_COMMAND = 64 << 10

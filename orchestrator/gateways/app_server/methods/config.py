@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
-from orchestrator.gateways.app_server.errors import RpcError, bad_params
+from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods.catalogue import Folder, public_url
 from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten, Saved

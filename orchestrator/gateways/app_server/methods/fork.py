@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth import ForkedFrom
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import RpcError, bad_params, no_rollout
+from orchestrator.gateways.app_server.messages import RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Result
 from orchestrator.gateways.app_server.methods.running import ThreadStartParams, asks_of
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.gateways.app_server.door import ClientInfo, Door
-from orchestrator.gateways.app_server.errors import RpcError
 from orchestrator.gateways.app_server.greeting import NAME_CHARS, greeting, user_agent
+from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.principals import Scope
 

@@ -11,13 +11,12 @@ from pydantic import Field
 from orchestrator.broker.notes import MOST_BYTES
 from orchestrator.broker.records import SessionHead
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import RpcError, bad_params
+from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.threads import head_to_read, thread_of
-from orchestrator.gateways.app_server.write_threads import GIT, read_state_json
+from orchestrator.gateways.app_server.write_items import GIT, read_state_json
 from orchestrator.gateways.principals import Scope
-from orchestrator.views.read_states import StaleReadState, mark_read
-from orchestrator.views.threads import thread
+from orchestrator.views.threads import StaleReadState, mark_read, thread
 
 MOST_TEXT = 1_024
 MOST_REVISION = 100

@@ -11,9 +11,8 @@ from orchestrator.broker.errors import SubmissionConflict
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.state import Queued
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import RpcError
-from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.paging import PageParams, page
+from orchestrator.gateways.app_server.messages import RpcError
+from orchestrator.gateways.app_server.method import Method, PageParams, Params, Result, page
 from orchestrator.gateways.app_server.turn_params import Said, input_items
 from orchestrator.gateways.app_server.write_items import input_json, listed_turn_json
 from orchestrator.gateways.principals import Scope
@@ -23,8 +22,7 @@ from orchestrator.protocol.events import QueueChanged
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.views.queued import waiting_inputs
-from orchestrator.views.thread_log import ThreadLog
+from orchestrator.views.thread_log import ThreadLog, waiting_inputs
 from orchestrator.views.turns.records import Turn
 
 MOST_TEXT = 1_024

@@ -17,12 +17,12 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import no_rollout
+from orchestrator.gateways.app_server.messages import no_rollout
 from orchestrator.gateways.app_server.method import Method, Result
 from orchestrator.gateways.app_server.methods.running import asks_of, settings_after
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
 from orchestrator.gateways.app_server.turn_params import NamedSettings, Reviewer, session_json
-from orchestrator.gateways.app_server.write_notifications import notifications
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.events import TaskStarted, TokenCount
 from orchestrator.protocol.ids import SubmissionId
@@ -30,7 +30,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 from orchestrator.views.thread_pages import end_of
-from orchestrator.views.thread_settings import settings_of
+from orchestrator.views.threads import settings_of
 from orchestrator.views.turns.log import told_by
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.records import TokenUsageUpdated

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from orchestrator.broker.errors import SubmissionConflict
 from orchestrator.broker.records import SessionHead, Submitted
 from orchestrator.broker.requests import queue_number
+from orchestrator.core.client_tools import MOST_TOOLS, BadTool, ClientTool, client_tool
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import settings_named
 from orchestrator.core.settings import TurnSettings
-from orchestrator.gateways.app_server.brought_tools import ToolGiven, tools_of
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.turn_params import (
@@ -29,7 +29,7 @@ from orchestrator.gateways.app_server.turn_params import (
     session_json,
     settings_json,
 )
-from orchestrator.gateways.app_server.write_threads import thread_json
+from orchestrator.gateways.app_server.write_items import thread_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
@@ -40,8 +40,7 @@ from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.views.status import no_worker
-from orchestrator.views.thread_settings import settings_of
-from orchestrator.views.threads import thread
+from orchestrator.views.threads import settings_of, thread
 from orchestrator.views.turns.records import TurnId, UserMessage
 
 STEERED = frozenset[type[InputAccepted | TaskStarted]]({InputAccepted, TaskStarted})
@@ -328,3 +327,47 @@ METHODS: Mapping[str, Method] = {
     "turn/steer": Method(TurnSteerParams, turn_steer, Scope.SUBMIT, waits=True),
     "turn/interrupt": Method(TurnInterruptParams, turn_interrupt, Scope.SUBMIT, waits=True),
 }
+
+
+# ── brought tools ─────────────────────────────────────────────────────────────────────────────────
+# Tools that a client brings with `thread/start`, as it describes them.
+
+
+class FunctionGiven(Params):
+    """A tool; one whose loading is deferred is offered to a model that has searched for it."""
+
+    type: Literal["function"] = "function"
+    name: str
+    description: str
+    input_schema: Any
+    defer_loading: bool = False
+
+
+class NamespaceGiven(Params):
+    """Tools whose names begin with one name."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str
+    tools: Annotated[tuple[FunctionGiven, ...], Field(max_length=MOST_TOOLS)]
+
+
+ToolGiven = Annotated[FunctionGiven | NamespaceGiven, Field(discriminator="type")]
+
+
+def tools_of(given: Sequence[FunctionGiven | NamespaceGiven]) -> tuple[ClientTool, ...]:
+    """The tools that models are offered; raises `RpcError` for one that cannot be."""
+    try:
+        return tuple(_tools(given))
+    except BadTool as error:
+        raise bad_params(f"dynamicTools: {error}") from None
+
+
+def _tools(given: Sequence[FunctionGiven | NamespaceGiven]) -> Iterator[ClientTool]:
+    for each in given:
+        inside = each.tools if isinstance(each, NamespaceGiven) else (each,)
+        namespace = each.name if isinstance(each, NamespaceGiven) else None
+        for tool in inside:
+            yield client_tool(
+                namespace, tool.name, tool.description, tool.input_schema, deferred=tool.defer_loading
+            )

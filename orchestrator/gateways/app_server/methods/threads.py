@@ -17,11 +17,24 @@ from orchestrator.core.processes import Process
 from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import bad_params, no_rollout
-from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.paging import CursorText, Limit, PageParams, page
-from orchestrator.gateways.app_server.write_items import ItemsView, item_json, listed_turn_json, turn_json
-from orchestrator.gateways.app_server.write_threads import read_state_json, thread_json
+from orchestrator.gateways.app_server.messages import bad_params, no_rollout
+from orchestrator.gateways.app_server.method import (
+    CursorText,
+    Limit,
+    Method,
+    PageParams,
+    Params,
+    Result,
+    page,
+)
+from orchestrator.gateways.app_server.write_items import (
+    ItemsView,
+    item_json,
+    listed_turn_json,
+    read_state_json,
+    thread_json,
+    turn_json,
+)
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
@@ -29,7 +42,6 @@ from orchestrator.protocol.events import ThreadNameUpdated
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.replay import fold_session
-from orchestrator.views.read_states import read_state, read_states
 from orchestrator.views.search import excerpt
 from orchestrator.views.thread_list import (
     Kind,
@@ -52,7 +64,7 @@ from orchestrator.views.thread_pages import (
     items_page,
     turns_page,
 )
-from orchestrator.views.threads import Thread, threads
+from orchestrator.views.threads import Thread, read_state, read_states, threads
 from orchestrator.views.turns.records import ThreadItem, Turn, TurnId
 
 MOST_THREADS, USUAL_THREADS = 200, 25

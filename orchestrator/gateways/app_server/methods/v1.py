@@ -22,7 +22,7 @@ from orchestrator.broker.trees import MOST_LISTED as MOST_LISTED_AT_ONCE
 from orchestrator.broker.trees import IndexPlace, Listed
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params
+from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.turn_params import EMPTY, Mode, NamedSettings
@@ -35,8 +35,7 @@ from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.views.read_states import TURN_ENDS
-from orchestrator.views.threads import Thread, path_at_birth, thread, threads
+from orchestrator.views.threads import TURN_ENDS, Thread, path_at_birth, thread, threads
 
 MOST_LISTED, USUAL_LISTED = 100, 25
 MOST_ITEMS = 1_000

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.errors import Code, RpcError, bad_params, invalid
+from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods import account
 from orchestrator.gateways.app_server.methods.config import write

@@ -1,18 +1,24 @@
-"""The door of a connection: its first line, its session, then NDJSON until its client has left."""
+"""The SQ/EQ over TCP and unix sockets: `dendro proto` for clients that are elsewhere, any number of them.
+
+The first line of a connection opens a session or attaches to one; what follows is NDJSON as on standard
+input and output, until the client has left.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import orjson
 
 from orchestrator.broker.errors import BrokerError, UnknownSession
-from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.broker.follow import BEGINNING, EqCursor, hash8_of
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -22,17 +28,17 @@ from orchestrator.gateways.fork import to_fork
 from orchestrator.gateways.ndjson import LineOptions, NdjsonConnection, Streams
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.resume import Greeting, greeting, reattached
-from orchestrator.gateways.sq_eq.first_line import FIRST_LINE_LIMIT, FirstLine, parse_first_line
-from orchestrator.gateways.sq_eq.places import cursor_of, number_after, number_of
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch, Unauthenticated
-from orchestrator.gateways.wires.streams import READ_BYTES, SocketStream
-from orchestrator.gateways.wires.wire import HANDSHAKE_S, WireClosed
+from orchestrator.gateways.wires.wire import HANDSHAKE_S, READ_BYTES, SocketStream, WireClosed
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.codec import short_id
-from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError
+from orchestrator.protocol.codec import parse_submission, short_id
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ops import ConfigureSession
+from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError, Submission
 from orchestrator.protocol.wire import UNSET, written
+from orchestrator.tables.base import MIB
 from orchestrator.views.errors import SetAside, ViewError
-from orchestrator.views.for_tenants import without_places
+from orchestrator.views.event import Event, without_places
 
 _REFUSALS = (ProtocolError, Unauthenticated, NotPermitted, BadSetting, ViewError, BrokerError)
 
@@ -190,3 +196,138 @@ async def _error(stream: SocketStream, id: str, message: str) -> None:
     event = ev.Error(message=message, codex_error_info=UNSET)
     with suppress(WireClosed):
         await stream.write(orjson.dumps({"id": id, "msg": written(event)}) + b"\n")
+
+
+# ── places ────────────────────────────────────────────────────────────────────────────────────────
+# Places in a session's events as one number, which a client keeps and comes back with.
+#
+# The number of the event in the EQ, and behind it, in eight digits, the entry of the log that it belongs
+# to: the first finds it again while the EQ keeps it, the second afterwards. It grows from event to event.
+
+
+STEP = 100_000_000
+MOST = 1 << 53
+"""Any program that reads JSON keeps a smaller number."""
+NOT_THERE = "0" * 8
+"""A hash that no entry has: following from there tells of the gap."""
+
+
+def number_of(cursor: EqCursor) -> int:
+    """The number of a cursor."""
+    return cursor.n * STEP + cursor.seq
+
+
+def number_after(event: Event, before: int) -> int:
+    """The number of an event that follows the one with the number `before`."""
+    if event.cursor is not None:
+        return number_of(event.cursor)
+    # Read from the log in the place of events that are gone, or a warning about them.
+    return max(before, before // STEP * STEP + event.seq)
+
+
+async def cursor_of(logs: Logs, head: SessionHead, number: int) -> EqCursor:
+    """The cursor that a client's number means, wherever the session stands by now."""
+    n, seq = divmod(number, STEP)
+    if number == 0:
+        return BEGINNING
+    if n > head.eq_n or seq > head.seq:
+        return EqCursor(n, seq, NOT_THERE)
+    kept = await logs.read_eq(head.session, n - 1, 2) if n else ()
+    if kept and (kept[0].n, kept[0].seq) == (n, seq):
+        return EqCursor(n, seq, kept[0].hash8)
+    if any(event.n == n + 1 and event.seq <= seq for event in kept):
+        # Redis went back: the next event belongs to an entry that the client is behind already.
+        return EqCursor(n, seq, NOT_THERE)
+    entries = await logs.read_rollout(head.session, seq - 1, 1) if seq else ()
+    if entries and entries[0].seq == seq:
+        return EqCursor(n, seq, hash8_of(entries[0].chain))
+    return EqCursor(n, seq, NOT_THERE)
+
+
+# ── first line ────────────────────────────────────────────────────────────────────────────────────
+# The first line of a connection: who speaks, which session is meant, and how it is to be told.
+#
+#     {"id": "1", "op": {"type": "configure_session", "session_id": …}, "auth": …, "last_event": …}
+#
+# Pure: bytes in, a record out.
+
+
+FIRST_LINE_LIMIT = MIB
+"""It is read before anybody knows who sends it."""
+MOST_NAME = 200
+MOST_ID = 1_024
+SAME = frozenset({"type", "session_id", "cwd", "workspace"})
+"""Fields that are done with when the session is there."""
+
+
+@record
+class FirstLine:
+    """The wish that begins a connection."""
+
+    submission: Submission
+    op: ConfigureSession
+    auth: str | None = None
+    last_event: int | None = None
+    """The `seq` of the last event that the client has; None for all from the beginning."""
+    with_seq: bool = False
+    client: str | None = None
+    """The client's name for itself: what it sends again after a lost connection counts once."""
+    forked_from: str | None = None
+    """The session that a new one goes on from."""
+    last_response: str | None = None
+    """The response that ended the turn to go on from; None for where the other session stands."""
+
+    @property
+    def changes_settings(self) -> bool:
+        """Whether it sets more than where the session works."""
+        return bool(self.op.model_fields_set - SAME)
+
+
+def parse_first_line(line: bytes) -> FirstLine:
+    """Reads it; raises `MalformedSubmission`. The fields beside `op` may stand in it, too."""
+    submission = parse_submission(line)
+    id, op = submission.id, submission.op
+    if not isinstance(op, ConfigureSession):
+        raise MalformedSubmission(
+            "the first line of a connection is a configure_session, with the session_id of the session to "
+            "attach to, or without one for a new session",
+            id,
+        )
+    frame = orjson.loads(line)
+    more: Mapping[str, Any] = {**frame["op"], **frame}
+    last, name = more.get("last_event"), more.get("client")
+    if last is not None and (type(last) is not int or not 0 <= last < MOST):
+        raise MalformedSubmission("last_event: the seq of an event line is expected", id)
+    if last is not None and op.session_id is None:
+        raise MalformedSubmission("last_event: it needs the session_id that the event is of", id)
+    if name is not None and not (isinstance(name, str) and 0 < len(name) <= MOST_NAME):
+        raise MalformedSubmission(f"client: a text of 1 to {MOST_NAME} characters is expected", id)
+    auth = more.get("auth")
+    if auth is not None and not isinstance(auth, str):
+        raise MalformedSubmission("auth: a token is expected", id)
+    numbered = more.get("with_seq")
+    if numbered is not None and type(numbered) is not bool:
+        raise MalformedSubmission("with_seq: true or false is expected", id)
+    source, response = _fork(more, id, op)
+    return FirstLine(submission, op, auth, last, numbered is True, name, source, response)
+
+
+def _fork(more: Mapping[str, Any], id: SubmissionId, op: ConfigureSession) -> tuple[str | None, str | None]:
+    """The session to fork and the response at whose end; raises `MalformedSubmission`."""
+    source, response = more.get("forked_from_id"), more.get("last_response_id")
+    for name, value in (("forked_from_id", source), ("last_response_id", response)):
+        if value is not None and not (isinstance(value, str) and 0 < len(value) <= MOST_ID):
+            raise MalformedSubmission(f"{name}: a text of 1 to {MOST_ID} characters is expected", id)
+    if source is not None and op.session_id is not None:
+        raise MalformedSubmission(
+            "forked_from_id: a fork is a new session: leave session_id out, or attach without a fork", id
+        )
+    if source is not None and op.workspace is not None:
+        raise MalformedSubmission("workspace: a fork works where its source does, or in `cwd`", id)
+    if response is not None and source is None:
+        raise MalformedSubmission(
+            "last_response_id: a new session needs the forked_from_id of the session whose turn it names; "
+            "a session that you attach to takes it with a user_input",
+            id,
+        )
+    return source, response
