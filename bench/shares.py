@@ -20,7 +20,7 @@ from orchestrator.model.events import Completed, ItemDone, ModelEvent
 from orchestrator.rollouts.position import Position
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.prompts import build_prompt
+from orchestrator.runtime.requests import build_prompt
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.apply_patch import APPLY_PATCH
 from orchestrator.tools.images import VIEW_IMAGE

@@ -13,7 +13,7 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.pool_jobs import JobError, PoolJobs
 from orchestrator.protocol.jobs import CommandResult, RunCommand
-from orchestrator.runtime.jobs import LEAVES
+from orchestrator.runtime.worker import LEAVES
 from sim.fixture import Fixture, new_session, used
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, broker_on

@@ -9,7 +9,7 @@ from orchestrator.folders.build import Build
 from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
 from orchestrator.runtime.folder_work import FolderWork
-from orchestrator.tools.subagents import assess
+from orchestrator.tools import subagents
 from orchestrator.workspaces import held
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.service import MachineFolders
@@ -110,7 +110,7 @@ DEFECTS = (
     Mutant(
         "later merges begin at the beginning",
         "a second merge of an agent brings what the first one has brought, too",
-        text(assess, "_merge", "offer.base if known is None else known.snapshot", "offer.base"),
+        text(subagents, "_merge", "offer.base if known is None else known.snapshot", "offer.base"),
         "contents",
     ),
     Mutant(

@@ -10,8 +10,8 @@ from orchestrator.broker.claims import Claims
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import OutOfMemory
 from orchestrator.gateways.client import Client
-from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.renewal import Leases
+from orchestrator.runtime.runner import Copies
 from orchestrator.runtime.side_work import SideWork
 from sim.mutant import Mutant, lua, swapped, text
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import LogPart
-from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.loader import load
-from orchestrator.runtime.runner import Runner
+from orchestrator.runtime.runner import Copies, Runner
 from sim.mutant import Mutant, swapped
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.runtime.jobs import JobServer
+from orchestrator.runtime.worker import JobServer
 from sim.mutant import Mutant, lua, text
 
 DEFECTS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.decide import call_end, elicitation, request
-from orchestrator.runtime.item_stream import ItemStream
+from orchestrator.runtime.requests import ItemStream
 from sim.mutant import Mutant, swapped, text
 
 DEFECTS = (

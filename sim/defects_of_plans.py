@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from orchestrator.core.decide import branch, task
 from orchestrator.core.evolve import task as evolve_task
-from orchestrator.runtime import prompts
+from orchestrator.runtime import requests
 from sim.mutant import Mutant, text
 
 DEFECTS = (
     Mutant(
         "approved plans are not shown",
         "the requests of the task behind a planning session lack its plan",
-        text(prompts, "build_prompt", "if plan is not None and not compact:", "if False:"),
+        text(requests, "build_prompt", "if plan is not None and not compact:", "if False:"),
         "plans",
     ),
     Mutant(

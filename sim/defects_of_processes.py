@@ -5,10 +5,10 @@ from __future__ import annotations
 from orchestrator.core import decide, outstanding
 from orchestrator.core.calls.exec import DESTRUCTIVE_REASON, Exec
 from orchestrator.core.decide import cancel, ops, process, takeover, task_end, user_turn
-from orchestrator.tools.commands import bash, safety, script_reader
+from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.exec import supervisor_process
 from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
-from orchestrator.tools.write_stdin import WriteStdinTool
+from orchestrator.tools.exec_command import WriteStdinTool
 from sim.mutant import Mutant, swapped, text
 
 _PLAY, _SCRIPTS = "left_running", "scripts"
@@ -205,14 +205,14 @@ DEFECTS = (
     Mutant(
         "late readers are asked again",
         "a reader of scripts that was late is kept, and its late answer is taken for the next one",
-        text(script_reader, "_ask", "except OSError:", "except ConnectionError:"),
+        text(bash, "_ask", "except OSError:", "except ConnectionError:"),
         _SCRIPTS,
     ),
     Mutant(
         "a lost reader is not replaced",
         "a script whose reader was lost is not read by another one",
         text(
-            script_reader,
+            bash,
             "ask",
             "        with suppress(OSError):\n            return _ask(kind, source)\n",
             "",
@@ -222,19 +222,19 @@ DEFECTS = (
     Mutant(
         "lost readers are left behind",
         "a reader that was lost or late is not killed",
-        text(script_reader, "_ask", "_reader.end()", "pass"),
+        text(bash, "_ask", "_reader.end()", "pass"),
         _SCRIPTS,
     ),
     Mutant(
         "readers that do not start are left behind",
         "a reader that does not say that it is there is not killed",
-        text(script_reader._Reader, "__init__", "self.end()", "pass"),
+        text(bash._Reader, "__init__", "self.end()", "pass"),
         _SCRIPTS,
     ),
     Mutant(
         "a piece of an answer is taken for all of it",
         "a reader's answer is read once, however much of it comes",
-        text(script_reader._Reader, "_receive", "while len(data) < length:", "if length:"),
+        text(bash._Reader, "_receive", "while len(data) < length:", "if length:"),
         _SCRIPTS,
     ),
     Mutant(

@@ -24,7 +24,7 @@ from orchestrator.core.decide.draft import Draft
 from orchestrator.core.evolve import task as evolve_task
 from orchestrator.core.frozen import replace
 from orchestrator.core.tagged import Proposal
-from orchestrator.runtime import copies, earlier_turns, requests
+from orchestrator.runtime import lookups, requests, runner
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
 from sim.mutant import Mutant, lua, swapped, text
@@ -275,7 +275,7 @@ DEFECTS = (
     Mutant(
         "summary in the place of what it sums up",
         "a person who goes back to before a compaction meets the conversation as it is now",
-        text(earlier_turns, "_state_after", "session, 0, turn.seq)", "session, 0, end.seq)"),
+        text(lookups, "_state_after", "session, 0, turn.seq)", "session, 0, end.seq)"),
         "turns",
     ),
     Mutant(
@@ -375,7 +375,7 @@ DEFECTS = (
     Mutant(
         "snapshot is not the log's",
         "snapshots forget how the last task ended",
-        swapped(copies, "encode_snapshot", _forgets_outcomes),
+        swapped(runner, "encode_snapshot", _forgets_outcomes),
     ),
     Mutant(
         "trust from the answer",

@@ -33,7 +33,7 @@ from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
 from orchestrator.gateways.wires.wire import MESSAGE_LIMIT, STALL_S, CloseCode, TooSlow, WireClosed
 from orchestrator.instructions.skills import Skills
-from orchestrator.runtime.restore import restore_session
+from orchestrator.runtime.loader import restore_session
 from orchestrator.tables import SessionDefaults, ToolSettings
 from sim.accounts import MODEL_SETTINGS
 from sim.double import EPOCH_S

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.jobs import KEPT_MS, LEASE_MS, Ends
-from orchestrator.runtime.jobs import TRUST_S
+from orchestrator.runtime.worker import TRUST_S
 from sim.commits import reply_fields
 from sim.ledger import Ledger, Run
 from sim.observer import Observer

@@ -27,9 +27,9 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
+from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Leases, Report
-from orchestrator.runtime.restore import restore_session
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, WorkerSettings

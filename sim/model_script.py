@@ -22,7 +22,7 @@ from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, R
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits, TextDelta
 from orchestrator.model.request import Item, Prompt
 from orchestrator.tables import ProviderSettings
-from orchestrator.tools.subagents.specs import NAMES
+from orchestrator.tools.agent_tools import NAMES
 from sim.loop import SimLoop
 from sim.odd_servers import oddly
 from sim.requests import Requests, Sent

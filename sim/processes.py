@@ -21,9 +21,8 @@ from orchestrator.sandbox.policy import Confinement
 from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink
 from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses, follow
 from orchestrator.tools.exec.shown import ShownOutput
-from orchestrator.tools.exec_command import ExecCommand
+from orchestrator.tools.exec_command import ExecCommand, WriteStdinTool
 from orchestrator.tools.site import CallSite
-from orchestrator.tools.write_stdin import WriteStdinTool
 from sim.folders import Folders
 from sim.ledger import Run
 from sim.loop import current_lane

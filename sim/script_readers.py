@@ -21,9 +21,9 @@ from typing import Any, Final, cast
 
 from orchestrator.core.calls import Exec
 from orchestrator.protocol.commands import UnknownCommand
-from orchestrator.tools.commands import bash, safety, script_reader
+from orchestrator.tools import rules
+from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.commands.script_process import _READERS
-from orchestrator.tools.rules import verdict
 from sim.ledger import Ledger, Reading
 
 LOST: Final = ("dies", "dies midway", "dies before", "hangs", "late")
@@ -49,7 +49,7 @@ class Script:
     @property
     def whole(self) -> Question:
         """The question of which commands it certainly consists."""
-        return script_reader.PLAIN, self.text.encode()
+        return bash.PLAIN, self.text.encode()
 
 
 def script_of(call_id: str, given: Mapping[str, Any]) -> Script:
@@ -260,7 +260,7 @@ class ScriptReaders:
     @contextmanager
     def _own(self) -> Iterator[None]:
         """This worker's reader, and what it has read, in the product's modules."""
-        homes: list[tuple[Any, dict[str, Any]]] = [(script_reader, self._kept), (bash, self._caches)]
+        homes: list[tuple[Any, dict[str, Any]]] = [(bash, self._kept), (bash, self._caches)]
         before = [(home, {name: getattr(home, name) for name in kept}) for home, kept in homes]
         try:
             for home, kept in homes:
@@ -283,7 +283,7 @@ class ScriptReaders:
         with self._own():
             dangerous, unreadable = safety.dangers(command)
             safe = safety.is_known_safe(command)
-            found = verdict.segments(command, (), lambda program: True) if given.get("prefix") else ()
+            found = rules.segments(command, (), lambda program: True) if given.get("prefix") else ()
         for question in self.answered & self._lost.keys():
             self._lost[question] -= 1
         reading = self._true(script, given)
@@ -307,7 +307,7 @@ class ScriptReaders:
         """The finding that is to be made, by the truth of the script and the answers that came in time."""
         destroys = unread = False
         for text, layer_destroys in script.layers:
-            question = script_reader.BEGINNINGS, text.encode()
+            question = bash.BEGINNINGS, text.encode()
             if self._unread(question):
                 unread = True
                 break
@@ -331,7 +331,7 @@ class ScriptReaders:
             found = f"destroys: {dangerous}, unread: {unreadable!r}, safe: {safe}"
             self.broken(f"the script of {call_id} is judged as {found}, and is {reading}")
         for (kind, source), lost in self._lost.items():
-            if kind == script_reader.BEGINNINGS and lost > 2:
+            if kind == bash.BEGINNINGS and lost > 2:
                 self.broken(f"{source!r} has cost {lost} readers")
 
     def _left_behind(self) -> None:

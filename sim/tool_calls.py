@@ -41,12 +41,11 @@ from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.scalars import Duration, OutputStream
 from orchestrator.protocol.wire import written
+from orchestrator.tools.agent_tools import NAMES, PARALLEL_SAFE
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.images import ViewImage
 from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
-from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
-from orchestrator.tools.subagents.port import Tree
-from orchestrator.tools.subagents.specs import NAMES, PARALLEL_SAFE
+from orchestrator.tools.subagents import AgentCall, Tree, assess_agent_call
 from sim.folder_setups import SimSetups
 from sim.folders import Folders
 from sim.ledger import Ledger, Run, SimSupervisor

@@ -38,12 +38,12 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.arrivals import Arrivals
-from orchestrator.runtime.copies import Copies
 from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Renewal, RenewalOutcome
 from orchestrator.runtime.requests import _asking, _Following, _prompt
+from orchestrator.runtime.runner import Copies
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.side_work import SideWork
 from orchestrator.runtime.worker import Worker

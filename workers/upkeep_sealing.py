@@ -35,8 +35,7 @@ from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.import_store import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loader import end_of, folded
-from orchestrator.runtime.restore import referenced_blobs
+from orchestrator.runtime.loader import end_of, folded, referenced_blobs
 
 log = logging.getLogger("dendro.upkeep")
 

@@ -9,32 +9,52 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.records import START, SqEntry
+from orchestrator.broker.records import START, Refused, SqEntry
 from orchestrator.core import commands as c
+from orchestrator.core import entries as e
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.frozen import replace
+from orchestrator.core.history import Item
 from orchestrator.core.ids import SessionId
+from orchestrator.core.images import check_image_url
 from orchestrator.core.settings import NO_HISTORY
+from orchestrator.core.state import State
 from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_TIMER
+from orchestrator.mcp.records import PREFIX
+from orchestrator.protocol import ops
+from orchestrator.protocol.inputs import (
+    ImageInput,
+    InputItem,
+    LocalImageInput,
+    MentionInput,
+    SkillInput,
+    TextInput,
+)
 from orchestrator.protocol.ops import (
     CancelAgent,
     ConfigureSession,
+    GetPath,
     MessageAgent,
     OverrideTurnContext,
     ResolveElicitation,
+    Shutdown,
     UserTurn,
 )
-from orchestrator.runtime.bisect import Arrival
-from orchestrator.runtime.input_files import with_files
-from orchestrator.runtime.intake import Unreadable
+from orchestrator.protocol.wire import written
+from orchestrator.runtime.commits import Delta
+from orchestrator.runtime.intake import Unreadable, with_texts
+from orchestrator.runtime.library import PATIENCE_S, Library
+from orchestrator.runtime.log import log
 from orchestrator.runtime.lookups import NOISE_BYTES
 from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext
-from orchestrator.runtime.secrets import with_texts
 from orchestrator.runtime.trees import TreeLookups
 
 SQ_PAGE = 100
@@ -230,3 +250,184 @@ class Arrivals:
 
 def _number(place: str) -> int:
     return int((place or START).partition("-")[0])
+
+
+# ── bisect ────────────────────────────────────────────────────────────────────────────────────────
+# Bisection of a refused step: when the tree refuses it, its parts are decided again, one by one.
+#
+# A step holds several decisions, and its commit is taken or refused as a whole. Refused, it is thrown
+# away: what arrived goes back to the front, in order, and is decided one command a step, until the one
+# that the tree does not take is alone. That one becomes `CommitRefused`.
+
+
+Arrived = c.Command | Note | Delta | Unreadable
+Arrival = tuple[Arrived, str | None]
+"""Something to decide (or decided already, or only to be shown), and the place of its entry in the SQ."""
+
+
+class RefusedTwice(RuntimeError):
+    """The decision in the place of a refused command was refused as well: a rule is wrong."""
+
+
+@dataclass(slots=True)
+class Bisect:
+    """The commands of the step at hand, in the order in which they were decided."""
+
+    arrived: list[Arrival] = field(default_factory=list)
+    made: list[c.Command] = field(default_factory=list)
+    """Commands that the runner made itself; it would make them again."""
+    singly: int = 0
+    """How many more commands are decided one a step."""
+
+    def begin(self) -> None:
+        self.arrived, self.made = [], []
+
+    @property
+    def full(self) -> bool:
+        """Whether the step may take no more commands."""
+        return bool(self.singly) and bool(self.arrived or self.made)
+
+    def asks_for_file(self, before: State) -> str:
+        """The first submission because of which the rollout's file is to be brought up to date."""
+        ops = (command for command, _ in self.arrived if isinstance(command, c.Submitted))
+        asked = (command.id for command in ops if isinstance(command.op, GetPath | Shutdown))
+        return next(asked, before.closing or "")
+
+    def committed(self) -> None:
+        self.singly = max(0, self.singly - 1)
+
+    def refused(self, answer: Refused, inbox: deque[Arrival]) -> None:
+        """Puts back what arrived, or what it became."""
+        decided = [*self.arrived, *((command, None) for command in self.made)]
+        commands = [arrival for arrival in decided if not isinstance(arrival[0], (Delta, Note, Unreadable))]
+        if len(commands) != 1:
+            inbox.extendleft(reversed(self.arrived))
+            self.singly = len(decided)
+            return
+        (command, sq_place) = commands[0]
+        assert not isinstance(command, (Delta, Note, Unreadable))
+        if isinstance(command, c.CommitRefused) and answer.reason == "budget_free":
+            # Room was made between the two commits: it is tried once more.
+            inbox.appendleft((command.command, sq_place))
+            return
+        if isinstance(command, c.CommitRefused):
+            raise RefusedTwice(f"{command.reason}, then {answer.reason} {answer.detail}")
+        refused = c.CommitRefused(command, answer.reason, answer.detail, _budget(answer))
+        instead: Arrival = (refused, sq_place)
+        kept = [instead if arrival is commands[0] else arrival for arrival in self.arrived]
+        inbox.extendleft(reversed(kept if self.arrived else [instead]))
+
+
+def _budget(answer: Refused) -> dict[str, Any]:
+    """The account that refused, as events tell of it."""
+    found = next((account for account in answer.budget if account.kind == answer.detail), None)
+    return {} if found is None else {"kind": found.kind, "limit": found.limit, "used": found.spent}
+
+
+# ── input files ───────────────────────────────────────────────────────────────────────────────────
+# Files that input items name, read where the session works; an op with one that cannot be read is an
+# error.
+#
+# What was read goes into the log with the op, so nobody reads a file twice, and every worker goes on with
+# the same content.
+
+
+Servers = Callable[[], Awaitable[Iterable[str]]]
+"""Asks for the full names of the tools of the folder's MCP servers."""
+APP = "app://"
+MOST_TOOLS = 64
+MOST_SKILLS = 16
+MOST_IMAGE_BYTES = 64 << 20
+"""Bytes of the data URLs that one op makes of files."""
+
+
+async def with_files(
+    library: Library, servers: Servers, command: c.Submitted, cwd: Callable[[], str]
+) -> c.Submitted | Note:
+    """The op with its files read, as seen from the session's folder; or the `error` that answers it."""
+    op = command.op
+    if not isinstance(op, ops.UserInput | ops.UserTurn | ops.UpdateQueued):
+        return command
+    if all(isinstance(item, TextInput) for item in op.items):
+        return command
+    folder = op.cwd if isinstance(op, ops.UserTurn) else cwd()
+    reader = _Reader(library, servers, folder)
+    read: list[Item] = []
+    for place, item in enumerate(op.items):
+        try:
+            read.append(await reader.read(item))
+        except TimeoutError:
+            why = f"it did not answer within {PATIENCE_S:g} s; check the mount"
+        except (OSError, ValueError) as error:
+            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        if len(read) == place:
+            text = f"items[{place}]: {_named(item, folder)} cannot be used: {why}; nothing was started"
+            return Note((e.error(command.id, text),))
+    return replace(command, items=tuple(read))
+
+
+class _Reader:
+    """The reader of one op's items, which counts what it has read."""
+
+    def __init__(self, library: Library, servers: Servers, folder: str) -> None:
+        self._library = library
+        self._servers = servers
+        self._folder = folder
+        self._skills = 0
+        self._bytes = 0
+
+    async def read(self, item: InputItem) -> Item:
+        match item:
+            case TextInput():
+                return written(item)
+            case ImageInput(image_url=url):
+                check_image_url(url)
+                return written(ImageInput(image_url=url))
+            case LocalImageInput():
+                return await self._image(Path(self._folder, item.path))
+            case SkillInput():
+                return await self._skill(item)
+            case MentionInput():
+                return {
+                    **written(MentionInput(name=item.name, path=item.path)),
+                    "tools": await self._tools(item),
+                }
+
+    async def _image(self, path: Path) -> Item:
+        url = await self._library.image(path)
+        self._bytes += len(url)
+        if self._bytes > MOST_IMAGE_BYTES:
+            raise ValueError(f"the images of one op have at most {MOST_IMAGE_BYTES:,} bytes together")
+        return {**written(ImageInput(image_url=url)), "path": str(path)}
+
+    async def _tools(self, item: MentionInput) -> list[str]:
+        """The tools of the MCP server that an app stands for; none if there is no such server."""
+        prefix = f"{PREFIX}{item.path.removeprefix(APP)}__"
+        if not item.path.startswith(APP):
+            return []
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                names = await self._servers()
+        except Exception as error:
+            # Without its tools it is an unknown app: the person is warned, and the rest is done.
+            log.warning("the tools of %s could not be listed", item.path, exc_info=error)
+            return []
+        return [name for name in names if name.startswith(prefix)][:MOST_TOOLS]
+
+    async def _skill(self, item: SkillInput) -> Item:
+        self._skills += 1
+        if self._skills > MOST_SKILLS:
+            raise ValueError(f"at most {MOST_SKILLS} skills can be named at once")
+        path = str(Path(self._folder, item.path))
+        content = await self._library.skill(self._folder, path)
+        return {**written(SkillInput(name=item.name, path=path)), "content": content}
+
+
+def _named(item: Any, folder: str) -> str:
+    match item:
+        case LocalImageInput():
+            return f"the image {Path(folder, item.path)}"
+        case SkillInput():
+            return f"the skill {item.name}"
+        case _:
+            return f"the {item.type}"

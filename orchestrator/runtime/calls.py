@@ -18,7 +18,7 @@ from orchestrator.runtime.log import log
 from orchestrator.sandbox.policy import InvalidPolicy
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.mcp import McpToolbox
-from orchestrator.tools.rules.library import CommandRules
+from orchestrator.tools.rules import CommandRules
 from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.tools.tool import Judgement, Tool
 from orchestrator.tools.toolbox import Toolbox

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import orjson
 
-from orchestrator.broker.errors import Corrupt, DamagedEntry
-from orchestrator.broker.records import Claim, SqEntry, StoredEvent
+from orchestrator.broker.blobs import ArchivedText, Blobs, Texts
+from orchestrator.broker.errors import Corrupt, DamagedEntry, SecretsFull, Unavailable
+from orchestrator.broker.records import Claim, Place, SqEntry, StoredEvent
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
@@ -20,16 +22,19 @@ from orchestrator.core.entries.stored import published_event, published_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.processes import Process
+from orchestrator.core.secrets import SET_APART, put_back, secret_name
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.codec import parse_submission, short_id
-from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.protocol.wire import UNSET, JsonObject
-from orchestrator.runtime.patience import patiently
+from orchestrator.protocol.codec import encode_submission, parse_submission, short_id
+from orchestrator.protocol.ops import UserInputAnswer
+from orchestrator.protocol.submission import MalformedSubmission, Submission
+from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject
+from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.workspace import FolderFaults
-from orchestrator.tools.exec.output import MODEL_BYTES, Capture, for_model
+from orchestrator.tools.exec.command import MODEL_BYTES, Capture, for_model
 
 E = TypeVar("E", bound=ev.EventModel)
 
@@ -203,3 +208,108 @@ def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:
     work = call.work
     ends = (work.broken_off(call.call_id, text, elapsed_s),) if isinstance(work, RunnableWork) else ()
     return c.CallFinished(call.call_id, text, ends)
+
+
+# ── patience ──────────────────────────────────────────────────────────────────────────────────────
+# Reading from a Redis that may be away for a moment: asked until it answers.
+#
+# A text that cannot be read now is no reason to fail a task. The task that waits is an effect or a load,
+# and is cancelled when its claim is lost.
+
+
+ASK_AGAIN_S = 0.05
+ASK_AGAIN_MAX_S = 1.0
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+
+
+async def patiently(read: Callable[[], Awaitable[T]], sleep: Sleep, what: str) -> T:
+    """The result of `read`, however often it takes; `what` names it in the worker's log."""
+    delay = ASK_AGAIN_S
+    while True:
+        try:
+            return await read()
+        except Unavailable as error:
+            log.warning("%s could not be read yet: %s", what, error)
+            await sleep(delay)
+            delay = min(delay * 2, ASK_AGAIN_MAX_S)
+
+
+class PatientTexts(Texts):
+    """The texts of one worker."""
+
+    def __init__(self, blobs: Blobs, sleep: Sleep, archived: ArchivedText | None = None) -> None:
+        super().__init__(blobs, archived=archived)
+        self._sleep = sleep
+
+    async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:
+        wanted, fetch = tuple(digests), super().fetch
+        await patiently(lambda: fetch(tree, wanted), self._sleep, f"tree {tree}: {len(wanted)} texts")
+
+
+# ── secrets ───────────────────────────────────────────────────────────────────────────────────────
+# Answers whose texts stand beside the log: met in the queue, and read again for a request to the model.
+#
+# Nothing here is logged but names.
+
+
+NOT_KEPT_ANY_MORE = (
+    "the answer's texts are not kept any more: they stand beside the log for a day; what was asked stays "
+    "open, answer again"
+)
+
+
+async def with_texts(context: RunnerContext, entry: SqEntry) -> c.Command | Note:
+    """The command of an entry, with the texts of an answer that stand beside the queue.
+
+    Texts that came in clear, from an older client, are set apart first: they may be secret.
+    """
+    name = secret_name(entry.client, entry.submission)
+    if entry.kind == SET_APART:
+        if not (texts := await _texts(context, name)):
+            return Note((e.error(short_id(entry.submission), NOT_KEPT_ANY_MORE),))
+        entry = replace(entry, payload=put_back(entry.payload, texts))
+        command = command_of(entry)
+        return replace(command, secret=name) if isinstance(command, c.Submitted) else command
+    command = command_of(entry)
+    match command:
+        case c.Submitted(op=UserInputAnswer() as op) if op.response.answers:
+            return replace(command, secret=await _kept(context, entry.id, name, op), in_clear=True)
+        case c.MailArrived(kind="answer", payload={"secret": str(name)}):
+            texts = await _texts(context, name)
+            response: JsonObject | None = orjson.loads(texts) if texts else None
+            return replace(command, payload={**command.payload, "response": response})
+    return command
+
+
+async def _texts(context: RunnerContext, name: str) -> bytes:
+    tree = context.claim.tree
+    return await context.writing.insist(lambda: context.ports.broker.requests.secret(tree, name)) or b""
+
+
+async def _kept(context: RunnerContext, sq_id: str, name: str, op: UserInputAnswer) -> str:
+    """The name under which the texts stand apart; empty if there is no room: the model reads none then."""
+    frame: JsonObject = orjson.loads(encode_submission(Submission(short_id(""), op)))
+    texts, claim = orjson.dumps(frame["op"]["response"]), context.claim
+    place = Place(claim.session, claim.tree, claim.pool)
+    try:
+        await context.writing.insist(
+            lambda: context.ports.broker.requests.keep_secret(place, sq_id, name, texts)
+        )
+    except SecretsFull:
+        return ""
+    return name
+
+
+async def kept_answers(ports: Ports, state: State) -> Sequence[tuple[str, JsonMapping]]:
+    """The answers with secret texts that requests of the task show, by the ids of their calls."""
+    told: list[tuple[str, JsonMapping]] = []
+    tree = TreeId(state.facts.tree_id)
+    for secret in state.task.secrets if state.task is not None else ():
+        what = f"session {state.facts.session_id}: an answer"
+        read = partial(ports.broker.requests.secret, tree, secret.name)
+        texts = await patiently(read, ports.sleep, what)
+        if texts:
+            told.append((secret.call_id, orjson.loads(texts)))
+    return told

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 from enum import StrEnum
+from pathlib import Path
 
 from orchestrator.broker.errors import BrokerError, CommitTooLarge
-from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Release
+from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Release, Stored, StoredEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import NewEvent
@@ -30,22 +31,25 @@ from orchestrator.core.outstanding import (
     RunSetup,
     SaveFolder,
 )
+from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.rollout_file import RolloutFile
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import session_meta, shown_anew
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.budget import nearly_used, warnings
-from orchestrator.runtime.copies import Copies
-from orchestrator.runtime.decisions import Broken, Decisions
-from orchestrator.runtime.defects import (
+from orchestrator.runtime.decisions import (
+    Broken,
+    Decisions,
     Undecided,
     passed_over,
     tries,
 )
 from orchestrator.runtime.intake import judged_running, shown_by_lost
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loader import Cache, Loaded, load
+from orchestrator.runtime.loader import Cache, Loaded, Weight, load
 from orchestrator.runtime.log import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
@@ -341,3 +345,81 @@ class Runner:
     async def _start_owed(self) -> None:
         if not self._lost:
             await self._side_work.start(self._decisions.owed(self._journal.state))
+
+
+# ── copies ────────────────────────────────────────────────────────────────────────────────────────
+# Copies of a session beside its log: snapshots, and the rollout's file.
+#
+# Both follow the log and can be made again from it. The runner decides when one is due, and what becomes
+# of the claim when a snapshot shows that it is over.
+
+
+class Copies:
+    """How far the copies of one session have come, and what of its log they still lack."""
+
+    def __init__(self, context: RunnerContext) -> None:
+        self._context = context
+        self._snapshot_seq = context.claimed.snapshot_seq
+        self._unexported: list[StoredEntry] = []
+        self._weight: Weight | None = None
+
+    def begin(self, loaded: Loaded) -> None:
+        self._unexported = list(loaded.unexported)
+        self._weight = loaded.weight
+        if not loaded.snapshot_used:
+            self._snapshot_seq = 0
+
+    def committed(self, step: Step) -> None:
+        """Notes the entries of a step that is in the log now, and in no copy."""
+        epoch, first = self._context.claim.epoch, step.base.seq + 1
+        self._unexported += [
+            StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
+            for seq, entry in enumerate(step.entries, first)
+        ]
+        if self._weight is not None:
+            more = sum(len(entry.payload) for entry in step.entries)
+            self._weight = Weight(self._weight.counted, self._weight.since + more)
+
+    def left(self) -> Loaded:
+        """The position that the session's next runner may begin with, if it runs in this process."""
+        return Loaded(self._context.journal.position, tuple(self._unexported), weight=self._weight)
+
+    def snapshot_due(self, seq: int) -> bool:
+        return seq - self._snapshot_seq >= self._context.config.log.snapshot_every
+
+    async def snapshot(self) -> bool:
+        """Stores a snapshot; False if the claim is over, or Redis went back behind its last commit."""
+        context, position = self._context, self._context.journal.position
+        claim, broker = context.claim, context.ports.broker
+        seq = position.seq
+        key = context.config.chain_key
+        data = encode_snapshot(position.state, seq, position.head, key.secret if key else b"")
+        stored = await context.writing.insist(lambda: broker.commits.snapshot(claim, seq, data))
+        if isinstance(stored, Stored):
+            self._snapshot_seq = seq
+        elif stored is not None and (isinstance(stored, Fenced) or stored.reason == "ahead"):
+            log.warning("session %s was lost: its snapshot of entry %d was refused", claim.session, seq)
+            return False
+        return True
+
+    async def export(self) -> str | None:
+        """Brings the rollout's file to where the log stands; answers why it could not.
+
+        The session goes on without its file: the log has everything, and the next attempt writes the rest.
+        """
+        position, claim = self._context.journal.position, self._context.claim
+        path = position.state.facts.rollout_path
+        if not path or not position.state.native:
+            self._unexported.clear()
+            return None
+        key = self._context.config.chain_key
+        file = RolloutFile(Path(path), claim.session, claim.tree, key.secret if key else b"")
+        try:
+            through = await file.bring_up_to(self._context.ports, position, self._unexported)
+        except (OSError, BrokenArchive, ArchiveUnavailable) as error:
+            log.warning("session %s: its file was not brought up to date: %s", claim.session, error)
+            # It may be long until it can be; what it lacks is read from the log then.
+            self._unexported.clear()
+            return str(error)
+        self._unexported = [entry for entry in self._unexported if entry.seq > through]
+        return None

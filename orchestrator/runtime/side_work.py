@@ -10,6 +10,7 @@ drain by a grace, and then by stopping what still runs and recording it as stopp
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 
 from orchestrator.core import commands as c
@@ -34,11 +35,12 @@ from orchestrator.core.processes import Process
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import AgentReasoningRawContentDelta
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime.arrivals import Arrivals
-from orchestrator.runtime.deltas import Delta, event_id
+from orchestrator.runtime.commits import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
-from orchestrator.runtime.elicitations import Elicitations
 from orchestrator.runtime.folder_work import LEAVE_S, FolderWork
 from orchestrator.runtime.intake import drained_call, failed_call, failed_process, refused_call
 from orchestrator.runtime.log import log
@@ -375,3 +377,38 @@ def _ended_by(command: c.Command | Note | Delta) -> EffectKey | None:
             return (PROCESS, str(over.number))
         case _:
             return None
+
+
+# ── elicitations ──────────────────────────────────────────────────────────────────────────────────
+# Questions of MCP servers in the middle of calls: each waits for the decision that the log will have.
+
+
+class Elicitations:
+    """The questions of one claimed session."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._waiting: dict[str, asyncio.Future[ElicitationAction]] = {}
+        self._asked: Counter[str] = Counter()
+
+    async def ask(self, call_id: CallId, server: str, message: str) -> ElicitationAction:
+        """Puts a question to the person, and waits; cancelled, it is withdrawn."""
+        self._asked[call_id] += 1
+        id = f"{call_id}-q{self._asked[call_id]}"
+        waits: asyncio.Future[ElicitationAction] = asyncio.get_running_loop().create_future()
+        self._waiting[id] = waits
+        self._arrivals.push(c.Elicited(call_id, id, server, message))
+        try:
+            return await waits
+        except asyncio.CancelledError:
+            self._arrivals.push(c.ElicitationDropped(id))
+            raise
+        finally:
+            del self._waiting[id]
+
+    def decided(self, id: str, decision: str) -> None:
+        """Tells whoever waits; a decision that was told is in the state until its call is over."""
+        waits = self._waiting.get(id)
+        if waits is not None and not waits.done():
+            known = decision in tuple(ElicitationAction)
+            waits.set_result(ElicitationAction(decision) if known else ElicitationAction.CANCEL)

@@ -35,9 +35,8 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_path import path_beside
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.ports import Ports
-from orchestrator.tools.subagents.assess import root_target, target_of
-from orchestrator.tools.subagents.port import LogUnreadable
-from orchestrator.tools.subagents.specs import BATCHED, NAMES
+from orchestrator.tools.agent_tools import BATCHED, NAMES
+from orchestrator.tools.subagents import LogUnreadable, root_target, target_of
 
 _ENTRIES_READ = 2_000
 """Entries at the end of an agent's log that a look reads at most."""

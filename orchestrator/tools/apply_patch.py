@@ -36,28 +36,41 @@ from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.confinement import confinement_of, place_of, roots_of
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
-from orchestrator.tools.patch.bounds import INLINE_BYTES, cut, shown, weight
 from orchestrator.tools.patch.files import DiskFiles, FileReader, PlacedFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
-from orchestrator.tools.patch.record import PatchRecord, PatchVerdict, judge, record_of
-from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
-from orchestrator.tools.patch.writable import outside
+from orchestrator.tools.patch.plan import (
+    INLINE_BYTES,
+    PatchCheckError,
+    PatchPlan,
+    cut,
+    outside,
+    plan_patch,
+    refusal_text,
+    shown,
+    weight,
+)
 from orchestrator.tools.site import CallSite, ToolConfig
-from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
+from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import Job
 import os
 from typing import TYPE_CHECKING
 
-from orchestrator.tools.patch.plan import PlannedFile
-from orchestrator.tools.patch.writable import WritableRoots
+from orchestrator.tools.patch.plan import PlannedFile, WritableRoots
 from orchestrator.tools.patch.writer import PREFIX
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import File, Job, Outcome
+import base64
+import hashlib
+import stat
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from orchestrator.folders.linediff import unified_diff
+from orchestrator.tools.patch.files import FileImage
+from orchestrator.tools.patch.plan import MOST_LINES
 
 NOT_IN_PLAN_MODE = "apply_patch is not allowed in Plan mode"
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"
@@ -409,3 +422,291 @@ def _holds(folder: Path, prefix: str) -> bool:
             return any(entry.name.startswith(prefix) for entry in entries)
     except OSError:
         return False
+
+
+# ── record ────────────────────────────────────────────────────────────────────────────────────────
+# The patch record: it lets a takeover find out whether a patch was applied.
+#
+# A worker that dies while it applies a patch leaves files behind and no event. The record of the plan,
+# stored before the first write, holds a hash of each file before and after; the files themselves then
+# show that none of it was applied, or all, or neither.
+#
+# This module must not know how files are written; `apply` names its temporary files by the record's
+# token, so that a takeover can remove what the dead worker left.
+
+
+PatchVerdict: TypeAlias = Literal["none", "all", "in_doubt"]
+
+
+@record
+class FileHashes:
+    """SHA-256 of one file before and after; None where it is absent."""
+
+    path: str
+    before: str | None
+    after: str | None
+
+
+@record
+class PatchRecord:
+    """The hashes of every file of one plan, in the plan's order."""
+
+    files: tuple[FileHashes, ...]
+
+    @property
+    def token(self) -> str:
+        """A short name of this plan, the same in every process that reads the record."""
+        text = "\0".join(f"{file.path}\0{file.before}\0{file.after}" for file in self.files)
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def to_json(self) -> list[list[str | None]]:
+        """Plain lists `[path, before, after]`."""
+        return [[file.path, file.before, file.after] for file in self.files]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Sequence[str | None]] | str) -> PatchRecord:
+        """The inverse of `to_json`, or of its text; raises ValueError for anything else."""
+        files = []
+        for path, before, after in json.loads(value) if isinstance(value, str) else value:
+            if path is None:
+                raise ValueError("a patch record names a file without a path")
+            files.append(FileHashes(path, before, after))
+        return cls(tuple(files))
+
+
+def record_of(plan: PatchPlan) -> PatchRecord:
+    """The record to be stored before `apply_plan` is called."""
+    return PatchRecord(
+        tuple(
+            FileHashes(
+                str(file.target),
+                image_hash(file.before),
+                None if file.after is None else content_hash(file.after),
+            )
+            for file in plan.files
+        )
+    )
+
+
+def judge(record: PatchRecord, files: FileReader) -> PatchVerdict:
+    """Whether the files are as before the patch, as after it, or neither.
+
+    A patch that changes nothing counts as applied: there is nothing to repeat.
+    """
+    now = _hashes_now(record, files)
+    if all(now[file.path] == (file.after,) for file in record.files):
+        return "all"
+    if all(now[file.path] == (file.before,) for file in record.files):
+        return "none"
+    return "in_doubt"
+
+
+def content_hash(content: bytes) -> str:
+    """SHA-256 of a regular file's content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def image_hash(image: FileImage | None) -> str | None:
+    """The hash of a file or symlink; a symlink never equals a file that holds its target's name."""
+    if image is None:
+        return None
+    digest = content_hash(image.content)
+    return f"link:{digest}" if stat.S_ISLNK(image.mode) else digest
+
+
+def _hashes_now(record: PatchRecord, files: FileReader) -> Mapping[str, tuple[str | None, ...]]:
+    """A hash per path; an empty tuple for what is neither a file nor absent, which equals nothing."""
+    found: dict[str, tuple[str | None, ...]] = {}
+    for file in record.files:
+        try:
+            found[file.path] = (image_hash(files.read(Path(file.path))),)
+        except OSError:
+            found[file.path] = ()
+    return found
+
+
+# ── turn diff ─────────────────────────────────────────────────────────────────────────────────────
+# The accumulated diff of a task: every file that its patches touched, then and now.
+#
+# A baseline is what a file was when the task first touched it; baselines live in the session's state, so
+# a takeover continues the same diff. Whatever changed the file since (a patch, a command, a person) shows
+# up, because "now" is read from the disk.
+#
+# The form is git's with full blob ids; a file that was moved is shown as one diff from its old name to
+# its new one.
+#
+# It must not write, and must not know how a patch is applied.
+
+
+_ABSENT_ID = "0" * 40
+
+
+@record
+class Baseline:
+    """A file when the task first touched it; fields are plain JSON values.
+
+    `origin` is its path then. `mode` is git's ("100644"); mode and content are None for a
+    file that was absent. `encoding` tells how `content` holds the bytes.
+    """
+
+    origin: str
+    mode: str | None = None
+    content: str | None = None
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+
+    @classmethod
+    def of(cls, origin: Path, image: FileImage | None) -> Baseline:
+        if image is None:
+            return cls(str(origin))
+        try:
+            return cls(str(origin), image.git_mode, image.content.decode("utf-8"))
+        except UnicodeDecodeError:
+            content = base64.b64encode(image.content).decode("ascii")
+            return cls(str(origin), image.git_mode, content, "base64")
+
+    def content_bytes(self) -> bytes | None:
+        if self.content is None:
+            return None
+        if self.encoding == "base64":
+            return base64.b64decode(self.content)
+        return self.content.encode("utf-8")
+
+
+def with_plan(baselines: Mapping[str, Baseline], plan: PatchPlan) -> dict[str, Baseline]:
+    """The baselines after a plan was applied, by the path where each file is now."""
+    result = dict(baselines)
+    by_path = {file.path: file for file in plan.files}
+    # Who is looked for among thousands of baselines is mostly not there: only moves take one away.
+    away = {baseline.origin for path, baseline in result.items() if baseline.origin != path}
+    away |= {str(file.target) for file in plan.files if file.move_to}
+    for file in plan.files:
+        if file.moved_from is None:
+            dest = by_path.get(file.move_to) if file.move_to else None
+            _remember(result, file, dest, away)
+    return result
+
+
+def _remember(
+    result: dict[str, Baseline], file: PlannedFile, dest: PlannedFile | None, away: set[str]
+) -> None:
+    path = str(file.target)
+    if path not in result:
+        back = _given_back(result, path) if path in away else None
+        result[path] = back or Baseline.of(file.target, file.before)
+    if dest is not None and _follow(result, path, dest):
+        return
+    if file.after is None and result[path].origin != path:
+        # A file that was moved and is gone now is a deletion where it was at first.
+        _send_home(result, result.pop(path))
+
+
+def _send_home(result: dict[str, Baseline], baseline: Baseline) -> None:
+    """Puts a baseline back to its origin; one that a move had put there goes home in turn."""
+    if baseline.content is None:
+        # Made and gone again: nothing to tell, and no reason to part another file from its move.
+        result.setdefault(baseline.origin, baseline)
+        return
+    displaced = result.get(baseline.origin)
+    result[baseline.origin] = baseline
+    if displaced is not None and displaced.origin != baseline.origin:
+        _send_home(result, displaced)
+
+
+def _given_back(result: dict[str, Baseline], path: str) -> Baseline | None:
+    """The baseline that a move took away from `path`, where there is a file again.
+
+    What the move led to counts as a new file from then on, as in git.
+    """
+    for other, baseline in result.items():
+        if baseline.origin == path:
+            result[other] = Baseline(other)
+            return baseline
+    return None
+
+
+def _follow(result: dict[str, Baseline], path: str, dest: PlannedFile) -> bool:
+    """Takes the baseline of `path` along to where its file was moved; false if it stays behind."""
+    end = str(dest.target)
+    if dest.before is None and end not in result:
+        result[end] = result.pop(path)
+        return True
+    # The move's end was a file of its own: two stories, not one.
+    result.setdefault(end, Baseline.of(dest.target, dest.before))
+    return False
+
+
+def turn_diff(baselines: Mapping[str, Baseline], root: Path, files: FileReader) -> str:
+    """Diffs of all files that differ from their baselines, sorted by path; "" if none does.
+
+    Paths under `root` are shown relative to it, others whole.
+    """
+    base = files.resolve(root)
+    shown = sorted((_shown(Path(path), base), path) for path in baselines)
+    return "".join(
+        text
+        for name, path in shown
+        for text in _file_diff(baselines[path], name, _read(files, Path(path)), base)
+    )
+
+
+def _read(files: FileReader, path: Path) -> FileImage | None:
+    try:
+        return files.read(path)
+    except OSError:
+        # A folder or a device stands there now: for the diff the file is gone.
+        return None
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+def _file_diff(baseline: Baseline, name: str, now: FileImage | None, root: Path) -> Iterator[str]:
+    before, after = baseline.content_bytes(), now.content if now else None
+    old_name = _shown(Path(baseline.origin), root)
+    mode = now.git_mode if now else None
+    if (before, baseline.mode) == (after, mode) and (old_name == name or before is None):
+        return
+    yield f"diff --git a/{old_name} b/{name}\n"
+    yield from _mode_lines(baseline.mode, mode)
+    if before == after:
+        if old_name != name:
+            yield f"similarity index 100%\nrename from {old_name}\nrename to {name}\n"
+        return
+    yield f"index {_blob_id(before)}..{_blob_id(after)}\n"
+    old_header = "/dev/null" if before is None else f"a/{old_name}"
+    new_header = "/dev/null" if after is None else f"b/{name}"
+    yield from _body(before or b"", after or b"", f"--- {old_header}\n+++ {new_header}\n")
+
+
+def _mode_lines(before: str | None, after: str | None) -> Iterator[str]:
+    if before is None:
+        yield f"new file mode {after}\n"
+    elif after is None:
+        yield f"deleted file mode {before}\n"
+    elif before != after:
+        yield f"old mode {before}\nnew mode {after}\n"
+
+
+def _body(before: bytes, after: bytes, headers: str) -> Iterator[str]:
+    old, new = _text(before), _text(after)
+    if old is None or new is None:
+        yield f"{headers}Binary files differ\n"
+    elif diff := unified_diff(old, new):
+        yield headers + diff
+
+
+def _text(content: bytes) -> str | None:
+    # A command may have made millions of lines of a file since a patch changed it.
+    if b"\0" in content or content.count(b"\n") > MOST_LINES:
+        return None
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _blob_id(content: bytes | None) -> str:
+    if content is None:
+        return _ABSENT_ID
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

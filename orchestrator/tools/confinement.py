@@ -8,7 +8,7 @@ from orchestrator.core.settings import EXTERNAL_SANDBOX, SessionFacts
 from orchestrator.core.state import State
 from orchestrator.sandbox.place import Place
 from orchestrator.sandbox.policy import Confinement, resolve
-from orchestrator.tools.patch.writable import WritableRoots
+from orchestrator.tools.patch.plan import WritableRoots
 from orchestrator.tools.site import ToolConfig
 
 

@@ -17,8 +17,7 @@ from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy import Confinement, InvalidPolicy, resolve
 from orchestrator.sandbox.probe import NoConfinement
 from orchestrator.tools.confinement import place_of
-from orchestrator.tools.exec.command import Command, Finished
-from orchestrator.tools.exec.output import formatted_output
+from orchestrator.tools.exec.command import Command, Finished, formatted_output
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.shell import search_path
 from orchestrator.tools.site import CallSite, ToolConfig

@@ -30,8 +30,7 @@ from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.confinement import place_of
 from orchestrator.tools.site import CallSite, ToolConfig
-from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Tool, task_of, unsupported
+from orchestrator.tools.tool import Tool, function, string, task_of, unsupported
 
 SENT_BYTES = 5 << 20
 SENT_EDGE = 2_048

@@ -19,8 +19,7 @@ from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.question import refuse_helper
 from orchestrator.tools.site import CallSite
-from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Tool, task_of, unsupported
+from orchestrator.tools.tool import Tool, function, string, task_of, unsupported
 
 STEP = {
     "type": "object",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -33,23 +34,18 @@ from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
-from orchestrator.tools.commands.bash import read_plain, unwrap
+from orchestrator.tools.commands.bash import PATCH, ask, read_plain, unwrap
 from orchestrator.tools.commands.bash_words import PATCH_NAMES
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import dangers, is_known_safe, obeys_its_folder
-from orchestrator.tools.commands.script_reader import PATCH, ask
-from orchestrator.tools.commands.variables import are_known_safe, check_variables
 from orchestrator.tools.confinement import confinement_of, on_machine, place_of, roots_of
-from orchestrator.tools.exec.command import Command, Finished
-from orchestrator.tools.exec.output import formatted_output, model_output
+from orchestrator.tools.exec.command import Command, Finished, formatted_output, model_output
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.rules.parse import PrefixRule
-from orchestrator.tools.rules.verdict import segments, strict_rule
+from orchestrator.tools.rules import PrefixRule, segments, strict_rule
 from orchestrator.tools.site import CallSite, ToolConfig
-from orchestrator.tools.specs import function, string
-from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
+from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
 
 TRAINED_WITH_LOCAL_SHELL: Final = frozenset({"codex-mini-latest"})
 """Models that know the Responses API's built-in shell, and no other."""
@@ -421,7 +417,7 @@ def is_denied(work: ExecWork, finished: Finished) -> bool:
 #
 # Recognised are `["apply_patch", body]` and a shell script that is nothing but `apply_patch <<EOF … EOF`,
 # with or without `cd DIR &&` before it. The script is read by a real bash parser, in a process of its own
-# (`script_reader`): anything beside that one statement (a second command, a redirect, an option of cd)
+# (`commands.bash`): anything beside that one statement (a second command, a redirect, an option of cd)
 # leaves it an ordinary command, which the sandbox runs and confines. So does a script that cannot be
 # read.
 #
@@ -560,3 +556,59 @@ def _request(item: Item, state: State, config: ToolConfig) -> ShellRequest:
         action.justification,
         action.env or {},
     )
+
+
+# ── variables ─────────────────────────────────────────────────────────────────────────────────────
+# Variables that a model gives to a command: their bounds, and which ones are known to be harmless.
+#
+# Knows names and values only. A variable can make any program run other code (`LD_PRELOAD`, `BASH_ENV`,
+# `GIT_EXTERNAL_DIFF`, `RIPGREP_CONFIG_PATH`, `HOME`), and new ones are invented all the time. So the
+# harmless ones are listed, and everything else counts as a reason to ask.
+
+
+MOST_VARIABLES: Final = 64
+MOST_BYTES: Final = 32 * 1024
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+_HARMLESS: Final = re.compile(
+    r"CI|CLICOLOR|CLICOLOR_FORCE|COLUMNS|FORCE_COLOR|LANG|LANGUAGE|LC_[A-Z]+|LINES|NO_COLOR|TERM|TZ"
+)
+_LOADING: Final = re.compile(
+    r"(LD|DYLD)_.*|GCONV_PATH|GLIBC_TUNABLES|BASH_ENV|BASH_LOADABLES_PATH|BASHOPTS|SHELLOPTS|ENV|IFS|PS4"
+    r"|PROMPT_COMMAND|ZDOTDIR",
+    re.IGNORECASE,
+)
+"""Variables of the loader and of shells: with them any program, and any script, runs other code first."""
+# No slash: a locale, a terminal or a time zone named by a path is a file that somebody has written.
+_HARMLESS_VALUE: Final = re.compile(r"[A-Za-z0-9_.@+-]{0,64}")
+
+
+def check_variables(env: Mapping[str, str]) -> None:
+    """Raises `BadArguments` for variables that no command can be given or no person could look through."""
+    if len(env) > MOST_VARIABLES:
+        raise BadArguments(f"env: {len(env)} variables are given, at most {MOST_VARIABLES} are taken")
+    for name, value in env.items():
+        if _NAME.fullmatch(name) is None:
+            raise BadArguments(f"env: {name[:40]!r} is not the name of a variable (letters, digits, _)")
+        if _LOADING.fullmatch(name):
+            raise BadArguments(
+                f"env: {name} is not taken: it makes the loader or a shell run other code; leave it out"
+            )
+        if "\0" in value or not _encodable(value):
+            raise BadArguments(f"env: the value of {name} holds a character that no program can be given")
+    size = sum(len(name) + len(value.encode()) for name, value in env.items())
+    if size > MOST_BYTES:
+        raise BadArguments(f"env: {size} bytes are given, at most {MOST_BYTES} are taken")
+
+
+def _encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def are_known_safe(env: Mapping[str, str]) -> bool:
+    """Whether none of the variables can change what a command that only reads does."""
+    return all(_HARMLESS.fullmatch(n) and _HARMLESS_VALUE.fullmatch(v) for n, v in env.items())

@@ -14,8 +14,8 @@ from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import SandboxSettings, ToolSettings
-from orchestrator.tools.rules.library import CommandRules
-from orchestrator.tools.subagents.port import Tree
+from orchestrator.tools.rules import CommandRules
+from orchestrator.tools.subagents import Tree
 
 AskPerson = Callable[[CallId, str, str], Awaitable[ElicitationAction]]
 """Puts a server's question in the middle of a call to the person: the call, the server, the words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from orchestrator.core.calls import McpWork, RunnableWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
@@ -11,7 +12,7 @@ from orchestrator.core.processes import Process
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.mcp import Tool as McpTool
-from orchestrator.protocol.wire import JsonValue
+from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools import client_tools
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
@@ -20,20 +21,17 @@ from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.custom import CustomTool, custom_tools
 from orchestrator.tools.exec.processes import LiveProcesses, follow
 from orchestrator.tools.exec.supervisor import Supervisor
-from orchestrator.tools.exec_command import ExecCommand
+from orchestrator.tools.exec_command import ExecCommand, WriteStdinTool
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.images import ViewImage
 from orchestrator.tools.mcp import McpToolbox, is_mcp
 from orchestrator.tools.plan import NOT_IN_PLAN_MODE, ApprovePlanTool, UpdatePlan
-from orchestrator.tools.question import AskUserQuestionTool
-from orchestrator.tools.rules.library import CommandRules, RuleWarnings
+from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
+from orchestrator.tools.rules import CommandRules, RuleWarnings
 from orchestrator.tools.shell import LocalShell, Shell
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
-from orchestrator.tools.user_input import RequestUserInputTool
 from orchestrator.tools.user_shell import UserShell
-from orchestrator.tools.web_search import WebSearch
-from orchestrator.tools.write_stdin import WriteStdinTool
 
 
 def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
@@ -199,3 +197,19 @@ def _missing(call: Call) -> CallFinished:
 
 def _names(tools: Iterable[Tool]) -> frozenset[str]:
     return frozenset(name for tool in tools for name in tool.names)
+
+
+# ── web search ────────────────────────────────────────────────────────────────────────────────────
+# The `web_search` tool: a search that the model's provider runs itself.
+
+
+WEB_SEARCH: Final[JsonObject] = {"type": "web_search"}
+
+
+class WebSearch(Tool):
+    """The offer of the provider's search: its calls are items of the response, and nothing runs here."""
+
+    names = ()
+
+    def offered(self, state: State) -> JsonObject | None:
+        return WEB_SEARCH if state.facts.web_search else None

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from orchestrator.settings import Settings
-from orchestrator.tools.exec.output import for_model
+from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.mcp import McpToolbox, mcp_programs
 from orchestrator.tools.site import ToolConfig

@@ -151,8 +151,7 @@ class Opened:
         from orchestrator.broker.errors import SessionArchived
         from orchestrator.rollouts.objects import ArchiveUnavailable
         from orchestrator.rollouts.segments import BrokenArchive
-        from orchestrator.runtime.loader import BrokenLog
-        from orchestrator.runtime.restore import restore_session
+        from orchestrator.runtime.loader import BrokenLog, restore_session
 
         try:
             return await restore_session(self.storage(), session)

@@ -24,13 +24,13 @@ from orchestrator.rollouts.deletion import DeletedFiles, removing
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.budget import Accounting
 from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files
+from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.log import OutageFilter, log
-from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
-from orchestrator.runtime.restore import restore_session
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentChecks
@@ -41,9 +41,8 @@ from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.folder_setup import SetupRunner
-from orchestrator.tools.jobs.commands import Commands
-from orchestrator.tools.jobs.workbench import Workbench
-from orchestrator.tools.rules.library import CommandRules
+from orchestrator.tools.jobs import Commands, Workbench
+from orchestrator.tools.rules import CommandRules
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
 from orchestrator.wiring.deployment import (

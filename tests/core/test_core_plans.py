@@ -20,7 +20,7 @@ from orchestrator.core.plans import PLAN_TAG
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.rollouts.summary import title
-from orchestrator.runtime.prompts import build_prompt, known_response
+from orchestrator.runtime.requests import build_prompt, known_response
 from tests.core.driver import Seen, Session, assistant, op
 from tests.core.test_core_branch import LEFT, planning, plans, purpose
 

@@ -208,7 +208,7 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
         mock.patch.object(DEPLOYMENT, "connect", lambda *given: DeadlyConnection(connect(*given), doom)),
         mock.patch.object(worker, "Ports", deadly_ports),
         _deadly_supervisor(doom.point, folder),
-        mock.patch("orchestrator.runtime.copies.RolloutFile", DeadlyFile),
+        mock.patch("orchestrator.runtime.runner.RolloutFile", DeadlyFile),
     ):
         yield
 

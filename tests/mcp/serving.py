@@ -18,7 +18,7 @@ from orchestrator.mcp.servers import Servers, ServersConfig
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupStatus
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import McpServerSettings
-from orchestrator.tools.exec.output import for_model
+from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.mcp import mcp_programs
 from orchestrator.tools.site import ToolConfig

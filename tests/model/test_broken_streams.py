@@ -20,7 +20,7 @@ from orchestrator.model.refusals import ProviderFault
 from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.runtime.budget import Accounting
-from orchestrator.runtime.prompts import build_prompt
+from orchestrator.runtime.requests import build_prompt
 from tests.core.test_core_ending import Crowded
 from tests.model.stubbed_client import prompt, provider, raw_server
 

@@ -43,8 +43,8 @@ OTHER_VOCABULARIES = (
     "model/responses.py",  # what a provider sent, cut to what is kept of it
     "model/chat.py",  # chat completions, and the items that their answers become
     "mcp/",  # JSON Schema and content of MCP
-    "tools/specs.py",  # JSON Schema of what tools take
-    "tools/subagents/specs.py",
+    "tools/tool.py",  # JSON Schema of what tools take
+    "tools/agent_tools.py",
     "tools/mcp.py",  # a server's tools, as a model is offered them
     "gateways/app_server/",  # JSON of the app-server protocol
     "gateways/exec_json.py",  # lines of one-shot runs

@@ -19,7 +19,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.runtime.folders import NoFolders
+from orchestrator.runtime.ports import NoFolders
 from tests.runtime.connections import Gate
 
 

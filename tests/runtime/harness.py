@@ -32,9 +32,9 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.position import Position
+from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import BEGINNING as UNBORN
 from orchestrator.runtime.loader import Cache, fold_entries
-from orchestrator.runtime.patience import PatientTexts
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.reaper import GRACE_MS
 from orchestrator.runtime.renewal import Renewal

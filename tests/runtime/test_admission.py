@@ -16,8 +16,7 @@ from orchestrator.core.state import State
 from orchestrator.model.errors import FatalKind, FatalModelError
 from orchestrator.model.request import Prompt
 from orchestrator.protocol import ops
-from orchestrator.runtime.admission import IMAGE_BYTES, estimated_tokens
-from orchestrator.runtime.budget import Accounting
+from orchestrator.runtime.budget import IMAGE_BYTES, Accounting, estimated_tokens
 from orchestrator.runtime.runner import Ended
 from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.connections import lost

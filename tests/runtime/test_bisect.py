@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
-from orchestrator.runtime.bisect import Arrival, Bisect, RefusedTwice
+from orchestrator.runtime.arrivals import Arrival, Bisect, RefusedTwice
 
 ROOM_AGAIN = Refused("budget_free", "agents")
 MADE, ARRIVED = c.BeginRequest(), c.TimerFired("t1", 1)

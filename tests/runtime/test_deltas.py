@@ -14,7 +14,7 @@ from orchestrator.model.events import ItemAdded, ItemDone, ReasoningRawDelta, Te
 from orchestrator.protocol import ops
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import CollaborationMode, ItemEvents
-from orchestrator.runtime.deltas import PIECE_CHARS, Deltas
+from orchestrator.runtime.commits import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
-from orchestrator.runtime import earlier_turns
+from orchestrator.runtime import lookups
 from orchestrator.runtime.runner import Ended
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate, Hook
@@ -125,7 +125,7 @@ async def test_conversation_that_is_too_large_is_not_put_back(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await summed_up(harness)
-    monkeypatch.setattr(earlier_turns, "MOST_BYTES", 100)
+    monkeypatch.setattr(lookups, "MOST_BYTES", 100)
     await goes_back(harness, session, "r1")
     assert await harness.run(session) is Ended.PARKED
     (error,) = await harness.logged_events(session, "error")

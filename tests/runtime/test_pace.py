@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.broker.records import Settlement, Spend
 from orchestrator.broker.worker_state import Pace
-from orchestrator.runtime.pace import Paces
+from orchestrator.runtime.worker import Paces
 
 
 class Clock:

@@ -17,8 +17,8 @@ from orchestrator.protocol import bounds, ops
 from orchestrator.protocol.events import BackgroundEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.runtime import decisions, secrets
-from orchestrator.runtime.defects import submission_of
+from orchestrator.runtime import decisions, intake
+from orchestrator.runtime.decisions import submission_of
 from orchestrator.runtime.intake import command_of
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
@@ -253,7 +253,7 @@ async def test_an_entry_that_cannot_be_read_is_told_of_in_its_turn(
             raise RecursionError("too deep")
         return command_of(entry)
 
-    monkeypatch.setattr(secrets, "command_of", unreadable)
+    monkeypatch.setattr(intake, "command_of", unreadable)
     session = await harness.session()
     await harness.say(session, "hello", "good")
     await harness.say(session, POISON, "bad")

@@ -15,7 +15,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
-from orchestrator.tools.exec.output import MODEL_BYTES
+from orchestrator.tools.exec.command import MODEL_BYTES
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, hasty_broker, open_broker

@@ -28,7 +28,7 @@ from orchestrator.stub import (
 )
 from orchestrator.stub.render import halves, thirds
 from orchestrator.stub.server import RequestJournal
-from orchestrator.tools.subagents.assess import role_of
+from orchestrator.tools.subagents import role_of
 from tests.model.stubbed_client import Connected, connected, prompt
 
 

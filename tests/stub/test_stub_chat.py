@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.stub import Scenario, StubConfig, behaviour, running
 from orchestrator.stub.request_shape import translated
-from orchestrator.tools.subagents.assess import role_of
+from orchestrator.tools.subagents import role_of
 
 Json = dict[str, Any]
 

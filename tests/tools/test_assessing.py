@@ -19,7 +19,7 @@ from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.commands import script_reader
+from orchestrator.tools.commands import bash
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
@@ -92,14 +92,14 @@ async def test_a_folder_that_no_name_can_have_is_not_trusted(tmp_path: Path) -> 
 async def test_destructive_command_of_which_two_readers_were_lost_is_not_taken_for_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asking, lost = script_reader._ask, [ConnectionError(), ConnectionError()]
+    asking, lost = bash._ask, [ConnectionError(), ConnectionError()]
 
     def asked_of(kind: bytes, source: bytes) -> object:
-        if kind == script_reader.BEGINNINGS and lost:
+        if kind == bash.BEGINNINGS and lost:
             raise lost.pop()
         return asking(kind, source)
 
-    monkeypatch.setattr(script_reader, "_ask", asked_of)
+    monkeypatch.setattr(bash, "_ask", asked_of)
     call = asked("shell", {"command": ["bash", "-lc", "rm -rf unread; true"]})
     found = await TOOLBOX.assess(call, site(tmp_path))
     assert isinstance(found, Exec)

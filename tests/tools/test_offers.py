@@ -15,7 +15,7 @@ from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSetting
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.runtime.instructions import BASE_INSTRUCTIONS, base_instructions
+from orchestrator.runtime.requests import BASE_INSTRUCTIONS, base_instructions
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in

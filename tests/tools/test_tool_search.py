@@ -13,9 +13,8 @@ from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
-from orchestrator.tools import tool_search
-from orchestrator.tools.client_tools import offered
-from orchestrator.tools.tool_search import MOST_FOUND, MOST_WORDS, search
+from orchestrator.tools import client_tools as offering
+from orchestrator.tools.client_tools import MOST_FOUND, MOST_WORDS, offered, search
 from orchestrator.tools.toolbox import Toolbox
 from tests.core.driver import Session, function_call, op, text
 
@@ -94,7 +93,7 @@ def test_words_beyond_the_bound_of_a_query_do_not_count() -> None:
 
 
 def test_newest_searches_alone_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_search, "MOST_SEARCHES", 1)
+    monkeypatch.setattr(offering, "MOST_SEARCHES", 1)
     session = working()
     for call_id, query in (("s1", "letter"), ("s2", "calendar")):
         searches(session, call_id, {"query": query})

@@ -26,10 +26,10 @@ from orchestrator.model.client import HttpBudget
 from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.request import Item, Prompt
 from orchestrator.runtime.worker import Worker
+from orchestrator.tools.agent_tools import NAMES, OFFERED
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.site import CallSite
-from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
-from orchestrator.tools.subagents.specs import NAMES, OFFERED
+from orchestrator.tools.subagents import AgentCall, assess_agent_call
 from tests.broker.actors import holder_died, lease_runs_out
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

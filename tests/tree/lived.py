@@ -33,10 +33,9 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.plan import ApprovePlanTool
-from orchestrator.tools.question import AskUserQuestionTool
+from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.toolbox import Toolbox
-from orchestrator.tools.user_input import RequestUserInputTool
 from orchestrator.views.event import Event
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.model.errors import RetryableModelError
 from orchestrator.protocol import ops
-from orchestrator.tools.subagents.specs import PRUNE
+from orchestrator.tools.agent_tools import PRUNE
 from tests.runtime.connections import Gate
 from tests.runtime.players import calls, message
 from tests.tree.harness import Cue, Outputs, TreeHarness, asks, noted, outputs_of

@@ -24,8 +24,8 @@ from orchestrator.core.commit_parts import NewSession, Timer, TreePart
 from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.patience import PatientTexts
-from orchestrator.runtime.restore import restore_session
+from orchestrator.runtime.intake import PatientTexts
+from orchestrator.runtime.loader import restore_session
 from orchestrator.workspaces.packs import PackName, Packs
 from tests.workers.actors import DAY_MS, Author, head_of, is_told, log_of, session_id, some_entries
 from workers import upkeep_resting

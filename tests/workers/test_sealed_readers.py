@@ -19,7 +19,7 @@ from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import BrokenLog, Cache, load
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.trees import TreeLookups
-from orchestrator.tools.subagents.port import LogUnreadable
+from orchestrator.tools.subagents import LogUnreadable
 from tests.workers.actors import Author, some_entries
 from workers.upkeep_sealing import Moved, Mover, seal_session
 

@@ -16,8 +16,7 @@ from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.loader import end_of, folded
-from orchestrator.runtime.restore import referenced_blobs, restore_session
+from orchestrator.runtime.loader import end_of, folded, referenced_blobs, restore_session
 from tests.rollouts.test_file_format import grandchild
 from tests.workers.actors import (
     DAY_MS,

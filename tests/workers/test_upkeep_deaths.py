@@ -13,7 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.restore import restore_session
+from orchestrator.runtime.loader import restore_session
 from tests.workers.actors import (
     DAY_MS,
     NOON_MS,

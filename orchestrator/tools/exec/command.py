@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -88,3 +89,111 @@ class Grip:
     def write(self, data: bytes) -> bool:
         """Types to the command's terminal; False, and nothing is typed, if too much of before waits."""
         return self._write is not None and self._write(data)
+
+
+# ── output ────────────────────────────────────────────────────────────────────────────────────────
+# A finished command in the texts that the model and the events carry.
+#
+# Pure. The limits and the form of the JSON are those of the September 2025 protocol; the full streams go
+# out with the events and are not touched here.
+
+
+MODEL_BYTES = 10 * 1024
+MODEL_LINES = 256
+
+
+def for_model(aggregated: bytes, most: int = MODEL_BYTES) -> str:
+    """At most 10 KiB, or `most` bytes, and 256 lines, half from the start and half from the end, as valid
+    text.
+    """
+    return _shorten(aggregated.decode("utf-8", "replace"), most)
+
+
+def formatted_output(finished: Finished) -> str:
+    """The text for people and for the model: what ended it is said first, then the shortened output."""
+    if finished.error is not None:
+        return _shorten(f"{finished.error}\n{finished.aggregated.decode('utf-8', 'replace')}".rstrip("\n"))
+    text = finished.aggregated.decode("utf-8", "replace")
+    if finished.timed_out:
+        text = f"command timed out after {int(finished.duration_s * 1000)} milliseconds\n{text}"
+    if finished.memory_limit is not None:
+        limit = f"{finished.memory_limit >> 20} MiB"
+        text = f"command passed its memory limit of {limit} (sandbox.max_memory_bytes)\n{text}"
+    return _shorten(text)
+
+
+def model_output(finished: Finished) -> str:
+    """The `function_call_output` of a shell call: compact JSON with the exit code and the seconds."""
+    metadata = {"exit_code": finished.exit_code, "duration_seconds": round(finished.duration_s, 1)}
+    document = {"output": formatted_output(finished), "metadata": metadata}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shorten(text: str, most: int = MODEL_BYTES) -> str:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    size = len(text.encode())
+    if size <= most and len(lines) <= MODEL_LINES:
+        return text
+    half = MODEL_LINES // 2
+    if len(lines) > MODEL_LINES:
+        left_out = f"{len(lines) - MODEL_LINES} of {len(lines)} lines"
+        head, tail = "\n".join(lines[:half]), "\n".join(lines[-half:])
+    else:
+        left_out = f"{size - most} of {size} bytes"
+        head = tail = text
+    marker = f"\n[... omitted {left_out} ...]\n\n"
+    return _join(head, marker, tail, most)
+
+
+def _join(head: str, marker: str, tail: str, most: int) -> str:
+    """Head and tail cut to the bytes that the marker leaves, never inside a character."""
+    first = head.encode()[: most // 2].decode("utf-8", "ignore")
+    room = most - len(first.encode()) - len(marker.encode())
+    last = tail.encode()[-room:].decode("utf-8", "ignore")
+    return first + marker + last
+
+
+# ── capture ───────────────────────────────────────────────────────────────────────────────────────
+# Bounded capture of a command's output: keeps the beginning and the end, counts and drops the middle.
+#
+# Pure. Memory is bounded whatever a command prints, and no code here makes the command wait.
+
+
+class Capture:
+    """Keeps at most `limit` bytes of a stream: half from its start, half from its end."""
+
+    __slots__ = ("_head", "_head_limit", "_tail", "_tail_limit", "dropped")
+
+    def __init__(self, limit: int) -> None:
+        self._head_limit = limit // 2
+        self._tail_limit = limit - self._head_limit
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.dropped = 0
+        """Bytes that are not kept."""
+
+    def add(self, data: bytes) -> None:
+        """Takes the next bytes of the stream."""
+        room = self._head_limit - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        # Cut at twice the size: every byte is then moved at most once.
+        if len(self._tail) > 2 * self._tail_limit:
+            self._trim()
+
+    def kept(self) -> bytes:
+        """Head and tail; between them, if bytes were dropped, a line that says how many."""
+        self._trim()
+        if not self.dropped:
+            return bytes(self._head + self._tail)
+        return b"%b\n[... %d bytes dropped ...]\n%b" % (bytes(self._head), self.dropped, bytes(self._tail))
+
+    def _trim(self) -> None:
+        excess = len(self._tail) - self._tail_limit
+        if excess > 0:
+            del self._tail[:excess]
+            self.dropped += excess

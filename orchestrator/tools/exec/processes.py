@@ -22,8 +22,15 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, ExecCommandSource
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.probe import NoConfinement
-from orchestrator.tools.exec.command import Command, Finished, Grip, Stream
-from orchestrator.tools.exec.output import Capture, for_model, formatted_output
+from orchestrator.tools.exec.command import (
+    Capture,
+    Command,
+    Finished,
+    Grip,
+    Stream,
+    for_model,
+    formatted_output,
+)
 from orchestrator.tools.exec.running_command import KEPT_BYTES
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost

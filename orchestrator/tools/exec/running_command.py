@@ -14,8 +14,7 @@ import struct
 import termios
 
 from orchestrator.core.frozen import record
-from orchestrator.tools.exec.command import OutputSink, Stream
-from orchestrator.tools.exec.output import Capture
+from orchestrator.tools.exec.command import Capture, OutputSink, Stream
 
 KEPT_BYTES = 1024 * 1024
 _READ_BYTES = 64 * 1024

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.commands import script_reader
+from orchestrator.tools.commands import bash
 from orchestrator.tools.commands.bash import (
     MAX_SCRIPT_BYTES,
     PlainScript,
@@ -428,7 +428,7 @@ def test_script_that_keeps_the_grammar_busy_for_ever_is_not_read_and_the_next_on
 
 def test_reader_that_dies_is_replaced() -> None:
     assert read_plain("echo one") is not None
-    reader = script_reader._reader
+    reader = bash._reader
     assert reader is not None
     reader._process.send_signal(signal.SIGSEGV)
     reader._process.wait()
@@ -443,7 +443,7 @@ def test_reader_that_dies_is_replaced() -> None:
 )
 def test_reader_that_answers_nonsense_is_replaced(answer: bytes) -> None:
     assert read_plain("echo a reader is there") is not None
-    before = script_reader._reader
+    before = bash._reader
     assert before is not None
     before._socket.close()
     before._socket, theirs = socket.socketpair()
@@ -451,14 +451,14 @@ def test_reader_that_answers_nonsense_is_replaced(answer: bytes) -> None:
         before._socket.settimeout(10)
         theirs.sendall(answer)
         assert command_beginnings(f"rm {os.urandom(8).hex()}") is not None
-    assert script_reader._reader is not before
+    assert bash._reader is not before
 
 
 @pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGSTOP])
 def test_command_whose_reader_is_killed_or_stopped_is_read_by_the_next_one(signalled: signal.Signals) -> None:
-    def harmed() -> script_reader._Reader:
+    def harmed() -> bash._Reader:
         assert command_beginnings(f"echo {os.urandom(8).hex()}") is not None
-        reader = script_reader._reader
+        reader = bash._reader
         assert reader is not None
         reader._socket.settimeout(0.2)
         reader._process.send_signal(signalled)
@@ -467,7 +467,7 @@ def test_command_whose_reader_is_killed_or_stopped_is_read_by_the_next_one(signa
     # Each question is the first after its reader was harmed: a second one would find a new reader anyway.
     before = harmed()
     assert dangers(["bash", "-lc", f"echo {signalled.name} >> file; sleep 0.3"]) == (False, "")
-    assert script_reader._reader is not before
+    assert bash._reader is not before
     harmed()
     assert dangers(["bash", "-lc", f"echo {signalled.name}; rm -rf x"]) == (True, "")
     harmed()
@@ -485,8 +485,8 @@ def test_script_that_costs_each_reader_is_unreadable_and_not_destructive() -> No
 
 def test_reader_may_not_write_connect_or_start_anything_and_has_no_environment() -> None:
     assert read_plain("echo one") is not None
-    assert script_reader._reader is not None
-    folder = Path(f"/proc/{script_reader._reader._process.pid}")
+    assert bash._reader is not None
+    folder = Path(f"/proc/{bash._reader._process.pid}")
     assert (folder / "environ").read_bytes() == b""
     assert "NoNewPrivs:\t1" in (folder / "status").read_text()
     assert "Seccomp:\t2" in (folder / "status").read_text()
@@ -494,17 +494,17 @@ def test_reader_may_not_write_connect_or_start_anything_and_has_no_environment()
 
 def test_fork_reads_with_a_process_of_its_own() -> None:
     assert read_plain("echo one") is not None
-    kept = script_reader._reader
+    kept = bash._reader
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         found = read_plain("echo in the fork")
-        os.write(write, b"%d" % (found is not None and script_reader._reader is not kept))
-        if script_reader._reader is not None:
-            script_reader._reader.end()
+        os.write(write, b"%d" % (found is not None and bash._reader is not kept))
+        if bash._reader is not None:
+            bash._reader.end()
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 10) == b"1"
     os.close(read)
     os.close(write)
     assert read_plain("echo behind the fork") is not None
-    assert script_reader._reader is kept
+    assert bash._reader is kept

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.exec.output import Capture
+from orchestrator.tools.exec.command import Capture
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 60))

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.probe import Preference, SandboxSupport
-from orchestrator.tools.exec.output import formatted_output, model_output
+from orchestrator.tools.exec.command import formatted_output, model_output
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 
 from .conftest import MakeCommand

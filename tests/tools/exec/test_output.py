@@ -5,8 +5,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.tools.exec.command import Finished
-from orchestrator.tools.exec.output import MODEL_BYTES, for_model, formatted_output, model_output
+from orchestrator.tools.exec.command import MODEL_BYTES, Finished, for_model, formatted_output, model_output
 
 
 def test_model_gets_compact_json_with_rounded_seconds() -> None:

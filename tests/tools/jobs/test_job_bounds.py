@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from orchestrator.protocol import jobs
 from orchestrator.tables import SandboxPolicy
-from orchestrator.tools.jobs import workbench
-from orchestrator.tools.jobs.commands import JobRefused, permitted
-from orchestrator.tools.jobs.workbench import search
+from orchestrator.tools import jobs as bench
+from orchestrator.tools.jobs import JobRefused, permitted, search
 
 WORK = Path("/work/space")
 
@@ -80,26 +79,26 @@ def test_asker_reads_files_folders_and_times(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "a.txt").write_text("one\n")
     (tmp_path / "link").symlink_to("a.txt")
-    read = workbench.read_file(str(tmp_path / "a.txt"), ())
+    read = bench.read_file(str(tmp_path / "a.txt"), ())
     assert base64.b64decode(read.data_base64) == b"one\n"
-    entries = workbench.read_directory(str(tmp_path), ()).entries
+    entries = bench.read_directory(str(tmp_path), ()).entries
     assert [(e.file_name, e.is_directory, e.is_file) for e in entries] == [
         ("a.txt", False, True),
         ("b", True, False),
         ("link", False, True),
     ]
-    link = workbench.metadata(str(tmp_path / "link"), ())
+    link = bench.metadata(str(tmp_path / "link"), ())
     assert (link.is_symlink, link.is_file, link.is_directory) == (True, True, False)
     assert link.modified_at_ms == (tmp_path / "a.txt").stat().st_mtime_ns // 1_000_000
 
 
-@pytest.mark.parametrize("look", [workbench.read_file, workbench.read_directory, workbench.metadata])
+@pytest.mark.parametrize("look", [bench.read_file, bench.read_directory, bench.metadata])
 def test_asker_is_shown_nothing_that_is_hidden_from_commands(look: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("hush")
-    (tmp_path / "way").symlink_to(secret / "key" if look is workbench.read_file else secret)
-    for path in (tmp_path / "way", secret / "key" if look is workbench.read_file else secret):
+    (tmp_path / "way").symlink_to(secret / "key" if look is bench.read_file else secret)
+    for path in (tmp_path / "way", secret / "key" if look is bench.read_file else secret):
         with pytest.raises(PermissionError):
             look(str(path), (secret,))
     with pytest.raises(JobRefused, match="absolute"):
@@ -108,15 +107,15 @@ def test_asker_is_shown_nothing_that_is_hidden_from_commands(look: Any, tmp_path
 
 
 def test_file_or_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workbench, "FILE_BYTES", 3)
-    monkeypatch.setattr(workbench, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(bench, "FILE_BYTES", 3)
+    monkeypatch.setattr(bench, "MOST_ENTRIES", 1)
     for name, text in (("fits", "abc"), ("large", "abcd")):
         (tmp_path / name).write_text(text)
-    assert workbench.read_file(str(tmp_path / "fits"), ())
+    assert bench.read_file(str(tmp_path / "fits"), ())
     with pytest.raises(JobRefused, match="more than 3 bytes"):
-        workbench.read_file(str(tmp_path / "large"), ())
+        bench.read_file(str(tmp_path / "large"), ())
     with pytest.raises(JobRefused, match="more than 1 entries"):
-        workbench.read_directory(str(tmp_path), ())
+        bench.read_directory(str(tmp_path), ())
 
 
 def test_search_finds_letters_in_their_order_and_prefers_the_file_s_own_name(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_search_finds_letters_in_their_order_and_prefers_the_file_s_own_name(tmp
 
 
 def test_search_stops_in_a_folder_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.tools.jobs.workbench.MOST_PATHS", 5)
+    monkeypatch.setattr("orchestrator.tools.jobs.MOST_PATHS", 5)
     for number in range(9):
         (tmp_path / f"a{number}").write_text("")
     assert len(search("a", [str(tmp_path)], ()).files) == 5

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import marshal
 
-from orchestrator.tools.apply_patch import applied, apply_job, tidy_job
+from orchestrator.tools.apply_patch import PatchRecord, applied, apply_job, tidy_job
 from orchestrator.tools.patch import writer
-from orchestrator.tools.patch.plan import PatchPlan
-from orchestrator.tools.patch.record import PatchRecord
-from orchestrator.tools.patch.writable import WritableRoots
+from orchestrator.tools.patch.plan import PatchPlan, WritableRoots
 
 
 def apply_plan(plan: PatchPlan, roots: WritableRoots | None) -> str:

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.apply_patch import PatchApplyError
+from orchestrator.tools.apply_patch import PatchApplyError, judge, record_of
 from orchestrator.tools.patch import writer
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
-from orchestrator.tools.patch.record import judge, record_of
-from orchestrator.tools.patch.writable import WritableRoots
+from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, WritableRoots, plan_patch
 from tests.tools.patch.in_process import apply_plan, remove_leftovers
 
 Plan = Callable[..., PatchPlan]

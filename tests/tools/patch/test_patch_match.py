@@ -7,7 +7,7 @@ import time
 import pytest
 
 from orchestrator.tools.patch.grammar import Chunk, UpdateFile, parse_patch
-from orchestrator.tools.patch.match import TOO_ALIKE, ChunkMismatch, apply_chunks
+from orchestrator.tools.patch.plan import TOO_ALIKE, ChunkMismatch, apply_chunks
 
 
 def chunks(*lines: str) -> tuple[Chunk, ...]:

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tools.patch.grammar import Chunk, ChunkLine, LineKind
-from orchestrator.tools.patch.match import ChunkMismatch, apply_chunks
+from orchestrator.tools.patch.plan import ChunkMismatch, apply_chunks
 
 LINES = st.sampled_from(["", "a", "a ", " a", "b", "}", "\u2013", "-"])
 CHUNKS = st.lists(

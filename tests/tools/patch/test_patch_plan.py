@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.protocol.wire import written
-from orchestrator.tools.patch.bounds import MOST_LINES
+from orchestrator.tools.apply_patch import turn_diff, with_plan
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch
-from orchestrator.tools.patch.turn_diff import turn_diff, with_plan
+from orchestrator.tools.patch.plan import MOST_LINES, PatchCheckError, PatchPlan, plan_patch
 
 CWD = Path("/w")
 Make = Callable[..., Any]

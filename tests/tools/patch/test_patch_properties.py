@@ -12,12 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.folders.linediff import line_edits
-from orchestrator.tools.apply_patch import PatchApplyError
+from orchestrator.tools.apply_patch import Baseline, PatchApplyError, turn_diff, with_plan
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, plan_patch
-from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
-from orchestrator.tools.patch.writable import WritableRoots
+from orchestrator.tools.patch.plan import PatchCheckError, WritableRoots, plan_patch
 from tests.tools.patch.in_process import apply_plan
 
 # Few different lines, so that blocks repeat; blanks and punctuation, so that passes differ.

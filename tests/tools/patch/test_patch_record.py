@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.tools.apply_patch import PatchRecord, judge, record_of
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import plan_patch
-from orchestrator.tools.patch.record import PatchRecord, judge, record_of
 
 Make = Callable[..., Any]
 LINES = ("*** Add File: n", "+n", "*** Update File: a", "-a", "+A", "*** Delete File: b")

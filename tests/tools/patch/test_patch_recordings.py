@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.protocol.wire import written
+from orchestrator.tools.apply_patch import Baseline, turn_diff, with_plan
 from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, plan_patch, refusal_text
-from orchestrator.tools.patch.turn_diff import Baseline, turn_diff, with_plan
-from orchestrator.tools.patch.writable import WritableRoots
+from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, WritableRoots, plan_patch, refusal_text
 from tests.tools.patch.in_process import apply_plan
 
 Recorded = Callable[[str], tuple[list[dict[str, Any]], list[str]]]

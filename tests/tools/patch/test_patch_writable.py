@@ -11,8 +11,7 @@ import pytest
 
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
-from orchestrator.tools.patch.plan import PatchPlan, plan_patch
-from orchestrator.tools.patch.writable import WritableRoots, outside
+from orchestrator.tools.patch.plan import PatchPlan, WritableRoots, outside, plan_patch
 
 Plan = Callable[..., PatchPlan]
 

@@ -23,8 +23,17 @@ from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.rules.library import MOST_BYTES, MOST_FILES, CommandRules, RuleWarnings, add_rule
-from orchestrator.tools.rules.parse import MOST_CHARS, MOST_RULES, RuleError, parsed_rules
+from orchestrator.tools.rules import (
+    MOST_BYTES,
+    MOST_CHARS,
+    MOST_FILES,
+    MOST_RULES,
+    CommandRules,
+    RuleError,
+    RuleWarnings,
+    add_rule,
+    parsed_rules,
+)
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 

@@ -20,11 +20,9 @@ from orchestrator.core.tree import Child, TreeView
 from orchestrator.core.turn_calls import Call
 from orchestrator.core.workspace import Merged, Offer, Workspace
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.tools.agent_tools import AGENT_TOOLS
+from orchestrator.tools.agent_tools import AGENT_TOOLS, NAMES, OFFERED
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.subagents.assess import AgentCall, assess_agent_call
-from orchestrator.tools.subagents.port import LoggedEvent
-from orchestrator.tools.subagents.specs import NAMES, OFFERED
+from orchestrator.tools.subagents import AgentCall, LoggedEvent, assess_agent_call
 
 
 def an_agent(id: int, path: str, status: str = "running") -> Agent:

@@ -1,10 +1,13 @@
-"""Assessment of a call of a subagent tool, after the agents that it names were looked up."""
+"""The `subagent_*` tools: what a call of them asks for, after the agents that it names were looked up.
+
+Whether a call may be carried out is decided by the core; nothing here changes a tree.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import orjson
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
@@ -21,7 +24,6 @@ from orchestrator.core.tree import ROOT
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.wire import json_text
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
-from orchestrator.tools.subagents.port import LoggedEvent, LogUnreadable, Tree
 
 REFRESH = "refresh with subagent_list"
 NUMBERS_AT_ONCE = 64
@@ -510,3 +512,39 @@ class PruneArguments(Arguments):
     agent_ids: tuple[AgentNumber, ...] | None = None
     all: bool = False
     completed_only: bool = True
+
+
+# ── port ──────────────────────────────────────────────────────────────────────────────────────────
+# The subagent tools' port for look-ups: the runtime implements it over the tree's projection and logs.
+
+
+LoggedEvent = tuple[int, int, dict[str, Any]]
+"""(entry number, Unix milliseconds, Event)."""
+
+
+class LogUnreadable(Exception):
+    """A part of an agent's log was sealed and cannot be read; the message says which, for the model."""
+
+
+class Tree(Protocol):
+    """A session's view of its tree."""
+
+    @property
+    def version(self) -> str:
+        """Of the program: what a new session's first line names."""
+        ...
+
+    async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str | None]:
+        """A new agent's number, session id and rollout path; the same again for the same call.
+
+        `wanted` numbers are taken in one go: as many as calls of one response may need.
+        """
+        ...
+
+    async def registry(self) -> RegistryView:
+        """Reads the agents of the tree."""
+        ...
+
+    async def log(self, session: str) -> list[LoggedEvent]:
+        """The newest events of an agent's log, oldest first; raises `LogUnreadable`."""
+        ...
