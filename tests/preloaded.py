@@ -11,7 +11,7 @@ import atexit
 import ctypes
 import fcntl
 import gc
-import importlib
+import importlib.resources
 import io
 import json
 import os
@@ -21,12 +21,21 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, PydanticUndefinedAnnotation
 
 import orchestrator
 import workers
+from orchestrator.broker.scripts import load
 from orchestrator.cli.main import main
+from orchestrator.core import frozen
+from orchestrator.sandbox import probe
+from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.sandbox.trusted_files import find_program
 
 LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 _PR_SET_DUMPABLE = 4
@@ -129,13 +138,50 @@ def _run() -> None:
 
 def import_all() -> None:
     """Imports the whole product, but for what an optional library is missing for."""
+    probe.probe = _once_for(probe.probe)
     for package in (orchestrator, workers):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 with suppress(ModuleNotFoundError):
                     importlib.import_module(module.name)
+    _build()
     gc.collect()
     gc.freeze()
+
+
+def _build() -> None:
+    """Builds what commands build when they first need it: schemas, records, and scripts from their parts."""
+    classes: list[type[BaseModel]] = [BaseModel]
+    for model in classes:
+        classes += model.__subclasses__()
+        if not model.__pydantic_complete__ and model is not BaseModel:
+            with suppress(PydanticUndefinedAnnotation):
+                model.model_rebuild()
+    for kind in [it for it in gc.get_objects() if isinstance(it, type)]:
+        if vars(kind).get("__new__") in vars(frozen).values():
+            with suppress(TypeError):
+                kind()
+    for file in importlib.resources.files("orchestrator.broker").joinpath("lua").iterdir():
+        if not file.name.startswith("_"):
+            load(file.name.removesuffix(".lua"))
+
+
+def _once_for(probed: Callable[[], SandboxSupport]) -> Callable[[], SandboxSupport]:
+    """The probe of the confinements, which starts four processes, done here for all forks.
+
+    A fork that finds other programs, or is another user or on another machine, probes again.
+    """
+    here, found = _where(), probed()
+
+    def found_here() -> SandboxSupport:
+        return found if _where() == here else probed()
+
+    return found_here
+
+
+def _where() -> object:
+    namespaces = tuple(Path(f"/proc/self/ns/{name}").readlink() for name in ("mnt", "user", "pid", "uts"))
+    return namespaces, os.geteuid(), find_program("bwrap"), os.environ.get("TMPDIR")
 
 
 if __name__ == "__main__":

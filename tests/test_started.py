@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -97,6 +98,19 @@ def test_command_whose_python_reads_another_environment_is_a_new_python(tmp_path
         process.kill()
     assert words[1:4] == ["-m", "orchestrator.cli.main", "model-stub"]
     assert words[0] == sys.executable
+
+
+def test_command_finds_the_confinements_of_its_own_path(tmp_path: Path) -> None:
+    there, without = (
+        next(
+            it["detail"]
+            for it in json.loads(said(["doctor", "--json"], tmp_path, environ(tmp_path, PATH=path))[1])
+            if it["name"] == "sandbox"
+        )
+        for path in (os.environ["PATH"], "/nonexistent")
+    )
+    assert "no bwrap on PATH" in without
+    assert "no bwrap on PATH" not in there
 
 
 @pytest.mark.parametrize("mask", [0, 0o077])
