@@ -88,7 +88,28 @@ async def servers(fixture: Fixture) -> None:
     expires = rng.choice((None, None, 2_000, 3_600_000))
     facts: dict[str, Any] = {"approval_timeout_ms": expires, **perhaps_agents(rng, 0.3)}
     session = await new_session(fixture, person, policy, **facts)
-    await used(fixture, person, session, rng.choice((2, 4)))
+    if "agents" in facts and rng.random() < 0.5:
+        await _stopped_while_asked(fixture, person, session)
+    else:
+        await used(fixture, person, session, rng.choice((2, 4)))
+
+
+async def _stopped_while_asked(fixture: Fixture, person: Person, session: str) -> None:
+    """A root makes agents at once, whose servers ask; their turns are stopped before all is answered."""
+    rng, odds = fixture.rng, fixture.site.model.odds
+    odds.opening, odds.agents = ("subagent_spawn", "subagent_spawn"), 0.0
+    odds.calls, odds.tools, odds.elicits, odds.patches = 1.0, 1.0, 1.0, 0.0
+    for at in range(rng.choice((3, 4))):
+        await asyncio.wait([person.does(person.says(session), "says")])
+        await asyncio.sleep(rng.uniform(0.5, 4.0))
+        stop: Any = rng.choice(
+            (
+                ops.Interrupt(tree=True),
+                ops.MessageAgent(agent_id=rng.choice((1, 2)), text=f"stop {at}", interrupt=True),
+                ops.CancelAgent(agent_id=rng.choice((1, 2))),
+            )
+        )
+        await asyncio.wait([person.does(person.submits(session, stop), "stops")])
 
 
 def brought(limit_ms: int) -> ClientTools | None:
