@@ -27,8 +27,7 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.submission import Submission
-from orchestrator.rollouts.position import Position
-from orchestrator.rollouts.summary import session_meta
+from orchestrator.rollouts.summary import Position, session_meta
 from orchestrator.runtime.journal import Step, Writer
 
 ANSWER = {

@@ -29,7 +29,7 @@ from orchestrator.folders.records import Bounds, Place
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.wiring import portable
-from orchestrator.wiring.first_folder import FirstFolder
+from orchestrator.wiring.sessions import FirstFolder
 from orchestrator.workspaces.packs import Packs
 from sim.double import EPOCH_S
 from sim.fixture import Fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core.decide import child_folder
 from orchestrator.core.evolve import workspace as workspace_facts
-from orchestrator.folders import keeper_process, merge_writer, names, take
+from orchestrator.folders import keeper_process, known, merge, names
 from orchestrator.folders.build import Build
 from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
@@ -43,7 +43,7 @@ DEFECTS = (
     Mutant(
         "whole packs are flat",
         "a pack that stands alone holds the files of the top, and of no folder below",
-        text(take, "closure", "pending.append(entry.sha)", "pass"),
+        text(known, "closure", "pending.append(entry.sha)", "pass"),
         "contents",
     ),
     Mutant(
@@ -151,7 +151,7 @@ DEFECTS = (
         "merges are taken back in part",
         "of a merge that was broken off the last step alone is taken back",
         text(
-            merge_writer,
+            merge,
             "take_back",
             "reversed(list(enumerate(steps)))",
             "reversed(list(enumerate(steps))[-1:])",

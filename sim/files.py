@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from orchestrator.rollouts.files import Files
+from orchestrator.rollouts.rollout_file import Files
 
 UNSYNCED_S = 10.0
 """How long what was written may be lost with its host."""

@@ -25,9 +25,9 @@ from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import read_rollout
-from orchestrator.rollouts.import_plan import ImportPlan, Newcomer, plan_import
+from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import
 from orchestrator.rollouts.replay import fold_file, fold_session
-from orchestrator.rollouts.verify_file import audit_file
+from orchestrator.rollouts.verify import audit_file
 from sim.double import Double
 from sim.objects import SimObjects
 from sim.observer import Observer

@@ -33,11 +33,9 @@ from orchestrator.tools.exec.programs import Program
 from orchestrator.tools.mcp import _program
 from orchestrator.wiring import worker as wired
 from orchestrator.wiring.gateway import authentication, gateway_tls, tokens_of
-from orchestrator.wiring.new_threads import NewThreads
-from orchestrator.wiring.pack_store import pack_store
-from orchestrator.wiring.portable import NoWorkspace, first_folder
+from orchestrator.wiring.new_threads import NewThreads, Repositories
+from orchestrator.wiring.portable import NoWorkspace, first_folder, pack_store
 from orchestrator.wiring.portable import machine_folders as folders_of
-from orchestrator.wiring.repositories import Repositories
 from orchestrator.wiring.sign_in import sign_in
 from orchestrator.workspaces.keys import KeyUnavailable
 from orchestrator.workspaces.service import MachineFolders

@@ -20,7 +20,7 @@ from orchestrator.runtime.log import log
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import redis_url
-from orchestrator.wiring.heap import settle_heap
+from orchestrator.wiring.gateway import settle_heap
 from orchestrator.wiring.worker import running_worker
 
 

@@ -45,7 +45,7 @@ from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.pack_store import pack_store
+from orchestrator.wiring.portable import pack_store
 from orchestrator.workspaces.packs import Packs
 from workers.upkeep_checks import Round, concerns, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs, collect_unborn

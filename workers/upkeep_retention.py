@@ -16,7 +16,7 @@ from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
-from orchestrator.rollouts.import_store import IMPORTING
+from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import ended_ms
 

@@ -32,7 +32,7 @@ from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.rollouts.archive import SEGMENT_ENTRIES, stretches
 from orchestrator.rollouts.full_log import full_log, head_of
-from orchestrator.rollouts.import_store import IMPORTING
+from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import end_of, folded, referenced_blobs

@@ -158,9 +158,6 @@ def _per_minute(limits: ProviderLimits) -> tuple[int, int]:
     return limits.requests_per_minute or 0, limits.tokens_per_minute or 0
 
 
-# ── claims ────────────────────────────────────────────────────────────
-
-
 # ── timers ────────────────────────────────────────────────────────────────────────────────────────
 # Wake-ups of sessions from outside: timers that are due, and notices to the worker that holds a session.
 #

@@ -121,9 +121,6 @@ class Births(Port):
         await self._connection.command("ZREM", self.keys.unborn(self.keys.shard_of(session)), session)
 
 
-# ── commits ────────────────────────────────────────────────────────────
-
-
 # ── storage ───────────────────────────────────────────────────────────────────────────────────────
 # Storing beside the log: snapshots, and what is sealed into the archive.
 #

@@ -61,9 +61,6 @@ class Secrets(Port):
                 raise reply.unexpected()
 
 
-# ── open requests ────────────────────────────────────────────────────────────
-
-
 # ── tokens ────────────────────────────────────────────────────────────────────────────────────────
 # Tokens of clients: a hash of records by id, one of them a token. Knows no token's text, only its digest.
 
@@ -88,9 +85,6 @@ class Tokens(Port):
     async def remove_token(self, token_id: str) -> bool:
         """Removes a token's record; False if there was none."""
         return bool(await self._connection.command("HDEL", self.keys.tokens(), token_id))
-
-
-# ── open requests ────────────────────────────────────────────────────────────
 
 
 # ── history ───────────────────────────────────────────────────────────────────────────────────────

@@ -195,9 +195,6 @@ def _place(end: bytes) -> IndexPlace:
     return IndexPlace(int(at), SessionId(session))
 
 
-# ── trees ────────────────────────────────────────────────────────────
-
-
 # ── deletion ──────────────────────────────────────────────────────────────────────────────────────
 # Deletion: a whole tree leaves Redis at one moment, or none of it does.
 #
@@ -340,9 +337,6 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
 def _keys_of(keys: Keys, session: SessionId) -> list[str]:
     own, *others = birth_keys(keys, session)
     return [own, keys.timer(session), *others, keys.snapshot(session)]
-
-
-# ── trees ────────────────────────────────────────────────────────────
 
 
 # ── resting ───────────────────────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from orchestrator.core.frozen import record
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
     from orchestrator.core.settings import PortableFolder, TurnSettings
-    from orchestrator.rollouts.import_plan import ImportPlan
+    from orchestrator.rollouts.imports import ImportPlan
     from orchestrator.settings import Settings
 
 
@@ -159,8 +159,7 @@ async def _import(
     from orchestrator.gateways.workspace import Workspace
     from orchestrator.rollouts.errors import RolloutError
     from orchestrator.rollouts.file_format import BadLine, read_rollout
-    from orchestrator.rollouts.import_plan import Newcomer, plan_import
-    from orchestrator.rollouts.import_store import store
+    from orchestrator.rollouts.imports import Newcomer, plan_import, store
     from orchestrator.terminal.faults import Fault
     from orchestrator.views.workspaces import copied_to
     from orchestrator.wiring.deployment import chain_key, worker_name

@@ -73,8 +73,7 @@ async def _serve_sockets(settings: Settings, sources: SettingsSources, addresses
     import signal
 
     from orchestrator.cli.invocation import opened, print_on_stderr
-    from orchestrator.wiring.gateway import serving
-    from orchestrator.wiring.heap import settle_heap
+    from orchestrator.wiring.gateway import serving, settle_heap
 
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -188,8 +187,7 @@ async def _listening(found: Opened, server: AppServer, address: Address) -> None
 
     from orchestrator.cli.invocation import print_on_stderr
     from orchestrator.gateways.wires.listeners import Doors
-    from orchestrator.wiring.gateway import gateway
-    from orchestrator.wiring.heap import settle_heap
+    from orchestrator.wiring.gateway import gateway, settle_heap
 
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -350,7 +350,7 @@ async def _name(invocation: Invocation, id: str, text: str) -> None:
     from orchestrator.protocol.ops import SetThreadName
     from orchestrator.terminal.text import one_line
     from orchestrator.views.find import short_id
-    from orchestrator.wiring.parked_sessions import submit_to_parked
+    from orchestrator.wiring.embedded_worker import submit_to_parked
 
     async with opened(invocation.settings()) as found:
         head = await found.find(id)

@@ -111,8 +111,7 @@ async def _reports(
     accept_old_header: bool = False,
 ) -> list[Report]:
     from orchestrator.cli.invocation import existing_file, opened
-    from orchestrator.rollouts.verify import session_report, sessions_by_tree, tree_reports
-    from orchestrator.rollouts.verify_file import audit_file
+    from orchestrator.rollouts.verify import audit_file, session_report, sessions_by_tree, tree_reports
     from orchestrator.wiring.deployment import chain_key
 
     path = existing_file(source) if source else None

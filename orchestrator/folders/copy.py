@@ -10,26 +10,52 @@ import hashlib
 import marshal
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.folders.build import Build, clock_ns, doubted, remove
-from orchestrator.folders.difference import difference
-from orchestrator.folders.git_objects import EMPTY_TREE, Head, snapshot_of
+from orchestrator.folders.git_objects import (
+    EMPTY_TREE,
+    Entry,
+    Head,
+    foreign_entries,
+    snapshot_of,
+    tree_of_commit,
+)
 from orchestrator.folders.head import HeadImport, read_head
-from orchestrator.folders.known import File, Known, Walk, changes, dumped, loaded
-from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Planner
-from orchestrator.folders.merge_writer import settle, take_back, write
-from orchestrator.folders.names import LINK, MOST_LINK, quoted
-from orchestrator.folders.packs import Pack, PackWriter
+from orchestrator.folders.known import (
+    Change,
+    File,
+    Known,
+    NewObjects,
+    State,
+    Walk,
+    changes,
+    closure,
+    dumped,
+    loaded,
+    omissions,
+    replace,
+    system_errors,
+    told,
+    wants_whole,
+    write_whole,
+)
+from orchestrator.folders.linediff import unified_diff
+from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Planner, settle, take_back, write
+from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted
+from orchestrator.folders.packs import Pack, PackWriter, index_data
 from orchestrator.folders.records import (
     ANYWHERE,
     NAMED_OMISSIONS,
     Bounds,
     Conflict,
     Conflicted,
+    Counts,
     Difference,
+    FileStat,
     FolderError,
     FolderSnapshot,
     Guard,
@@ -42,20 +68,8 @@ from orchestrator.folders.records import (
     Taken,
     Unchanged,
 )
-from orchestrator.folders.repository import write_repository
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.store import Indexed, Objects, checked, keep, kept, own
-from orchestrator.folders.take import (
-    NewObjects,
-    State,
-    closure,
-    omissions,
-    replace,
-    system_errors,
-    told,
-    wants_whole,
-    write_whole,
-)
 
 _FORMAT = 1
 MOST_READ = 1024 * 1024
@@ -446,3 +460,201 @@ def _followed(objects: Objects, root: Known, path: str) -> File | None:
         else:
             return None
     return None
+
+
+# ── difference ────────────────────────────────────────────────────────────────────────────────────
+# The difference of two snapshots, as `git diff` writes it, cut at a bound.
+
+
+MOST_TEXT = 1024 * 1024
+"""Bytes of the whole text."""
+_MOST_FILE = 1024 * 1024
+"""Bytes of a file whose lines are compared; a larger one is told as a binary one is."""
+_MOST_LISTED = 1000
+_SNIFFED = 8000
+"""Bytes in which git looks for a zero, which makes a file binary."""
+_NOTHING = "0" * 40
+_ABSENT = "/dev/null"
+
+
+def difference(before: Known, after: Known, objects: Objects, *, text: bool) -> Difference:
+    """Compares two folders whose files are in `objects`."""
+    counts = {"A": 0, "M": 0, "D": 0}
+    stats: list[FileStat] = []
+    parts: list[str] = []
+    inserted = deleted = size = 0
+    truncated = False
+    for change in changes(before, after):
+        counts[change.what] += 1
+        body, stat = _compared(change, objects)
+        inserted, deleted = inserted + stat.insertions, deleted + stat.deletions
+        if len(stats) < _MOST_LISTED:
+            stats.append(stat)
+        if not text:
+            continue
+        part = "".join((*_header(change), *body))
+        size += len(part.encode())
+        truncated |= size > MOST_TEXT
+        if not truncated:
+            parts.append(part)
+    figures = Counts(counts["A"], counts["M"], counts["D"])
+    return Difference("".join(parts), truncated, figures, inserted, deleted, tuple(stats))
+
+
+def _compared(change: Change, objects: Objects) -> tuple[list[str], FileStat]:
+    """The lines below the header, and the figures."""
+    path = quoted(change.path)
+    old, new = _text(change.before, objects), _text(change.after, objects)
+    if change.before and change.after and change.before.sha == change.after.sha:
+        return [], FileStat(path, 0, 0)
+    sides = _side("a", change, change.before), _side("b", change, change.after)
+    if old is None or new is None:
+        return [f"Binary files {sides[0]} and {sides[1]} differ\n"], FileStat(path, 0, 0, True)
+    diff = unified_diff(old, new)
+    if not diff:
+        return [], FileStat(path, 0, 0)
+    hunks = diff.split("\n")
+    added = sum(line.startswith("+") for line in hunks)
+    removed = sum(line.startswith("-") for line in hunks)
+    # A tab behind a name with spaces, by which patch(1) sees where it ends.
+    tab = "\t" if b" " in change.path else ""
+    old_name, new_name = (side + tab * (side != _ABSENT) for side in sides)
+    return [f"--- {old_name}\n+++ {new_name}\n", diff], FileStat(path, added, removed)
+
+
+def _text(file: File | None, objects: Objects) -> str | None:
+    """The content as text; None for a file that is not shown by lines."""
+    if file is None:
+        return ""
+    if file.mode == COMMIT or file.size > _MOST_FILE:
+        return None
+    content = objects.read(file.sha, "blob")
+    if b"\0" in content[:_SNIFFED]:
+        return None
+    return content.decode("utf-8", "replace")
+
+
+def _side(letter: str, change: Change, file: File | None) -> str:
+    return _ABSENT if file is None else quoted(letter.encode() + b"/" + change.path)
+
+
+def _header(change: Change) -> Iterator[str]:
+    old, new = change.before, change.after
+    yield f"diff --git {quoted(b'a/' + change.path)} {quoted(b'b/' + change.path)}\n"
+    if old is None and new is not None:
+        yield f"new file mode {new.mode:o}\n"
+    elif new is None and old is not None:
+        yield f"deleted file mode {old.mode:o}\n"
+    elif old is not None and new is not None and old.mode != new.mode:
+        yield f"old mode {old.mode:o}\nnew mode {new.mode:o}\n"
+    ids = [file.sha.hex() if file is not None else _NOTHING for file in (old, new)]
+    if ids[0] != ids[1]:
+        same_mode = f" {new.mode:o}" if old is not None and new is not None and old.mode == new.mode else ""
+        yield f"index {ids[0][:7]}..{ids[1][:7]}{same_mode}\n"
+
+
+# ── repository ────────────────────────────────────────────────────────────────────────────────────
+# The `.git` of a folder: made by us for `git status`, `git diff` and `git log` inside, and never read
+# again.
+#
+# It is shallow: one commit, its files and an index. It has no hooks, and no configuration but these
+# lines.
+
+
+_CONFIG = """[core]
+\trepositoryformatversion = 0
+\tfilemode = true
+\tbare = false
+\tlogallrefupdates = false
+\thooksPath = /dev/null
+\tfsmonitor = false
+[gc]
+\tauto = 0
+"""
+_FULL_NAME = 0xFFF
+
+
+def write_repository(
+    path: Path,
+    objects: Objects,
+    head: Head,
+    made: Known,
+    stats: Mapping[bytes, os.stat_result],
+    bounds: Bounds,
+) -> None:
+    """Makes the repository of a folder that was just made. `stats` has its files, by their paths."""
+    packs = path / "objects" / "pack"
+    for folder in (packs, path / "refs" / "tags", path / "objects" / "info", path / "info"):
+        folder.mkdir(parents=True)
+    _write_pack(packs, objects, head)
+    commit = head.commit.hex()
+    (path / "HEAD").write_text(f"ref: refs/heads/{head.branch}\n")
+    branch = path / "refs" / "heads" / head.branch
+    branch.parent.mkdir(parents=True, exist_ok=True)
+    branch.write_text(f"{commit}\n")
+    (path / "config").write_text(_CONFIG)
+    rules = "".join(f"{line}\n" for line in bounds.ignored)
+    (path / "info" / "exclude").write_bytes(rules.encode("utf-8", "surrogateescape"))
+    if b"\nparent " in objects.read(head.commit, "commit").partition(b"\n\n")[0]:
+        (path / "shallow").write_text(f"{commit}\n")
+    tracked = _Tracked(objects, bounds)
+    tracked.walk(tree_of_commit(objects.read(head.commit, "commit")), b"", 0)
+    (path / "index").write_bytes(_index(tracked.entries, made, stats))
+
+
+def _write_pack(packs: Path, objects: Objects, head: Head) -> None:
+    writer = PackWriter(packs / "new")
+    write_whole(writer, objects, closure(objects, head.commit, None))
+    pack = writer.finish()
+    name = f"pack-{pack.sha1.hex()}"
+    pack.path.rename(packs / f"{name}.pack")
+    (packs / f"{name}.idx").write_bytes(index_data(pack))
+
+
+class _Tracked:
+    """The files of a commit, by their paths, counted."""
+
+    def __init__(self, objects: Objects, bounds: Bounds) -> None:
+        self.entries: list[Entry] = []
+        self._objects = objects
+        self._bounds = bounds
+
+    def walk(self, tree: bytes, path: bytes, depth: int) -> None:
+        if depth > MOST_DEPTH or len(self.entries) > self._bounds.max_files:
+            raise FolderError(
+                "too_many_files", "the folder's commit has too many files: nothing is made of it"
+            )
+        for entry in foreign_entries(self._objects.read(tree, "tree")):
+            below = path + entry.name
+            if entry.mode == FOLDER:
+                self.walk(entry.sha, below + b"/", depth + 1)
+            else:
+                self.entries.append(Entry(below, entry.mode, entry.sha))
+
+
+def _index(entries: list[Entry], made: Known, stats: Mapping[bytes, os.stat_result]) -> bytes:
+    """An index of git, version 2, in which what stands in the folder as it is in the commit is known so."""
+    now = dict(_files(made, b""))
+    rows = [struct.pack(">4sII", b"DIRC", 2, len(entries))]
+    for entry in sorted(entries):
+        same = entry.mode != COMMIT and now.get(entry.name) == (entry.mode, entry.sha)
+        head = _stat_row(stats.get(entry.name) if same else None, entry)
+        body = entry.sha + struct.pack(">H", min(len(entry.name), _FULL_NAME)) + entry.name
+        rows.append(head + body + b"\0" * (8 - (len(head) + len(body)) % 8))
+    data = b"".join(rows)
+    return data + hashlib.sha1(data, usedforsecurity=False).digest()
+
+
+def _files(folder: Known, path: bytes) -> list[tuple[bytes, tuple[int, bytes]]]:
+    found = [(path + os.fsencode(name), (file.mode, file.sha)) for name, file in folder.files.items()]
+    for name, below in folder.folders.items():
+        found += _files(below, path + os.fsencode(name) + b"/")
+    return found
+
+
+def _stat_row(now: os.stat_result | None, entry: Entry) -> bytes:
+    if now is None:
+        return struct.pack(">10I", 0, 0, 0, 0, 0, 0, entry.mode, 0, 0, 0)
+    times = (*divmod(now.st_ctime_ns, 10**9), *divmod(now.st_mtime_ns, 10**9))
+    numbers = (*times, now.st_dev, now.st_ino, entry.mode, now.st_uid, now.st_gid, now.st_size)
+    return struct.pack(">10I", *(number & 0xFFFFFFFF for number in numbers))

@@ -19,9 +19,9 @@ from orchestrator.core.history import INHERITED, Item
 from orchestrator.core.ids import TreeId
 from orchestrator.core.lines import given
 from orchestrator.core.state import State
+from orchestrator.rollouts.full_log import end_of_turn
 from orchestrator.rollouts.replay import Folded, fold_session
 from orchestrator.rollouts.source import LogSource
-from orchestrator.rollouts.turn_ends import end_of_turn
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find
 

@@ -2,13 +2,13 @@
 
     full_log        a log as one sequence, from the archive and from Redis
     segments        sealed parts of a log, as the archive keeps them; `archive`, `objects`: where
-    source          what a reader of logs needs
-    log_line        an entry on its way into a file; `inherited_lines`: what a fork inherited
+    source          what a reader of logs needs, and where it comes from
+    inherited_lines entries on their way into a file, and what a fork inherited
     rollout_file    the file that Codex's `resume` opens, kept up to date
     file_format     what files look like, and how any of them is read again
-    export, import_plan, import_store   a log into a file, and a file into a session
-    replay          the fold of a log, held against the live one; `turn_ends`: where its turns ended
-    audit, verify_file   what a log, or a file of one, shows of itself
+    export, imports a log into a file, and a file into a session
+    replay          the fold of a log, held against the live one
+    audit, verify   what a log, or a file of one, shows of itself
 
 Begin with `full_log` and `file_format`. Must not know runners, claims of workers, doors and terminals.
 """

@@ -35,8 +35,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.tree import Child
 from orchestrator.rollouts.full_log import full_log, pages
-from orchestrator.rollouts.inherited_lines import missing_texts
-from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.inherited_lines import LogLine, missing_texts
 from orchestrator.rollouts.segments import BrokenArchive, links_of
 from orchestrator.rollouts.storage import Storage
 

@@ -43,8 +43,7 @@ from orchestrator.core.chain import (
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
 from orchestrator.core.entries.stored import stored_form
 from orchestrator.core.frozen import record
-from orchestrator.rollouts.inherited_lines import Inherited, proves, texts_inside
-from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.inherited_lines import Inherited, LogLine, proves, texts_inside
 
 FORMAT = "dendro-rollout"
 VERSION = 1

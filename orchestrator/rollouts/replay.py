@@ -26,8 +26,7 @@ from orchestrator.rollouts.file_format import (
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.source import LogSource
-from orchestrator.rollouts.verify import unchecked_for
-from orchestrator.rollouts.verify_file import audit_file
+from orchestrator.rollouts.verify import audit_file, unchecked_for
 
 
 @record

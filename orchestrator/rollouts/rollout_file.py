@@ -13,8 +13,12 @@ another is written anew.
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -26,12 +30,44 @@ from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.private_files import make_folder, open_file
 from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.files import Files
 from orchestrator.rollouts.full_log import read_all
-from orchestrator.rollouts.inherited_lines import inherited_lines, missing_texts
-from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.inherited_lines import LogLine, inherited_lines, missing_texts
 from orchestrator.rollouts.segments import BrokenArchive
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+# The disk, as far as rollouts' files need it: one file at a time, locked for its user.
+#
+# Files of sessions are all that the runtime itself writes to a disk. The simulation replaces this port.
+
+
+Files = Callable[[Path], AbstractContextManager[BinaryIO]]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[BinaryIO]:
+    """A file to read and to append to, which is made if it is missing, with its folder.
+
+    A second caller waits for the lock: the session may have been claimed elsewhere by now.
+    """
+    with _opened(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+
+
+def _opened(path: Path) -> BinaryIO:
+    flags = os.O_RDWR | os.O_APPEND
+    try:
+        descriptor = open_file(path, flags)
+    except FileNotFoundError:
+        make_folder(path.parent)
+        descriptor = open_file(path, flags)
+    return os.fdopen(descriptor, "a+b")
+
+
+# ── rollout file ────────────────────────────────────────────────────────────
+
 
 log = logging.getLogger("dendro.runtime")
 
@@ -263,3 +299,19 @@ def _cut_inherited(file: BinaryIO) -> FileLine:
             kept, last = at, _place(value)
     file.truncate(kept)
     return last
+
+
+# ── rollout path ──────────────────────────────────────────────────────────────────────────────────
+# The path of a session's rollout file: in a folder for its day, under its time and id.
+
+
+def rollout_path(sessions: Path, session: str, at_ms: int) -> Path:
+    """`<sessions>/YYYY/MM/DD/rollout-<time>-<session id>.jsonl`, in local time as Codex has it."""
+    moment = datetime.fromtimestamp(at_ms / 1000)
+    day = sessions / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
+    return day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
+
+
+def path_beside(path: str | None, session: str, at_ms: int) -> str | None:
+    """The path of another session's file in the same place; None if there is none."""
+    return str(rollout_path(Path(path).parents[3], session, at_ms)) if path else None

@@ -12,6 +12,7 @@ import orjson
 
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.compaction import is_bridge_text, nothing_said
+from orchestrator.core.frozen import record
 from orchestrator.core.history import message_text
 from orchestrator.core.lines import given
 from orchestrator.core.packs import FolderChange
@@ -20,7 +21,22 @@ from orchestrator.core.review import asked_in
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.core.tokens import context_left
-from orchestrator.rollouts.position import Position
+
+# ── position ──────────────────────────────────────────────────────────────────────────────────────
+# A place in a session's log, with all that was folded up to it.
+
+
+@record
+class Position:
+    """A session's state and where in the log it was folded up to."""
+
+    state: State
+    seq: int
+    head: bytes
+
+
+# ── summary ────────────────────────────────────────────────────────────
+
 
 TITLE_CHARS = 80
 PREVIEW_CHARS = 200

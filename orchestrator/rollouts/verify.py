@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.chain import BrokenLink, ExpectedHead
+from orchestrator.core.chain import (
+    NAMING_ENTRIES,
+    NOT_FOLLOWING,
+    BrokenLink,
+    ChainKey,
+    ExpectedHead,
+    first_broken,
+    names_session,
+)
+from orchestrator.core.counts import counted
+from orchestrator.core.entries import DENDRO, Entry
+from orchestrator.core.facts import Configured, states
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId, created_ms
 from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
+from orchestrator.rollouts.errors import RolloutError
+from orchestrator.rollouts.file_format import (
+    BadLine,
+    FileLine,
+    FileWalk,
+    Header,
+    RolloutText,
+    links_of,
+    read_rollout,
+)
 from orchestrator.rollouts.rollout_file import last_noted
 from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.tree_log import audit_tree_log
@@ -122,3 +144,229 @@ def unchecked_for(key_id: str) -> str:
     """Why a chain cannot be checked, in words."""
     by = f"keyed by {key_id!r}" if key_id else "keyed, or changed from its first entries on"
     return f"{by}: cannot be checked here, where chain.secret is not that key"
+
+
+# ── verify file ───────────────────────────────────────────────────────────────────────────────────
+# Verification of an exported file, without any server.
+
+
+REDACTED = "redacted"
+"""The kind of the fact by which a log says that an entry of it was redacted."""
+_SHAPED = "a file in Codex's shapes has no facts, so nothing in it says why: verify a full export"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The counts and names collected while reading a file."""
+
+    lines: int = 0
+    left_out: int = 0
+    redacted: dict[int, bytes] = field(default_factory=dict)
+    """Digests of the redacted entries, by their numbers."""
+    explained: set[tuple[int, str]] = field(default_factory=set)
+    """The number and the digest of each entry that the log says was redacted."""
+    sessions: set[str] = field(default_factory=set)
+    """The sessions that the first entries name: one, or none if the entries are redacted."""
+    pool: str | None = None
+    texts_missing: int = 0
+    export_mac: bool = False
+    """Whether the log says that the first line of its exports bears a code."""
+
+
+def audit_file(
+    path: Path, key: ChainKey | None, expected: ExpectedHead | None, *, accept_old_header: bool = False
+) -> Report:
+    """Walks a file to its end, `key` is the chain's; raises `RolloutError` for one that is no export."""
+    try:
+        with path.open("rb") as file:
+            text = read_rollout(file)
+            if text.kind == "foreign":
+                raise RolloutError(_foreign(path, text))
+            return _Audit(path, text, key, expected, accept_old_header).run()
+    except BadLine as error:
+        raise RolloutError(f"{path}: {error}") from None
+
+
+def _foreign(path: Path, text: RolloutText) -> str:
+    for line in text.lines:
+        if line.place is not None or line.tree_seq or line.inherited is not None:
+            return (
+                f"{path}: line {line.number} is of an export, and the first line is not: "
+                "the file was changed at its beginning"
+            )
+    return f"{path}: Codex's rollout has no hash chain, there is nothing to verify"
+
+
+def keyed_elsewhere(header: Header | None, key: ChainKey | None) -> str:
+    """The id of the key that a full export was keyed by, where no key is configured here; else empty."""
+    return header.key_id if header is not None and key is None else ""
+
+
+class _Audit:
+    """A walk through a file."""
+
+    def __init__(
+        self,
+        path: Path,
+        text: RolloutText,
+        key: ChainKey | None,
+        expected: ExpectedHead | None,
+        accept_old_header: bool,
+    ) -> None:
+        self._path, self._text, self._key, self._expected = path, text, key, expected
+        self._accept_old_header = accept_old_header
+        self._elsewhere = keyed_elsewhere(text.header, key)
+        self._secret = key.secret if key else b""
+        self._walk = FileWalk(self._secret, expected, keyed=not self._elsewhere)
+        self._seen = _Seen()
+
+    def run(self) -> Report:
+        header, walk = self._text.header, self._walk
+        unchecked = unchecked_for(self._elsewhere) if self._elsewhere else ""
+        try:
+            broken, last = self._walked()
+            if broken is not None and self._is_keyed_otherwise(broken, last):
+                broken, unchecked = None, unchecked_for(header.key_id if header is not None else "")
+                findings: list[BrokenLink] = []
+            else:
+                findings = [broken] if broken else self._wrong_at_the_end()
+        except BadLine as error:
+            findings = [BrokenLink(walk.seq + 1, str(error))]
+        shown = _shown(header, self._seen, walk.told)
+        key_id = header.key_id if header is not None else ""
+        return Report(str(self._path), walk.seq, walk.head, tuple(shown), findings, key_id, unchecked)
+
+    def _walked(self) -> tuple[BrokenLink | None, FileLine | None]:
+        for line in self._text.lines:
+            broken = self._walk.take_line(line)
+            if broken is not None:
+                return broken, line
+            if line.inherited is None and not line.tree_seq:
+                self._note(line)
+        return self._walk.unproved(), None
+
+    def _is_keyed_otherwise(self, broken: BrokenLink, line: FileLine | None) -> bool:
+        """Whether the key is not the chain's: it does not lead to the first entry, and none leads on from it.
+
+        A chain without a key goes on behind an entry that was changed: that is a finding.
+        """
+        header = self._text.header
+        if broken.reason != NOT_FOLLOWING or self._walk.seq or line is None or line.place is None:
+            return False
+        if header is not None:
+            return bool(header.key_id) and self._key is not None and header.key_id != self._key.id
+        if self._key is not None:
+            return False
+        chain = line.place.chain
+        after = next((line for line in self._text.lines if line.place is not None), None)
+        return after is not None and first_broken(links_of(after, chain), chain) is not None
+
+    def _note(self, line: FileLine) -> None:
+        seen = self._seen
+        seen.lines += 1
+        seen.left_out += len(line.omitted)
+        if line.place is None:
+            return
+        if line.entry is None:
+            seen.redacted[line.place.seq] = line.place.digest
+            return
+        seen.texts_missing += line.texts_missing
+        if line.entry.type == DENDRO:
+            self._note_fact(line.entry)
+        if line.place.seq <= NAMING_ENTRIES:
+            seen.sessions |= {named for named in [names_session(line.entry)] if named}
+            if line.entry.type == DENDRO and states(line.entry.payload, Configured):
+                seen.pool = line.entry.payload.get("session", {}).get("pool")
+
+    def _note_fact(self, fact: Entry) -> None:
+        payload = fact.payload
+        self._seen.export_mac |= states(payload, Configured) and payload.get("export_mac") is True
+        if payload.get("kind") == REDACTED and payload.get("log") in self._own_logs():
+            self._seen.explained.add((payload.get("seq", 0), str(payload.get("digest"))))
+
+    def _own_logs(self) -> set[str]:
+        header = self._text.header
+        named = self._seen.sessions | ({header.session_id} if header is not None else set())
+        return {f"session:{session}" for session in named}
+
+    # ── at the end ────────────────────────────────────────────────────────────────────────────
+
+    def _wrong_at_the_end(self) -> list[BrokenLink]:
+        """The faults that show only when all of a file was read, or beside its chain."""
+        header, walk, seen = self._text.header, self._walk, self._seen
+        wrong: list[str] = []
+        if header is not None:
+            named = seen.sessions | {header.session_id}
+            wrong += [
+                f"the file should go on to {header.seq}" if walk.seq != header.seq else "",
+                "the first line names another head" if walk.head != header.head else "",
+                f"the first line and the entries name several sessions: {', '.join(sorted(named))}"
+                if len(named) > 1
+                else "",
+                f"the first line says pool {header.pool!r}, the entries say {seen.pool!r}"
+                if seen.pool not in (None, header.pool)
+                else "",
+            ]
+        elif len(seen.sessions) > 1:
+            wrong.append(f"the entries name several sessions: {', '.join(sorted(seen.sessions))}")
+        if self._expected is not None and not walk.met_expected:
+            wrong.append(f"it does not contain the head that was expected at entry {self._expected.seq}")
+        first = self._wrong_first_line()
+        found = [BrokenLink(walk.seq + 1 if "go on" in text else walk.seq, text) for text in wrong if text]
+        return [*([first] if first is not None else []), *found, *self._unexplained()]
+
+    def _wrong_first_line(self) -> BrokenLink | None:
+        header = self._text.header
+        if header is None:
+            return None
+        if self._elsewhere and header.mac:
+            return None if header.as_written else header.fault(b"")
+        return header.fault(self._secret) or header_lacks_code(
+            header, self._key, self._seen.export_mac, self._accept_old_header
+        )
+
+    def _unexplained(self) -> list[BrokenLink]:
+        why = "and no fact of the log says who did that and why" if self._text.header else _SHAPED
+        return [
+            BrokenLink(seq, f"it is redacted, {why}")
+            for seq, digest in self._seen.redacted.items()
+            if (seq, digest.hex()) not in self._seen.explained
+        ]
+
+
+def header_lacks_code(
+    header: Header, key: ChainKey | None, export_mac: bool, accept_old: bool
+) -> BrokenLink | None:
+    """The fault of a first line without a code where one has to be: without it the file can be cut unseen."""
+    if header.mac:
+        return None
+    if export_mac:
+        return BrokenLink(
+            0,
+            "the file's first line bears no code (`mac`), and the log says that those of its exports do: "
+            "it was taken away",
+        )
+    # Its entries follow by the key that is configured here, so it is keyed, whatever its first line says.
+    if key is None or accept_old:
+        return None
+    return BrokenLink(
+        0,
+        "the file's first line bears no code (`mac`): an older version wrote it, or it was taken away to cut "
+        "the file. If you know that the file is so old, say --accept-old-header",
+    )
+
+
+def _shown(header: Header | None, seen: _Seen, told: int) -> list[str]:
+    parts = f"{seen.lines} stand in the file, {seen.left_out} are left out of it but for their digests"
+    shown = [parts if seen.left_out else f"all {seen.lines} stand in the file"]
+    shown += ["what those say, only a full export shows"] if seen.left_out else []
+    shown += [f"{len(seen.redacted)} of them redacted"] if seen.redacted else []
+    shown += [f"{seen.texts_missing} large texts are not in the file"] if seen.texts_missing else []
+    named = sorted(seen.sessions)
+    shown.append(f"it is the log of session {named[0]}" if named else "its entries name no session")
+    if told:
+        are = "is" if told == 1 else "are"
+        shown.append(f"{counted(told, 'line')} {are} of the tree's log: not proved by this file")
+    if header is not None and not header.mac:
+        shown.append("its first line bears no code, as older versions wrote it: state_sha256 is not proved")
+    return shown

@@ -29,8 +29,8 @@ from orchestrator.core.commit_parts import NewEvent, TreePart
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.log import log

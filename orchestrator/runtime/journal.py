@@ -20,7 +20,7 @@ from orchestrator.core.decide.draft import Decision, Metered
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.state import State
-from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.budget import Accounting
 
 

@@ -30,10 +30,10 @@ from orchestrator.core.state import State
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.rollout_file import blob_hashes
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.log import log
 
 FOLD_SLICE_S = 0.005

@@ -19,11 +19,10 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import HistoryEntry, ListedModel
 from orchestrator.protocol.wire import EventModel
-from orchestrator.rollouts.full_log import full_log
+from orchestrator.rollouts.full_log import end_of_turn, full_log
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.turn_ends import end_of_turn
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.library import PATIENCE_S
 from orchestrator.runtime.loader import BEGINNING, BrokenLog, fold_entries
 from orchestrator.runtime.runner_context import RunnerContext

@@ -41,7 +41,7 @@ from orchestrator.model.request import Item, Prompt
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.files import Files, locked
+from orchestrator.rollouts.rollout_file import Files, locked
 from orchestrator.runtime.library import Library, NoFiles
 from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings

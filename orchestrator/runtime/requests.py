@@ -44,7 +44,7 @@ from orchestrator.model.events import (
 from orchestrator.model.request import Item, Prompt
 from orchestrator.model.shapes import name_of
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.events.text import StreamedText
+from orchestrator.protocol.events import StreamedText
 from orchestrator.protocol.turn_items import PlanItem, TurnItem
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
 from orchestrator.runtime.budget import RoomRequest, admitted, estimated_tokens, settle

@@ -32,7 +32,7 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.full_log import read_all
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.rollouts.rollout_path import path_beside
+from orchestrator.rollouts.rollout_file import path_beside
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.ports import Ports
 from orchestrator.tools.agent_tools import BATCHED, NAMES

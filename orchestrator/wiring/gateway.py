@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import SharedReads
@@ -20,11 +22,18 @@ from orchestrator.gateways.tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.wires.addresses import Address, HttpRules
 from orchestrator.gateways.wires.authentication import Authentication, TokenLookUp, TokenWatch
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
+from orchestrator.gateways.wires.wire import SocketStream, Wire
 from orchestrator.model.issuer import Issuer
 from orchestrator.settings import Settings, SettingsSources
+from orchestrator.wiring.deployment import worker_pools
 from orchestrator.wiring.new_threads import door_ports
-from orchestrator.wiring.observed_gateway import observed_doors
 from orchestrator.wiring.open_deployment import Opened
+from orchestrator.wiring.sessions import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.telemetry.metrics import Metrics
 
 log = logging.getLogger("dendro.gateway")
 
@@ -143,3 +152,80 @@ def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# ── heap ──────────────────────────────────────────────────────────────────────────────────────────
+# The heap of a process that lives long.
+
+
+CYCLES_AFTER = 5_000
+"""New objects after which Python looks for cycles among the young ones; its own 700 are a turn or two."""
+
+
+def settle_heap() -> None:
+    """Keeps the modules and models of the start out of later searches for cycles, and makes these rarer.
+
+    The start leaves 80,000 objects, which live as long as the process: each full search would walk them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(CYCLES_AFTER)
+
+
+# ── observed gateway ──────────────────────────────────────────────────────────────────────────────
+# A gateway that is watched: its connections counted, and the port that tells of it.
+#
+# What nobody asks for is not imported.
+
+
+@asynccontextmanager
+async def observed_doors(found: Opened, doors: Doors, say: Callable[[str], None]) -> AsyncIterator[Doors]:
+    """The doors of a gateway, counted as the settings ask; its port is served while the block lasts.
+
+    `say` gets the port's address, or why there is none.
+    """
+    gateway = found.settings.gateway
+    if gateway.metrics_port is None:
+        yield doors
+        return
+    from orchestrator.telemetry.fleet import FleetMetrics
+    from orchestrator.telemetry.health import Health
+    from orchestrator.telemetry.listener import PortTaken, listening
+    from orchestrator.telemetry.metrics import Metrics
+
+    async def fault() -> str:
+        await found.broker.command("PING")
+        return ""
+
+    metrics = Metrics(VERSION)
+    fleet = FleetMetrics(metrics, found.broker, worker_pools(found.settings), time.monotonic)
+    health = Health(metrics, fault, fleet.look)
+    async with AsyncExitStack() as stack:
+        try:
+            serving = listening(health, gateway.metrics_host, gateway.metrics_port)
+            say(f"metrics at {await stack.enter_async_context(serving)}/metrics")
+        except PortTaken as error:
+            remedy = "give it another gateway.metrics_port, or 0 for a free one"
+            say(f"{error}: this gateway goes on without; {remedy}")
+        yield _counted(doors, metrics)
+
+
+def _counted(doors: Doors, metrics: Metrics) -> Doors:
+    from orchestrator.telemetry import catalogue
+
+    @contextmanager
+    def connection(door: str) -> Iterator[None]:
+        metrics.counter(catalogue.CONNECTED, door).inc()
+        with metrics.gauge(catalogue.CONNECTIONS, door).track_inprogress():
+            yield
+
+    async def messages(wire: Wire) -> None:
+        with connection("app-server"):
+            await doors.messages(wire)
+
+    async def lines(stream: SocketStream) -> None:
+        assert doors.lines is not None
+        with connection("sq-eq"):
+            await doors.lines(stream)
+
+    return Doors(messages, lines if doors.lines is not None else None)

@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import stat
+import threading
 import time
+import tomllib
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from orchestrator.broker.commits import Commits
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
-from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread, Offer, Ports, Saved
+from orchestrator.gateways.app_server.ports import (
+    BadSetting,
+    Born,
+    ConfigWrite,
+    ConfigWritten,
+    NewThread,
+    Offer,
+    Ports,
+    Saved,
+)
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.fork import copy_texts
 from orchestrator.gateways.permissions import OUTSIDE, Permissions, Policies, permits
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.workspace import look_at
+from orchestrator.instructions.project import Repository, repository
+from orchestrator.private_files import make_folder, new_file
 from orchestrator.protocol.bounds import PATH_BYTES
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.sandbox.git import in_git_thread
+from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
-from orchestrator.settings.layers import parse_override
+from orchestrator.settings.file_edits import CannotEdit, with_edits
+from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath, parse_override
+from orchestrator.settings.load import NO_EFFECT
 from orchestrator.settings.overrides import of_object
+from orchestrator.settings.repository import in_work_tree
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.views.errors import ViewError
 from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.repositories import Repositories
-from orchestrator.wiring.saved_settings import SavedSettings, saved_tables
 from orchestrator.wiring.sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.sign_in import credential_store, sign_in
 
@@ -368,3 +387,215 @@ def offer(settings: Settings) -> Offer:
         guide(settings).skills,
         settings.mcp_servers,
     )
+
+
+# ── repositories ──────────────────────────────────────────────────────────────────────────────────
+# Git's answers about folders, remembered for a second while the repository around them stays as it is.
+#
+# A gateway makes sessions in the same few folders, and git is five processes for each. What shows a
+# change is read anew each time: `HEAD`, the branch that it names, the packed ones, the configuration. The
+# second bounds what is not looked at, as the person's own configuration and files that a repository's
+# includes.
+
+
+MOST_AGE_S: Final = 1.0
+MOST_FOLDERS: Final = 64
+"""More are forgotten, the oldest first: a client chooses the folders."""
+REF_BYTES: Final = 1024
+FILES: Final = ("config", "config.worktree", "packed-refs", "commondir", "reftable/tables.list")
+
+T = TypeVar("T")
+Signs: TypeAlias = tuple[object, ...]
+
+
+class Repositories:
+    """The repositories around the folders of new sessions; methods block, and threads may share them."""
+
+    def __init__(self, environ: Mapping[str, str], now_s: Callable[[], float] = time.monotonic) -> None:
+        self._trees = _Answers(lambda folder: in_work_tree(folder, environ), now_s)
+        self._facts = _Answers(repository, now_s)
+
+    def in_work_tree(self, folder: Path, environ: Mapping[str, str]) -> bool:
+        """Whether git works in a folder. `environ` is that of this process, which does not change."""
+        return self._trees.of(folder)
+
+    def repository(self, cwd: Path) -> Repository:
+        """The repository around a folder."""
+        return self._facts.of(cwd)
+
+
+@dataclass(slots=True)
+class _Kept(Generic[T]):
+    """The last answer about a folder; its lock is held while git is asked."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    signs: Signs | None = None
+    at_s: float = 0.0
+    answer: list[T] = field(default_factory=list)
+
+
+class _Answers(Generic[T]):
+    """The answers to one question."""
+
+    def __init__(self, ask: Callable[[Path], T], now_s: Callable[[], float]) -> None:
+        self._ask = ask
+        self._now_s = now_s
+        self._kept: dict[Path, _Kept[T]] = {}
+        self._choosing = threading.Lock()
+
+    def of(self, folder: Path) -> T:
+        """The answer about a folder: the last one, or a new one."""
+        kept = self._place(folder)
+        with kept.lock:
+            signs, now_s = signs_of(folder), self._now_s()
+            if signs is None:
+                return self._ask(folder)
+            if signs != kept.signs or now_s - kept.at_s >= MOST_AGE_S:
+                kept.answer = [self._ask(folder)]
+                kept.signs, kept.at_s = signs, now_s
+            return kept.answer[0]
+
+    def _place(self, folder: Path) -> _Kept[T]:
+        with self._choosing:
+            found = self._kept.get(folder)
+            if found is None:
+                if len(self._kept) >= MOST_FOLDERS:
+                    del self._kept[next(iter(self._kept))]
+                found = self._kept[folder] = _Kept()
+            return found
+
+
+def signs_of(folder: Path) -> Signs | None:
+    """All that changes when git's answers do; None for a `.git` that leads elsewhere: git is always asked."""
+    real = folder.resolve()
+    found: list[object] = [real]
+    for above in (real, *real.parents):
+        place = above / ".git"
+        try:
+            about = place.lstat()
+        except OSError:
+            continue
+        if not stat.S_ISDIR(about.st_mode):
+            return None
+        found.append((place, about.st_ino, about.st_uid, about.st_mode, *_signs_in(place)))
+    return tuple(found)
+
+
+def _signs_in(place: Path) -> Signs:
+    head = _content(place / "HEAD")
+    name = head.removeprefix(b"ref: ").strip().decode("utf-8", "surrogateescape")
+    is_branch = name.startswith("refs/") and ".." not in name and "\0" not in name
+    return head, _content(place / name) if is_branch else b"", *(_about(place / file) for file in FILES)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return read_regular(file, REF_BYTES)
+    except OSError:
+        return b""
+
+
+def _about(file: Path) -> Signs | None:
+    try:
+        about = file.stat()
+    except OSError:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+# ── saved settings ────────────────────────────────────────────────────────────────────────────────
+# The person's own settings file, written by a door.
+
+
+@record
+class SavedSettings:
+    """The file of the person whose gateway this is."""
+
+    settings: Settings
+    sources: SettingsSources
+    """The sources of the gateway's settings: what the changed file makes of them is checked first."""
+
+    async def write(self, write: ConfigWrite) -> ConfigWritten:
+        """Sets keys, and takes out those that are None, all or none; raises `BadSetting`."""
+        return await asyncio.to_thread(self._write, write)
+
+    def _write(self, write: ConfigWrite) -> ConfigWritten:
+        file = self.settings.config_file or self.settings.home / PROJECT_CONFIG
+        if write.file is not None and Path(write.file) != file:
+            raise BadSetting(f"filePath: the settings stand in {file}, and no other file is written")
+        try:
+            text = file.read_text(encoding="utf-8") if file.exists() else ""
+            if write.version not in (None, _version(text)):
+                raise BadSetting(f"{file} has changed since that version: config/read tells what is in force")
+            changed = with_edits(text, write.edits)
+            if len(changed.encode()) > FILE_LIMIT_BYTES:
+                raise BadSetting(f"{file} would be larger than {FILE_LIMIT_BYTES:,} bytes")
+            self._replace(file, changed)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, CannotEdit) as error:
+            raise BadSetting(f"{file} was not changed: {error}") from None
+        hidden = tuple(".".join(path) for path, _ in write.edits if self._overrides(path))
+        return ConfigWritten(file, _version(changed), hidden)
+
+    def _overrides(self, path: KeyPath) -> bool:
+        """Whether the command line of this gateway counts before its file."""
+        key = ".".join(path)
+        return any(key == named or key.startswith(f"{named}.") for named in self.settings.named)
+
+    def _replace(self, file: Path, text: str) -> None:
+        """Puts the new content in the place of the old, whole or not at all, if it makes settings."""
+        make_folder(file.parent)
+        draft = file.with_name(f".{file.name}.{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        try:
+            with os.fdopen(new_file(draft), "w", encoding="utf-8") as opened:
+                opened.write(text)
+            self._check(draft, file)
+            if file.exists() and not file.is_relative_to(self.settings.home):
+                # A file that other users of the machine share stays theirs to read.
+                draft.chmod(file.stat().st_mode & 0o777)
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _check(self, draft: Path, file: Path) -> None:
+        """Raises `BadSetting` for a value that cannot be, and for a key that nobody knows."""
+        try:
+            settings = load_settings(replace(self.sources, config_file=draft))
+        except SettingsError as error:
+            raise BadSetting(str(error).replace(str(draft), str(file))) from None
+        warnings = [warning.replace(str(draft), str(file)) for warning in settings.warnings]
+        for warning in warnings:
+            if warning not in self.settings.warnings and not warning.endswith(NO_EFFECT):
+                raise BadSetting(warning)
+
+
+def _version(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def saved_tables(
+    settings: Settings, sources: SettingsSources
+) -> tuple[str | None, Mapping[str, Mapping[str, JsonValue]], Mapping[str, str]]:
+    """The chosen profile, the profiles, and the folders with a terminal's trust, as the file has them."""
+    file = settings.config_file or settings.home / PROJECT_CONFIG
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        table = {}
+    profiles, projects = (_tables(table.get(name)) for name in ("profiles", "projects"))
+    trust = {
+        path: level for path, one in projects.items() if isinstance(level := one.get("trust_level"), str)
+    }
+    chosen = _chosen_profile(sources) or table.get("profile")
+    return (chosen if isinstance(chosen, str) else None), profiles, trust
+
+
+def _chosen_profile(sources: SettingsSources) -> object:
+    """The profile that the command line or the environment names."""
+    said = dict(parse_override(override) for override in sources.overrides)
+    return sources.flags.get("profile") or said.get(("profile",)) or sources.environ.get("DENDRO_PROFILE")
+
+
+def _tables(value: object) -> dict[str, dict[str, JsonValue]]:
+    named = value.items() if isinstance(value, dict) else ()
+    return {name: table for name, table in named if isinstance(table, dict)}

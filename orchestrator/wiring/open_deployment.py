@@ -92,7 +92,7 @@ class Opened:
 
     def packs(self) -> Packs:
         """The store of the packs of portable folders."""
-        from orchestrator.wiring.pack_store import pack_store
+        from orchestrator.wiring.portable import pack_store
 
         return pack_store(self.settings)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Mapping
@@ -31,18 +32,17 @@ from orchestrator.gateways.workspace import Workspace, look_at
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.workspaces import WorkspaceSource
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.source import LogSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.probe import SandboxSupport, cannot_mount
-from orchestrator.settings import Settings
+from orchestrator.sandbox.trusted_files import read_regular
+from orchestrator.settings import FOLDER_SETUP, Settings, TrustList
 from orchestrator.settings.private_home import archive_outside
+from orchestrator.tables import WorkspaceSettings
 from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
-from orchestrator.wiring.first_folder import FirstFolder
-from orchestrator.wiring.folder_setups import BadSetup, named_setup, setup_of
-from orchestrator.wiring.pack_store import pack_store
-from orchestrator.wiring.sessions import forked_birth, guide, new_birth
+from orchestrator.wiring.sessions import FirstFolder, forked_birth, guide, new_birth
 from orchestrator.workspaces.clones import check_source
 from orchestrator.workspaces.held import told_omissions
 from orchestrator.workspaces.host_births import (
@@ -53,9 +53,9 @@ from orchestrator.workspaces.host_births import (
     host_folder,
     portable_folder,
 )
-from orchestrator.workspaces.keys import KeyUnavailable
+from orchestrator.workspaces.keys import KeyUnavailable, PackKeys
 from orchestrator.workspaces.machine import MachineConfig
-from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName
+from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
 from orchestrator.workspaces.service import MachineFolders
 
 
@@ -287,3 +287,81 @@ def _moved(source: State, folder: str) -> str:
     assert theirs is not None, "it was looked at"
     within = os.path.relpath(source.settings.cwd, theirs.path(TreeId(source.facts.tree_id)))
     return os.path.normpath(f"{folder}/{within}")
+
+
+# ── folder setups ─────────────────────────────────────────────────────────────────────────────────
+# The script that prepares a new session's portable folder: of the settings, or of the folder if trusted.
+#
+# The folder's own script may be a stranger's, or an agent's. It counts only while a person trusts it as
+# it is, in that place; its text then goes into the session's first entry, and nothing reads the file
+# again.
+
+
+SCRIPT_BYTES = 16 << 10
+"""Bytes of a script: the first entry of the log holds it, and every snapshot of the state."""
+
+
+class BadSetup(Exception):
+    """A script cannot be a set-up; the text says why and what to do."""
+
+
+def named_setup(workspace: WorkspaceSettings) -> FolderSetup | None:
+    """The set-up that the settings name, None without one; raises `BadSetup`."""
+    if workspace.setup_script:
+        return _checked_setup(workspace.setup_script.encode(), "workspace.setup_script", workspace)
+    if workspace.setup is None:
+        return None
+    try:
+        content = read_regular(workspace.setup, SCRIPT_BYTES + 1)
+    except OSError as error:
+        raise BadSetup(f"workspace.setup: {workspace.setup} cannot be read ({error}): name a file") from error
+    return _checked_setup(content, f"workspace.setup ({workspace.setup})", workspace)
+
+
+def setup_of(settings: Settings, top: Path) -> tuple[FolderSetup | None, str]:
+    """The set-up of a folder of this machine, and a warning; raises `BadSetup`."""
+    named = named_setup(settings.workspace)
+    return (named, "") if named is not None else trusted_setup(settings, top)
+
+
+def trusted_setup(settings: Settings, top: Path) -> tuple[FolderSetup | None, str]:
+    """The folder's own set-up if a person trusts it as it is; else none, with a warning if there is one."""
+    file = top / FOLDER_SETUP
+    try:
+        content = read_regular(file, SCRIPT_BYTES + 1, below=top)
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"the folder's own set-up is not run: {file} cannot be read ({error})"
+    if not TrustList(settings.home).trusts(file, content):
+        remedy = f"Read it, then: dendro trust {shlex.quote(str(file))}, and begin a new session"
+        return None, f"the folder's own set-up {file} is not run: you have not trusted it as it is. {remedy}"
+    try:
+        return _checked_setup(content, FOLDER_SETUP, settings.workspace), ""
+    except BadSetup as error:
+        return None, f"the folder's own set-up is not run: {error}"
+
+
+def _checked_setup(content: bytes, origin: str, workspace: WorkspaceSettings) -> FolderSetup:
+    if len(content) > SCRIPT_BYTES:
+        raise BadSetup(
+            f"{origin}: a set-up has at most {SCRIPT_BYTES:,} bytes, for the log holds it; let it call a "
+            "program of the folder"
+        )
+    try:
+        script = content.decode()
+    except UnicodeDecodeError as error:
+        raise BadSetup(f"{origin}: a set-up is a script in UTF-8 ({error})") from error
+    if not script.strip() or "\0" in script:
+        raise BadSetup(f"{origin}: a set-up is a script, and this one is empty or holds a NUL")
+    return FolderSetup(script, workspace.setup_network, int(workspace.setup_timeout_s * 1000), origin)
+
+
+# ── pack store ────────────────────────────────────────────────────────────────────────────────────
+# The store of the packs of portable folders, as settings name it.
+
+
+def pack_store(settings: Settings) -> Packs:
+    """The archive's store, with this process's keys."""
+    keys = settings.workspace.key_file
+    return Packs(Objects(settings.upkeep.archive_url), None if keys is None else PackKeys(keys))

@@ -8,21 +8,27 @@ from importlib.metadata import version
 from pathlib import Path
 
 from orchestrator.core.birth import Birth, ForkedFrom, taken_facts, taken_settings
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.lines import given
-from orchestrator.core.settings import TURN_SETTINGS, SessionFacts, TreeRules, TurnSettings, WorkspaceMark
+from orchestrator.core.settings import (
+    TURN_SETTINGS,
+    PortableFolder,
+    SessionFacts,
+    TreeRules,
+    TurnSettings,
+    WorkspaceMark,
+)
 from orchestrator.core.state import State
 from orchestrator.gateways.workspace import Workspace, mark
 from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Skills
-from orchestrator.rollouts.rollout_path import rollout_path
+from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared
 from orchestrator.tables import SESSION_KEYS, AgentSettings
 from orchestrator.wiring.deployment import portable_pool, session_pool
-from orchestrator.wiring.first_folder import FirstFolder
 
 VERSION = version("dendro-orchestrator")
 SESSIONS = "sessions"
@@ -208,3 +214,22 @@ def turn_settings(settings: Settings) -> TurnSettings:
     own["window"] = settings.model.context_window
     own["item_events"] = None if defaults.item_events == "plan" else defaults.item_events
     return TurnSettings(**own)
+
+
+# ── first folder ──────────────────────────────────────────────────────────────────────────────────
+# The folder that a new portable session begins with.
+
+
+@record
+class FirstFolder:
+    """The folder that a new session begins with."""
+
+    portable: PortableFolder
+    within: str = "."
+    """The working folder inside of it."""
+    top: Path | None = None
+    """The folder on this machine that it is a copy of."""
+    source: tuple[State, str] | None = None
+    """The state of the session whose folder it is a copy of, and that session's name for people."""
+    warning: str = ""
+    """News of the folder for people, before its first call; empty: none."""

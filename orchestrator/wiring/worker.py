@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+import orchestrator
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.outage import Outage
@@ -19,6 +22,7 @@ from orchestrator.broker.records import Claim
 from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.settings import Rules
+from orchestrator.private_files import make_folder
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.deletion import DeletedFiles, removing
 from orchestrator.rollouts.storage import Storage
@@ -35,13 +39,18 @@ from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentChecks
 from orchestrator.sandbox.limits import half_of_memory
+from orchestrator.sandbox.place import COPIES
 from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings, TrustList
-from orchestrator.telemetry.observer import Observer
+from orchestrator.settings.private_home import is_shared
+from orchestrator.tables import WorkerSettings
+from orchestrator.telemetry.observer import Observer, Observers
 from orchestrator.tools.custom import CustomTool
+from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.jobs import Commands, Workbench
+from orchestrator.tools.mcp import McpToolbox, mcp_programs
 from orchestrator.tools.rules import CommandRules
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
@@ -49,15 +58,12 @@ from orchestrator.wiring.deployment import (
     archived_text,
     chain_key,
     deployment,
+    embedded_config,
     open_broker,
     worker_name,
     worker_pools,
 )
-from orchestrator.wiring.hidden_paths import hidden_paths, own_code
-from orchestrator.wiring.mcp_tools import mcp_toolbox
-from orchestrator.wiring.observed import observed
-from orchestrator.wiring.pack_store import pack_store
-from orchestrator.wiring.portable import machine_config, machine_folders
+from orchestrator.wiring.portable import machine_config, machine_folders, pack_store
 from orchestrator.wiring.sessions import SESSIONS, VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
 from orchestrator.workspaces.copies import boot_id
@@ -254,3 +260,197 @@ def _renewal(
     connect = partial(open_broker, settings, url, patience_s, outage, "worker")
     unanswered = observer.renewals_failed if observer is not None else None
     return Renewal(connect, worker, extend, report, confirm, unanswered)
+
+
+# ── hidden paths ──────────────────────────────────────────────────────────────────────────────────
+# Paths kept from confined commands: the data folder, copies and keys, Redis's socket, Dendro's code.
+#
+# A command that reaches Redis could approve itself and edit logs. Knows settings and a URL; how paths are
+# hidden is the sandbox's matter.
+
+
+def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
+    """The folders, each as it is named.
+
+    The socket's folder, not its file: a server that starts again makes a new file. The private
+    server may choose another folder then. The home folder is made if it is not there: what is missing
+    cannot be hidden, and a command that makes it could fill it with settings.
+    """
+    make_folder(settings.home)
+    parts, runtime = urlsplit(url), settings.host.runtime_dir
+    paths = [settings.home]
+    if settings.redis.url is None:
+        fallback = embedded_config(settings).fallback_folder
+        # Made now: what does not exist cannot be hidden, and a command could make it.
+        with suppress(OSError):
+            make_folder(fallback)
+        paths.append(fallback)
+    root = settings.workspace.root
+    if root is not None and not root.is_relative_to(settings.home):
+        # What agents of other sessions work on; a command's own copy is mounted at its path.
+        copies = root / COPIES
+        with suppress(OSError):
+            make_folder(copies)
+            paths.append(copies)
+    if runtime is not None and runtime.is_dir() and not is_shared(settings, runtime):
+        paths.append(runtime)
+    if settings.workspace.key_file is not None:
+        paths.append(_around(settings, settings.workspace.key_file))
+    place = urlsplit(settings.upkeep.archive_url)
+    archive = Path(unquote(place.path))
+    # Other sessions' logs, and what a session is restored from.
+    if place.scheme == "file" and archive.is_dir() and not is_shared(settings, archive):
+        paths.append(archive)
+    if parts.scheme == "unix":
+        socket = Path(unquote(parts.path))
+        in_workspace = socket.parent.resolve() == settings.session_defaults.cwd.resolve()
+        paths.append(socket if in_workspace or is_shared(settings, socket.parent) else socket.parent)
+    return tuple(dict.fromkeys(paths))
+
+
+def _around(settings: Settings, file: Path) -> Path:
+    """The folder of a secret file, so that a new file in its place is hidden, too.
+
+    The file alone where commands need the folder.
+    """
+    folder = file.parent
+    holds_work = settings.session_defaults.cwd.resolve().is_relative_to(folder.resolve())
+    return file if holds_work or is_shared(settings, folder) else folder
+
+
+def own_code() -> tuple[Path, ...]:
+    """The code of this process: its package and its virtual environment, which may lie in the workspace.
+
+    A command that writes there changes what the next `dendro` runs outside of the sandbox.
+    """
+    package = Path(orchestrator.__file__).parent
+    return (package, Path(sys.prefix)) if sys.prefix != sys.base_prefix else (package,)
+
+
+# ── mcp tools ─────────────────────────────────────────────────────────────────────────────────────
+# The tools of a worker's MCP servers, from settings.
+
+
+@asynccontextmanager
+async def mcp_toolbox(
+    settings: Settings, supervisor: Supervisor, config: ToolConfig
+) -> AsyncIterator[McpToolbox | None]:
+    """The tools; None where no server is configured. At the end every server's connection is closed."""
+    if not any(server.enabled for server in settings.mcp_servers.values()):
+        yield None
+        return
+    # The SDK takes most of a second to import: only a worker that has a use for it pays that.
+    from orchestrator.mcp.servers import Servers, ServersConfig
+
+    servers = Servers(
+        ServersConfig(
+            servers=settings.mcp_servers,
+            start_program=mcp_programs(supervisor, config),
+            shorten=_shortened,
+            version=VERSION,
+        )
+    )
+    try:
+        yield McpToolbox(servers)
+    finally:
+        await servers.aclose()
+
+
+def _shortened(text: str) -> str:
+    return for_model(text.encode("utf-8", "replace"))
+
+
+# ── observed ──────────────────────────────────────────────────────────────────────────────────────
+# A worker that is watched: its observers from the settings, and the port that tells of it.
+#
+# What nobody asks for is not imported: metrics cost a worker 20 ms at its start.
+
+
+@dataclass(slots=True)
+class Watch:
+    """The ports of a worker with its observer in them, and the worker once it is made."""
+
+    ports: Ports
+    worker: Worker | None = None
+
+    def watch(self, worker: Worker) -> None:
+        """Names the worker that the answers are about."""
+        self.worker = worker
+
+    async def fault(self) -> str:
+        """The reason why the worker can take no work; raises `BrokerError` where Redis does not answer."""
+        if self.worker is None or self.worker.draining:
+            return "the worker drains: it takes no more sessions"
+        await self.ports.broker.command("PING")
+        return ""
+
+
+@asynccontextmanager
+async def observed(
+    settings: Settings,
+    ports: Ports,
+    supervisor: Supervisor,
+    pools: tuple[str, ...],
+    say: Callable[[str], None],
+) -> AsyncIterator[Watch]:
+    """The ports of a worker, observed as the settings ask; its port is served while the block lasts.
+
+    `say` gets the port's address, or why there is none.
+    """
+    async with AsyncExitStack() as stack:
+        watch = Watch(ports)
+        # A worker that serves no pool ends cancelled agents beside another process, and is none to watch.
+        observers: list[Observer] = []
+        if settings.worker.metrics_port is not None and pools:
+            observers += await _counting(settings.worker, watch, pools, say, stack)
+        if settings.worker.tracing and pools:
+            observers += await _tracing(settings, ports, say, stack)
+        if observers:
+            observer = observers[0] if len(observers) == 1 else Observers(*observers)
+            watch.ports = replace(ports, observer=observer)
+            supervisor.killed = observer.killed
+        yield watch
+
+
+async def _counting(
+    worker: WorkerSettings,
+    watch: Watch,
+    pools: tuple[str, ...],
+    say: Callable[[str], None],
+    stack: AsyncExitStack,
+) -> list[Observer]:
+    from orchestrator.telemetry import catalogue
+    from orchestrator.telemetry.fleet import FleetMetrics
+    from orchestrator.telemetry.health import Health
+    from orchestrator.telemetry.listener import PortTaken, listening
+    from orchestrator.telemetry.metrics import Metrics
+    from orchestrator.telemetry.work import WorkMetrics
+
+    metrics = Metrics(watch.ports.version)
+    metrics.gauge(catalogue.ROOM).set(worker.concurrency)
+    fleet = FleetMetrics(metrics, watch.ports.broker, pools, time.monotonic)
+    assert worker.metrics_port is not None
+    try:
+        url = await stack.enter_async_context(
+            listening(Health(metrics, watch.fault, fleet.look), worker.metrics_host, worker.metrics_port)
+        )
+    except PortTaken as error:
+        say(f"{error}: this worker goes on without; give it another worker.metrics_port, or 0 for a free one")
+        return []
+    say(f"metrics at {url}/metrics")
+    return [WorkMetrics(metrics, time.monotonic)]
+
+
+async def _tracing(
+    settings: Settings, ports: Ports, say: Callable[[str], None], stack: AsyncExitStack
+) -> list[Observer]:
+    try:
+        from orchestrator.telemetry.tracing import exported
+    except ImportError as error:
+        extra = "pip install 'dendro-orchestrator[otel]'"
+        say(f"no traces: {error}; worker.tracing needs an extra ({extra}): this worker goes on without")
+        return []
+    host, contents = settings.host, settings.worker.trace_contents
+    tracing = exported(host.environ, ports.version, worker_name(), ports.broker.logs, contents=contents)
+    stack.push_async_callback(tracing.aclose)
+    return [tracing]

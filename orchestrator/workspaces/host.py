@@ -30,7 +30,7 @@ from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Copied
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.merge_writer import settle
+from orchestrator.folders.merge import settle
 from orchestrator.folders.records import Bounds, FolderError, Guard, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable

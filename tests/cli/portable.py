@@ -18,8 +18,7 @@ from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State
 from orchestrator.folders.records import Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.import_plan import ImportPlan
-from orchestrator.rollouts.import_store import store
+from orchestrator.rollouts.imports import ImportPlan, store
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.open_deployment import opened
 from orchestrator.workspaces.packs import PackName

@@ -26,8 +26,7 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import BadLine, RolloutText, read_rollout
-from orchestrator.rollouts.import_plan import ImportPlan, Newcomer, plan_import
-from orchestrator.rollouts.import_store import store
+from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import, store
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.open_deployment import Opened

@@ -31,10 +31,10 @@ from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import PLACE, read_rollout
-from orchestrator.rollouts.import_plan import Newcomer, plan_import
+from orchestrator.rollouts.imports import Newcomer, plan_import
 from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.storage import Storage
-from orchestrator.rollouts.verify_file import audit_file
+from orchestrator.rollouts.verify import audit_file
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key
 from orchestrator.wiring.sessions import new_birth

@@ -17,8 +17,7 @@ from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.file_edits import CannotEdit, with_edits
-from orchestrator.wiring.new_threads import _saved, offer
-from orchestrator.wiring.saved_settings import SavedSettings
+from orchestrator.wiring.new_threads import SavedSettings, _saved, offer
 from tests.doors.peer import ANN, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid

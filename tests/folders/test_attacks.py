@@ -20,8 +20,7 @@ from orchestrator.folders.copy import Copy
 from orchestrator.folders.delta import delta
 from orchestrator.folders.git_objects import Entry, Snapshot, object_id, tree_data
 from orchestrator.folders.known import Known
-from orchestrator.folders.merge import Side, Step
-from orchestrator.folders.merge_writer import _Writer, take_back
+from orchestrator.folders.merge import Side, Step, _Writer, take_back
 from orchestrator.folders.names import FILE, FOLDER, LINK, refused_link, refused_name
 from orchestrator.folders.packs import REF_DELTA, PackWriter, entry_head
 from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place, Taken

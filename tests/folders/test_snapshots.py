@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.build import clock_ns, remove
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.known import UNSURE
+from orchestrator.folders.known import UNSURE, NewObjects
 from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.records import Bounds, Counts, FolderError, FolderSnapshot, Place, Taken, Unchanged
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.store import Objects
-from orchestrator.folders.take import NewObjects
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.gateways.workspace import look_at
 from orchestrator.sandbox.git import git_words
-from orchestrator.wiring.repositories import MOST_AGE_S, MOST_FOLDERS, Repositories
+from orchestrator.wiring.new_threads import MOST_AGE_S, MOST_FOLDERS, Repositories
 from tests.gateways.test_look_at import guide_of
 from tests.gateways.test_workspace_mark import git, repository
 

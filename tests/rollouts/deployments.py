@@ -24,8 +24,7 @@ from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.full_log import full_log
-from orchestrator.rollouts.import_plan import ImportPlan, Newcomer
-from orchestrator.rollouts.import_store import store
+from orchestrator.rollouts.imports import ImportPlan, Newcomer, store
 from orchestrator.rollouts.storage import Storage
 
 NOW_MS = 1_790_000_000_000

@@ -19,7 +19,7 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.rollouts import deletion
 from orchestrator.rollouts.deletion import AT_ONCE, DeletedFiles, removing
-from orchestrator.rollouts.rollout_path import rollout_path
+from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring.worker import running_worker

@@ -34,8 +34,7 @@ from orchestrator.rollouts.file_format import (
     full_line,
     read_rollout,
 )
-from orchestrator.rollouts.inherited_lines import missing_texts
-from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.inherited_lines import LogLine, missing_texts
 from orchestrator.rollouts.rollout_file import export_lines
 
 SECRET = b"a key"

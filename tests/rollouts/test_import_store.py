@@ -17,7 +17,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.errors import RolloutError
-from orchestrator.rollouts.import_store import IMPORTING, store
+from orchestrator.rollouts.imports import IMPORTING, store
 from orchestrator.rollouts.replay import fold_session
 from tests.rollouts.deployments import NOW_MS, Kept, asking, output, plan_of, said
 from workers.upkeep_retention import IMPORT_MS, end_imports
@@ -65,7 +65,7 @@ async def test_importer_fills_a_commit_to_the_last_byte(
 ) -> None:
     await kept.has(*(said("same") for _ in range(300)))
     size = len(commits[0].entries[-1].payload)
-    monkeypatch.setattr("orchestrator.rollouts.import_store.PIECE_BYTES", 40 * size)
+    monkeypatch.setattr("orchestrator.rollouts.imports.PIECE_BYTES", 40 * size)
     commits.clear()
     await kept.has(*(said("same") for _ in range(300)))
     assert [len(request.entries) for request in commits[:-2]] == [40] * (len(commits) - 2)
@@ -74,7 +74,7 @@ async def test_importer_fills_a_commit_to_the_last_byte(
 async def test_importer_of_one_entry_that_is_larger_than_a_piece_writes_it_alone(
     kept: Kept, monkeypatch: pytest.MonkeyPatch, commits: list[CommitRequest]
 ) -> None:
-    monkeypatch.setattr("orchestrator.rollouts.import_store.PIECE_BYTES", 10)
+    monkeypatch.setattr("orchestrator.rollouts.imports.PIECE_BYTES", 10)
     plan = plan_of(said("one"))
     await store(kept, plan, {}, NOW_MS, "an importer")
     assert [len(request.entries) for request in commits] == [*[1] * (len(plan.entries) - 1), 0]

@@ -13,8 +13,13 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import payload_digest
 from orchestrator.core.ids import SessionId
-from orchestrator.rollouts.inherited_lines import inherited_lines, missing_texts, proves, texts_inside
-from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.inherited_lines import (
+    LogLine,
+    inherited_lines,
+    missing_texts,
+    proves,
+    texts_inside,
+)
 from tests.rollouts.test_file_format import grandchild, said, stored
 
 LONG = "y" * 6000

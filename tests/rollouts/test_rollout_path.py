@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from orchestrator.rollouts.rollout_path import path_beside, rollout_path
+from orchestrator.rollouts.rollout_file import path_beside, rollout_path
 
 NOON_MS = int(datetime(2026, 3, 9, 12, 30, 5).timestamp() * 1000)
 NEXT_DAY_MS = NOON_MS + 24 * 3_600_000

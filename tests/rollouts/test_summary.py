@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.rollouts.position import Position
-from orchestrator.rollouts.summary import session_meta, shown_anew, title
+from orchestrator.rollouts.summary import Position, session_meta, shown_anew, title
 from tests.core.driver import Session, op
 from tests.core.test_core_processes import keeping
 

@@ -10,8 +10,7 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core.entries import Entry
 from orchestrator.protocol.events import AgentMessage
-from orchestrator.rollouts.full_log import PAGE
-from orchestrator.rollouts.turn_ends import end_of_turn
+from orchestrator.rollouts.full_log import PAGE, end_of_turn
 from tests.rollouts.test_file_format import SECRET, stored
 
 

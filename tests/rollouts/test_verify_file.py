@@ -15,10 +15,9 @@ from orchestrator.core.chain import BrokenLink, ChainKey, ExpectedHead, payload_
 from orchestrator.core.entries import Entry
 from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import Header
-from orchestrator.rollouts.log_line import LogLine
+from orchestrator.rollouts.inherited_lines import LogLine
 from orchestrator.rollouts.rollout_file import export_lines
-from orchestrator.rollouts.verify import Report
-from orchestrator.rollouts.verify_file import audit_file
+from orchestrator.rollouts.verify import Report, audit_file
 from tests.rollouts.deployments import SETTINGS, new_facts
 from tests.rollouts.test_file_format import SECRET, full, grandchild, item, stored
 

@@ -19,8 +19,8 @@ from orchestrator.core.turn_calls import Call
 from orchestrator.model.events import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
-from orchestrator.rollouts.files import locked
 from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.rollout_file import locked
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import load

@@ -7,7 +7,7 @@ from orchestrator.core.commands import Moment
 from orchestrator.core.commit_parts import Approval, Timer
 from orchestrator.core.decide.draft import Decision, Draft
 from orchestrator.core.state import State
-from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.journal import Step, Writer
 
 NOON_MS = 1_800_000_000_000

@@ -16,7 +16,7 @@ from orchestrator.core.entries import item
 from orchestrator.core.entries.stored import encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
-from orchestrator.rollouts.position import Position
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.loader import (
     BEGINNING,
     BrokenLog,

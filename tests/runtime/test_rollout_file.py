@@ -18,8 +18,7 @@ from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.protocol.wire import written
-from orchestrator.rollouts.files import locked
-from orchestrator.rollouts.rollout_file import FileLine, RolloutFile, last_line
+from orchestrator.rollouts.rollout_file import FileLine, RolloutFile, last_line, locked
 from orchestrator.runtime.ports import Ports
 
 SESSION = SessionId("01a1f821-7090-700a-b0b5-81d1b4589218")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.policy import InvalidPolicy, git_link, resolve
-from orchestrator.wiring.hidden_paths import own_code
+from orchestrator.wiring.worker import own_code
 
 
 def workspace(**fields: object) -> dict[str, object]:

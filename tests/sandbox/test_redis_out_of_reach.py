@@ -19,8 +19,8 @@ from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.wiring.hidden_paths import hidden_paths
 from orchestrator.wiring.sessions import guide
+from orchestrator.wiring.worker import hidden_paths
 from tests.servers import RedisServer, debian_redis, required
 
 pytestmark = pytest.mark.sandbox

@@ -15,8 +15,7 @@ from websockets.asyncio.client import connect
 from orchestrator.gateways.wires.addresses import parse_address
 from orchestrator.gateways.wires.listeners import Doors
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.wiring.gateway import gateway
-from orchestrator.wiring.observed_gateway import observed_doors
+from orchestrator.wiring.gateway import gateway, observed_doors
 from orchestrator.wiring.open_deployment import Opened, opened
 from tests.servers import RedisServer
 from tests.telemetry.samples import figures

@@ -39,8 +39,8 @@ from orchestrator.core.state import State
 from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log
-from orchestrator.rollouts.position import Position
 from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import end_of, folded
 from workers.upkeep_sealing import Mover

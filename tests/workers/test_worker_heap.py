@@ -8,7 +8,7 @@ import sys
 _PROGRAM = """
 import gc, weakref
 import orchestrator.wiring.gateway
-from orchestrator.wiring.heap import settle_heap
+from orchestrator.wiring.gateway import settle_heap
 
 class Cycle:
     pass

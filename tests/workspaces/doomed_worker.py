@@ -15,7 +15,7 @@ from orchestrator.folders import keeper
 STOP = """
 import os, threading
 said = os.open({fifo!r}, os.O_RDWR | os.O_CLOEXEC)
-from orchestrator.folders.merge_writer import _Writer
+from orchestrator.folders.merge import _Writer
 move = _Writer._move
 def stops_behind_the_first(self, number, step):
     if number:

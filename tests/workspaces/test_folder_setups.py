@@ -13,8 +13,7 @@ from orchestrator.core.settings import FolderSetup
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import SettingsError, TrustList
-from orchestrator.wiring.folder_setups import SCRIPT_BYTES
-from orchestrator.wiring.portable import NoWorkspace, first_folder, machine_folders
+from orchestrator.wiring.portable import SCRIPT_BYTES, NoWorkspace, first_folder, machine_folders
 from orchestrator.wiring.worker import tool_config
 from orchestrator.workspaces.host_births import UnfitFolder
 from tests.workspaces.test_portable_births import APP, New, born, settings, state_of

@@ -23,13 +23,13 @@ from orchestrator.gateways.workspace import Workspace
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring.pack_store import pack_store
 from orchestrator.wiring.portable import (
     NoWorkspace,
     first_folder,
     forked_folder,
     machine_config,
     machine_folders,
+    pack_store,
     with_folder,
 )
 from orchestrator.wiring.sessions import new_birth

@@ -19,9 +19,8 @@ from orchestrator.gateways.sq_eq import _done_with, parse_first_line
 from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring.new_threads import NewThreads
+from orchestrator.wiring.new_threads import NewThreads, Repositories
 from orchestrator.wiring.open_deployment import Opened, opened
-from orchestrator.wiring.repositories import Repositories
 from tests.servers import RedisServer, start_redis
 
 pytestmark = pytest.mark.realredis
