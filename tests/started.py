@@ -8,6 +8,7 @@ itself, or of /proc, start `python -m orchestrator.cli.main`.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import fcntl
@@ -20,10 +21,11 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, AnyStr
+from unittest.mock import patch
 
 COMMAND = (sys.executable, "-m", "orchestrator.cli.main")
 
@@ -83,6 +85,22 @@ if TYPE_CHECKING:
     Started = subprocess.Popen
 else:
     Started = _Fork
+
+
+async def create_started(*words: str, **given: Any) -> asyncio.subprocess.Process:
+    """As `asyncio.create_subprocess_exec`, for a command."""
+    with patch("asyncio.unix_events.subprocess", _Starts()):
+        return await asyncio.create_subprocess_exec(*words, **given)
+
+
+class _Starts:
+    """The module `subprocess`, but that `Popen` starts commands as `Started` does, and all else as ever."""
+
+    def Popen(self, args: Sequence[str], **given: Any) -> subprocess.Popen[Any]:  # noqa: N802
+        return (Started if tuple(args[:3]) == COMMAND else subprocess.Popen)(args, **given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
 
 
 def _known_to_python(environ: Mapping[str, str]) -> dict[str, str]:

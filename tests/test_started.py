@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.started import COMMAND, Started
+from tests.started import COMMAND, Started, create_started
 
 
 def environ(home: Path, **more: str) -> dict[str, str]:
@@ -77,6 +77,16 @@ def test_command_is_a_child_of_the_test_and_holds_nothing_else_open(
         process.kill()
         assert not [path for path in held if path.startswith(str(tmp_path)) or "memfd" in path]
         assert process.wait() == -signal.SIGKILL
+
+
+async def test_loop_waits_for_a_command_and_reads_it_as_any_process(tmp_path: Path) -> None:
+    given = {"stdout": subprocess.PIPE, "cwd": tmp_path, "env": environ(tmp_path)}
+    process = await create_started(*COMMAND, "model-stub", **given)
+    assert process.stdout is not None
+    assert (await process.stdout.readline()).startswith(b"http://")
+    assert b"tests.preloaded" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    process.terminate()
+    assert await process.wait() == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGUSR1, -10)])

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tests.acceptance.conversation import PATIENCE_S, Scene, environment
+from tests.started import COMMAND, create_started
 
-EXEC = (sys.executable, "-m", "orchestrator.cli.main", "exec", "--experimental-json")
+EXEC = (*COMMAND, "exec", "--experimental-json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Done:
 @asynccontextmanager
 async def started(place: Scene, *words: str, **variables: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process in the workspace of a scene; killed if it is left."""
-    process = await asyncio.create_subprocess_exec(
+    process = await create_started(
         *EXEC,
         *words,
         cwd=place.setup.workspace,

@@ -34,9 +34,7 @@ def worker(user: Machine) -> subprocess.Popen[bytes]:
 
 
 def approvals(user: Machine, *words: str) -> str:
-    done = subprocess.run(
-        dendro("approvals", *words), cwd=user.folder, env=user.environ, capture_output=True, text=True
-    )
+    done = user.run("approvals", *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

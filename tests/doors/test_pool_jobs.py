@@ -20,6 +20,7 @@ from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import opened
 from tests.cli.machine import Machine, dendro
 from tests.servers import RedisServer, start_redis
+from tests.started import Started
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def machine(tmp_path: Path, redis_server: RedisServer) -> Machine:
 
 @contextmanager
 def worker(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(dendro("worker"), cwd=machine.folder, env=machine.environ) as process:
+    with Started(dendro("worker"), cwd=machine.folder, env=machine.environ) as process:
         try:
             yield process
         finally:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.machine import Machine, dendro
 from tests.cli.parked_tree import worker
+from tests.started import Started
 
 pytestmark = pytest.mark.realredis
 
@@ -64,7 +65,7 @@ class Client:
 def served(user: Machine, *words: str) -> Iterator[Client]:
     """A client of a server of its own, which has greeted; the server is killed at the end."""
     command = dendro("app-server", "--config", "approval_policy=on-request", *words)
-    with subprocess.Popen(
+    with Started(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -105,7 +106,7 @@ def test_client_that_comes_back_to_a_root_is_told_of_its_agents_and_asked_for_th
 def test_client_of_a_root_hears_its_agents_and_answers_what_they_ask(machine: Machine) -> None:
     with (
         machine.playing(json.dumps(SCENARIO)) as user,
-        subprocess.Popen(
+        Started(
             dendro("app-server", "--config", "approval_policy=on-request"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -301,8 +301,7 @@ def test_terminal_asks_once_whether_it_may_trust_a_folder(machine: Machine) -> N
         with server(user, address), terminal(user, *words) as screen:
             shown = screen.wait_for("describe a task|Trust this folder")
             assert "Trust this folder" not in shown
-        listed = [*dendro("sessions")]
-        done = subprocess.run(listed, cwd=user.folder, env=user.environ, capture_output=True, text=True)
+        done = user.run("sessions")
         assert (done.returncode, done.stderr) == (0, "")
 
 

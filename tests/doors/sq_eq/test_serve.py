@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cli.machine import Machine, dendro
+from tests.started import Started
 
 PAGE = Path(__file__).parents[3] / "docs" / "doors" / "sq-eq.md"
 
@@ -23,7 +24,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "doors" / "sq-eq.md"
 @contextmanager
 def serving(machine: Machine, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A gateway, and its address as it says it."""
-    with subprocess.Popen(
+    with Started(
         dendro("serve", *words), stderr=subprocess.PIPE, text=True, cwd=machine.folder, env=machine.environ
     ) as process:
         try:
@@ -37,7 +38,7 @@ def serving(machine: Machine, *words: str) -> Iterator[tuple[subprocess.Popen[st
 
 @contextmanager
 def working(machine: Machine) -> Iterator[None]:
-    with subprocess.Popen(dendro("worker"), cwd=machine.folder, env=machine.environ) as process:
+    with Started(dendro("worker"), cwd=machine.folder, env=machine.environ) as process:
         try:
             yield
         finally:
