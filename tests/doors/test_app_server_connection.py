@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, ClassVar, cast
 
 import pytest
+from pydantic import ValidationError
 
 from orchestrator.gateways.app_server.connection import Connection
 from orchestrator.gateways.app_server.messages import Code, notification
+from orchestrator.gateways.app_server.methods import METHODS
 from orchestrator.gateways.app_server.outbox import BURST_BYTES, LARGE_MOST, Outbox
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.authentication import Revoked, TokenWatch
@@ -58,6 +61,24 @@ async def test_a_client_that_asks_for_what_is_not_served_learns_the_way_there_is
     assert "turn/start" in message
     code, message = await peer.refused("no/such/method", {})
     assert message == "`no/such/method` is not offered by this server"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_parameters_of_every_method_are_read_whatever_was_imported_before(name: str) -> None:
+    with suppress(ValidationError):
+        METHODS[name].params.model_validate({})
+
+
+async def test_a_request_whose_reading_fails_inside_the_server_ends_no_connection(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await peer.greet()
+    monkeypatch.setattr(METHODS["thread/fork"].params, "model_validate", int)
+    code, _ = await peer.refused("thread/fork", {})
+    assert code == Code.INTERNAL
+    monkeypatch.undo()
+    code, _ = await peer.refused("thread/fork", {})
+    assert code == Code.BAD_PARAMS
 
 
 async def test_a_client_that_leaves_params_out_is_told_so(peer: Peer) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, get_args
 
 import pytest
 
 from orchestrator.core.calls.ask import DoesNotAnswer
+from orchestrator.core.commands import AnswerOp
 from orchestrator.core.decide.answer import reply_of
+from orchestrator.protocol.ops import Shown
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.requests import TYPES, Given, KnownRequest, request_of
+from orchestrator.requests import TYPES, Given, KnownRequest, PatchRequest, Question, Request, request_of
+from orchestrator.requests.approvals import MOST_SHOWN, command_text, shown_as
+from orchestrator.requests.request import Option
 
 ASKS: dict[str, dict[str, Any]] = {
     "command": {"type": "exec_approval_request", "call_id": "c", "command": ["git", "push"], "cwd": "/w"},
@@ -135,6 +141,184 @@ def test_request_of_a_later_version_can_be_denied_and_not_allowed() -> None:
     assert reply_of(request.answer(Given("denied"))).decision == "denied"
     with pytest.raises(DoesNotAnswer, match="newer version"):
         request.decided(ReviewDecision.APPROVED)
+
+
+SHOWN = Shown(text="git push, in /w", surface="test", opened_ms=5)
+DECISIONS = tuple(ReviewDecision)
+YES, ALWAYS, NO, QUIT = "approved", "approved_for_session", "denied", "abort"
+DECIDED: dict[str, dict[str, str]] = {
+    "command": {YES: YES, ALWAYS: ALWAYS, NO: NO, QUIT: QUIT},
+    "patch": {YES: YES, ALWAYS: ALWAYS, NO: NO, QUIT: QUIT},
+    "choices": {},
+    "input": {},
+    "plan": {YES: "approved", NO: "rejected", QUIT: "rejected"},
+    "elicitation": {YES: "accept", NO: "decline", QUIT: "cancel"},
+    "client_tool": {NO: "failed", QUIT: "failed"},
+    "later": {NO: NO, QUIT: QUIT},
+}
+"""The decision of each kind for a yes or no that is said of several requests at once; missing: none."""
+REFUSED = {
+    **dict.fromkeys(("command", "patch", "later"), NO),
+    **dict.fromkeys(("choices", "input"), "cancelled"),
+    "plan": "rejected", "elicitation": "decline", "client_tool": "failed",
+}
+LEFT = {**dict.fromkeys(("choices", "input"), "cancelled"), "elicitation": "cancel", "client_tool": "failed"}
+"""The decision of a request that nobody answers; missing: it has to be answered."""
+EVERY = {**ASKS, "later": LATER}
+
+
+def surfaced(kind: str) -> Request:
+    """The request of agent 3, as the root's events publish it."""
+    return request_of(EVERY[kind]).asked_by(3, "s3", "0/3")
+
+
+def every_answer(request: Request) -> Iterator[AnswerOp]:
+    """By each choice with what it needs, by each yes or no, refused, and left without an answer."""
+    texts = {question.name: [*question.labels[:1], "mine"][:1] for question in request.questions}
+    for choice in request.choices:
+        answers = texts if choice.word == "answered" else {}
+        yield request.answer(Given(choice.word, "shorter" if choice.text else "", answers), SHOWN)
+    for decision in DECISIONS:
+        with suppress(DoesNotAnswer):
+            yield request.decided(decision, SHOWN)
+    yield request.refused(SHOWN)
+    with suppress(DoesNotAnswer):
+        yield request.left()
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_yes_or_no_of_several_requests_at_once_is_of_each_kind_what_it_means_there(kind: str) -> None:
+    request, found = request_of(EVERY[kind]), {}
+    for decision in DECISIONS:
+        with suppress(DoesNotAnswer):
+            found[decision.value] = reply_of(request.decided(decision)).decision
+    assert found == DECIDED[kind]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_refusal_and_no_answer_are_of_each_kind_what_they_mean_there(kind: str) -> None:
+    request, left = request_of(EVERY[kind]), None
+    with suppress(DoesNotAnswer):
+        left = reply_of(request.left()).decision
+    assert (reply_of(request.refused()).decision, left) == (REFUSED[kind], LEFT.get(kind))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EVERY if kind != "client_tool"])
+def test_every_answer_at_the_root_names_the_agent_and_its_call_and_in_its_own_session_none(kind: str) -> None:
+    # A client's tool is the root's alone.
+    at_root, own = surfaced(kind), surfaced(kind).in_own_session()
+    assert {(reply_of(op).id, reply_of(op).agent_id) for op in every_answer(at_root)} == {("c", 3)}
+    assert {(reply_of(op).id, reply_of(op).agent_id) for op in every_answer(own)} == {("c", None)}
+
+
+@pytest.mark.parametrize("kind", ["command", "patch", "later"])
+def test_every_answer_about_what_runs_or_changes_keeps_what_was_shown(kind: str) -> None:
+    assert {op.shown for op in every_answer(request_of(EVERY[kind])) if hasattr(op, "shown")} == {SHOWN}
+
+
+def test_always_of_a_command_with_a_prefix_allows_that_command_and_no_prefix() -> None:
+    request = request_of(PREFIX)
+    decisions = {word: reply_of(request.answer(Given(word))).decision for word in (YES, ALWAYS)}
+    assert decisions == {YES: YES, ALWAYS: ALWAYS}
+
+
+@pytest.mark.parametrize(
+    ("event", "outside", "said"),
+    [
+        ({"reach": {"sandboxed": True, "text": "in the sandbox, in /w"}}, False, "in the sandbox, in /w"),
+        ({"reach": {"sandboxed": False, "text": "OUTSIDE, in /w"}}, True, "OUTSIDE, in /w"),
+        ({}, None, "where it would run (in /w) is not recorded"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["command", "patch"])
+def test_place_of_an_approval_says_whether_it_leaves_the_sandbox(
+    kind: str, event: dict[str, Any], outside: bool | None, said: str
+) -> None:
+    request = request_of({**ASKS[kind], "cwd": "/w", **event})
+    assert request.outside is bool(outside)
+    assert request.where.startswith(said)
+    assert request.place is not None
+    assert request.place.folder == "/w"
+
+
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_place_of_an_older_versions_command_is_what_the_queue_knows_of_it(sandboxed: bool) -> None:
+    request = request_of(ASKS["command"], sandboxed)
+    assert request.outside is not sandboxed
+    assert request.where.startswith("in the sandbox" if sandboxed else "OUTSIDE THE SANDBOX")
+
+
+@pytest.mark.parametrize("kind", ["command", "patch", "elicitation"])
+def test_place_names_the_machine_that_has_asked(kind: str) -> None:
+    reach = {"sandboxed": False, "text": "there", "machine": "build-3"}
+    place = request_of({**ASKS[kind], "reach": reach}).place
+    assert place is not None
+    assert (place.machine, place.outside) == ("build-3", kind != "elicitation")
+
+
+def test_reasons_of_a_request_say_the_folder_that_it_opens_beside_the_others() -> None:
+    opened = "allowed for the session, commands and patches may write all below /srv, too"
+    event = {**ASKS["patch"], "grant_root": "/srv"}
+    assert request_of({**event, "reason": "retry"}).reasons == [opened, "reason given: retry"]
+    reach = {"sandboxed": True, "text": "here", "why": "it writes", "says": "to build"}
+    told = [opened, "asked because: it writes", "the agent says: “to build”"]
+    assert request_of({**event, "reach": reach}).reasons == told
+
+
+MOVES = {
+    "/w/a": {"type": "update", "unified_diff": "-a", "move_path": "/w/b"},
+    "/w/c": {"type": "delete", "content": "c"},
+    "/w/d": {"update": {"unified_diff": "-d"}, "move_path": "/w/e"},
+}
+
+
+def test_request_of_a_patch_names_every_file_and_where_each_goes_and_how_many_are_not_shown() -> None:
+    request = request_of({**ASKS["patch"], "changes": MOVES, "changes_left_out": 1})
+    assert isinstance(request, PatchRequest)
+    assert request.all_paths == ["/w/a", "/w/c", "/w/d", "/w/b", "/w/e"]
+    assert request.subject == "/w/a → /w/b /w/c /w/d → /w/e"
+    shown = [(part.title, part.text) for part in request.body]
+    files = [("update /w/a", "-a"), ("delete /w/c", "c"), ("update /w/d", "-d")]
+    assert shown == [*files, ("Not shown", "1 files more")]
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh", "/bin/bash", "/bin/sh"])
+@pytest.mark.parametrize("flag", ["-c", "-lc"])
+def test_odd_space_in_a_script_is_shown_as_what_it_is(shell: str, flag: str) -> None:
+    assert command_text([shell, flag, "ls\u00a0-l"]) == "ls\\u00a0-l"
+
+
+def test_command_is_shown_with_its_variables_on_one_line_before_it() -> None:
+    request = request_of({**ASKS["command"], "env": {"A": "1\n2", "B": "x y"}})
+    assert request.subject == "A='1␊2' B='x y' git push"
+    assert [part.text for part in request.body] == ["A='1␊2' B='x y' ", "git push", "/w"]
+
+
+@pytest.mark.parametrize("length", [MOST_SHOWN - 1, MOST_SHOWN, MOST_SHOWN + 1, 2 * MOST_SHOWN])
+def test_words_of_a_surface_are_kept_whole_up_to_the_bound_and_cut_beyond_it(length: int) -> None:
+    kept = shown_as("x" * length, "test", 5).text
+    assert len(kept) == min(length, MOST_SHOWN)
+    assert ("characters in all" in kept) is (length > MOST_SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "text"),
+    [
+        ({}, " 2 ", "blue"),
+        ({}, "0", "0"),
+        ({}, "3", "3"),
+        ({}, "RED", "red"),
+        ({}, " violet ", "violet"),
+        ({"several": True}, "2, 1", "red, blue"),
+        ({"several": True}, "violet, blue,, RED", "red, blue, violet"),
+        ({"secret": True}, "1", "red"),
+        ({"secret": True, "options": ()}, " key ", " key "),
+        ({"options": ()}, " key ", "key"),
+    ],
+)
+def test_typed_line_is_the_answer_that_it_means(more: dict[str, Any], line: str, text: str) -> None:
+    given: dict[str, Any] = {"options": (Option("red", ""), Option("blue", "")), **more}
+    assert Question("Colour", "Colour", "Which?", **given).texts(line) == [text]
 
 
 def test_answer_names_the_agent_at_the_root_and_not_in_its_own_session() -> None:

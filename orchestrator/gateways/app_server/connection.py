@@ -119,6 +119,9 @@ class Connection:
             if error.code == Code.UNKNOWN_METHOD:
                 self._warn(request, error.message)
             return
+        except Exception:
+            self._fail(request)
+            return
         if not method.waits:
             with self.door.response_first():
                 await self._answer(request, method, params)
@@ -167,11 +170,15 @@ class Connection:
         except (BrokerError, NotPermitted, MalformedSubmission, OpRefused) as error:
             self._refuse(request, RpcError(str(error)))
         except Exception:
-            _LOG.exception("a request failed", extra={"method": request.method})
-            why = f"{request.method} failed inside the server; its log says why"
-            self._refuse(request, RpcError(why, Code.INTERNAL))
+            self._fail(request)
         else:
             self._outbox.put(messages.response(request.id, dict(result)))
+
+    def _fail(self, request: Request) -> None:
+        """Answers a request that met a fault of the server's own; called where that is handled."""
+        _LOG.exception("a request failed", extra={"method": request.method})
+        why = f"{request.method} failed inside the server; its log says why"
+        self._refuse(request, RpcError(why, Code.INTERNAL))
 
     def _warn(self, request: Request, why: str) -> None:
         """Says in a thread why a call about it is not served: Codex's terminal shows no reason."""

@@ -50,6 +50,50 @@ INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
 
 
+# ── brought tools ─────────────────────────────────────────────────────────────────────────────────
+# Tools that a client brings with `thread/start`, as it describes them.
+
+
+class FunctionGiven(Params):
+    """A tool; one whose loading is deferred is offered to a model that has searched for it."""
+
+    type: Literal["function"] = "function"
+    name: str
+    description: str
+    input_schema: Any
+    defer_loading: bool = False
+
+
+class NamespaceGiven(Params):
+    """Tools whose names begin with one name."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str
+    tools: Annotated[tuple[FunctionGiven, ...], Field(max_length=MOST_TOOLS)]
+
+
+ToolGiven = Annotated[FunctionGiven | NamespaceGiven, Field(discriminator="type")]
+
+
+def tools_of(given: Sequence[FunctionGiven | NamespaceGiven]) -> tuple[ClientTool, ...]:
+    """The tools that models are offered; raises `RpcError` for one that cannot be."""
+    try:
+        return tuple(_tools(given))
+    except BadTool as error:
+        raise bad_params(f"dynamicTools: {error}") from None
+
+
+def _tools(given: Sequence[FunctionGiven | NamespaceGiven]) -> Iterator[ClientTool]:
+    for each in given:
+        inside = each.tools if isinstance(each, NamespaceGiven) else (each,)
+        namespace = each.name if isinstance(each, NamespaceGiven) else None
+        for tool in inside:
+            yield client_tool(
+                namespace, tool.name, tool.description, tool.input_schema, deferred=tool.defer_loading
+            )
+
+
 # ── threads ───────────────────────────────────────────────────────────────────────────────────
 
 
@@ -327,47 +371,3 @@ METHODS: Mapping[str, Method] = {
     "turn/steer": Method(TurnSteerParams, turn_steer, Scope.SUBMIT, waits=True),
     "turn/interrupt": Method(TurnInterruptParams, turn_interrupt, Scope.SUBMIT, waits=True),
 }
-
-
-# ── brought tools ─────────────────────────────────────────────────────────────────────────────────
-# Tools that a client brings with `thread/start`, as it describes them.
-
-
-class FunctionGiven(Params):
-    """A tool; one whose loading is deferred is offered to a model that has searched for it."""
-
-    type: Literal["function"] = "function"
-    name: str
-    description: str
-    input_schema: Any
-    defer_loading: bool = False
-
-
-class NamespaceGiven(Params):
-    """Tools whose names begin with one name."""
-
-    type: Literal["namespace"]
-    name: str
-    description: str
-    tools: Annotated[tuple[FunctionGiven, ...], Field(max_length=MOST_TOOLS)]
-
-
-ToolGiven = Annotated[FunctionGiven | NamespaceGiven, Field(discriminator="type")]
-
-
-def tools_of(given: Sequence[FunctionGiven | NamespaceGiven]) -> tuple[ClientTool, ...]:
-    """The tools that models are offered; raises `RpcError` for one that cannot be."""
-    try:
-        return tuple(_tools(given))
-    except BadTool as error:
-        raise bad_params(f"dynamicTools: {error}") from None
-
-
-def _tools(given: Sequence[FunctionGiven | NamespaceGiven]) -> Iterator[ClientTool]:
-    for each in given:
-        inside = each.tools if isinstance(each, NamespaceGiven) else (each,)
-        namespace = each.name if isinstance(each, NamespaceGiven) else None
-        for tool in inside:
-            yield client_tool(
-                namespace, tool.name, tool.description, tool.input_schema, deferred=tool.defer_loading
-            )
