@@ -160,7 +160,9 @@ DECIDED: dict[str, dict[str, str]] = {
 REFUSED = {
     **dict.fromkeys(("command", "patch", "later"), NO),
     **dict.fromkeys(("choices", "input"), "cancelled"),
-    "plan": "rejected", "elicitation": "decline", "client_tool": "failed",
+    "plan": "rejected",
+    "elicitation": "decline",
+    "client_tool": "failed",
 }
 LEFT = {**dict.fromkeys(("choices", "input"), "cancelled"), "elicitation": "cancel", "client_tool": "failed"}
 """The decision of a request that nobody answers; missing: it has to be answered."""
