@@ -16,7 +16,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Submit
 from orchestrator.core.ids import SessionId
 from orchestrator.model.client import HttpBudget, ModelClient
-from orchestrator.model.events import Completed, ItemDone, ModelEvent
+from orchestrator.model.request import Completed, ItemDone, ModelEvent
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.ports import Ports

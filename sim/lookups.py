@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG
-from orchestrator.instructions.guide import Instructions
+from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime.library import PATIENCE_S, NoFiles

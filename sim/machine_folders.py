@@ -34,13 +34,11 @@ from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.tables import WorkspaceSettings
-from orchestrator.workspaces import host, machine
-from orchestrator.workspaces.copies import Copy
+from orchestrator.workspaces import copies, host
+from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig
 from orchestrator.workspaces.held import Held
-from orchestrator.workspaces.host import HostFolders
-from orchestrator.workspaces.host_births import HostFolder
+from orchestrator.workspaces.host import HostFolder, HostFolders
 from orchestrator.workspaces.keys import PackKeys
-from orchestrator.workspaces.machine import Deadlines, MachineConfig
 from orchestrator.workspaces.packs import PackName, Packs
 from orchestrator.workspaces.service import MachineFolders
 from sim.double import EPOCH_S
@@ -103,10 +101,10 @@ class SimFolders(MachineFolders):
     def __init__(
         self, folders: Folders, rng: Random, worker: str, clock: Callable[[], float], trust_s: float
     ) -> None:
-        machine = folders.host_of(worker)
+        copies = folders.host_of(worker)
         self._folders, self._rng, self._worker = folders, rng, worker
-        config = _config(folders.place / machine, machine, trust_s, lambda: machine in folders.full)
-        self._keys = folders.keys.of(machine) if folders.keys is not None else None
+        config = _config(folders.place / copies, copies, trust_s, lambda: copies in folders.full)
+        self._keys = folders.keys.of(copies) if folders.keys is not None else None
         super().__init__(config, SimPacks(folders, rng, self._keys), _now_ms(folders), clock)
         self._deadlines = _Claims(clock, trust_s)
         self._hosts = SimHostFolders(folders, rng, trust_s, self._deadlines)
@@ -236,7 +234,7 @@ def keeping(folders: Folders) -> Iterator[None]:
     """
     keeper = type("Keeper", (SimKeeper,), {"folders": folders})
     with (
-        patch.object(machine, "Keeper", keeper),
+        patch.object(copies, "Keeper", keeper),
         patch.object(folder_copy, "clock_ns", lambda folder: 0),
         patch.object(folder_take, "MOST_PACKS", folders.most_packs),
         patch.object(host, "host_folder", _host_folder),

@@ -18,9 +18,8 @@ import orjson
 
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited, RetryableModelError
-from orchestrator.model.events import Completed, ItemDone, ModelEvent, RateLimits, TextDelta
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited, RetryableModelError
+from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, RateLimits, TextDelta
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.agent_tools import NAMES
 from sim.loop import SimLoop

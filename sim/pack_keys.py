@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from orchestrator.workspaces.keys import PackKeys
-from orchestrator.workspaces.sealing import MAGIC, Opening
+from orchestrator.workspaces.packs import MAGIC, Opening
 
 if TYPE_CHECKING:
     from sim.nemesis import Nemesis

@@ -18,8 +18,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from orchestrator.settings.load import bare
 from orchestrator.settings.sources import KEYED_RECORDS, variable
-from orchestrator.settings.values import bare
 from orchestrator.tables import (
     McpServerSettings,
     ModelPrice,

@@ -14,7 +14,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.client_tools import client_tool
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.tokens import Usage
-from orchestrator.doctor.machine import judge_model
+from orchestrator.doctor import judge_model
 from orchestrator.folders.records import Bounds
 from orchestrator.gateways.app_server.ports import NewThread
 from orchestrator.gateways.principals import Principal

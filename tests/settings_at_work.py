@@ -29,10 +29,9 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Answer, State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.workspace import Workspace
-from orchestrator.model.client import HttpBudget, ModelClient
+from orchestrator.model.client import HttpBudget, ModelClient, format_of
 from orchestrator.model.connections import Connections
-from orchestrator.model.errors import ModelError
-from orchestrator.model.formats import format_of
+from orchestrator.model.refusals import ModelError
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import AddToHistory

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.protocol.mcp import CUSTOM_SERVER
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.load import bare
 from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY
-from orchestrator.settings.values import bare
 from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES, Table, settings_of
 
 NEVER_FREE = {

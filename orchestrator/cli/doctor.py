@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from orchestrator.doctor.findings import Finding, Level
+    from orchestrator.doctor import Finding, Level
 
 MARKS: dict[Level, tuple[str, str]] = {
     "ok": ("✓", "green"),
@@ -38,8 +38,7 @@ def doctor(
 
     from rich.console import Console
 
-    from orchestrator.doctor.findings import as_json, exit_code
-    from orchestrator.doctor.machine import diagnose
+    from orchestrator.doctor import as_json, diagnose, exit_code
     from orchestrator.terminal.text import json_for_stdout
 
     findings = asyncio.run(diagnose(Invocation.of(ctx).settings(quiet=True, closes=False)))

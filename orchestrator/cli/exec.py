@@ -158,7 +158,7 @@ def _as_run(settings: Settings, add_dirs: tuple[Path, ...]) -> Settings:
 
 def _check_folder(settings: Settings, *, skipped: bool) -> None:
     from orchestrator.sandbox.git import git_fault
-    from orchestrator.settings.repository import in_work_tree
+    from orchestrator.settings.sources import in_work_tree
 
     folder = settings.session_defaults.cwd
     if not folder.is_dir():

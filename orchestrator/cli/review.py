@@ -71,7 +71,7 @@ def _asked(prompt: str | None, uncommitted: bool, base: str | None, commit: str 
     """The request of the command line; raises `Fault` for one that no session would take."""
     from orchestrator.core.review import request_fault
     from orchestrator.protocol.review import BaseBranch, Commit, CustomReview, ReviewRequest
-    from orchestrator.terminal.review_words import typed_request
+    from orchestrator.terminal.origin import typed_request
 
     text = sys.stdin.read() if prompt == "-" else prompt
     if (text is not None) + uncommitted + (base is not None) + (commit is not None) > 1:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.wire import JsonMapping
-from orchestrator.tables.commands import SANDBOX_MODES
+from orchestrator.tables import SANDBOX_MODES
 
 _RANK = {mode: rank for rank, mode in enumerate(SANDBOX_MODES)}
 _WORDS = {

@@ -10,7 +10,7 @@ from orchestrator.core.blobs import may_refer
 from orchestrator.core.frozen import replace
 from orchestrator.protocol.events import ExecCommandEnd, ShutdownComplete
 from orchestrator.protocol.served import NOT_ON_A_LINE
-from orchestrator.tables.base import KIB
+from orchestrator.tables import KIB
 from orchestrator.views.event import CHANGED, Event, Message
 from orchestrator.views.event import for_tenant as message_for_tenant
 from orchestrator.views.open_requests import TELLING

@@ -36,7 +36,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError, Submission
 from orchestrator.protocol.wire import UNSET, written
-from orchestrator.tables.base import MIB
+from orchestrator.tables import MIB
 from orchestrator.views.errors import SetAside, ViewError
 from orchestrator.views.event import Event, without_places
 

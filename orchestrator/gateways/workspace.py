@@ -15,8 +15,8 @@ from pathlib import Path
 
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import MARK_BYTES, WorkspaceMark
-from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import Repository, git, repository
+from orchestrator.instructions.skills import Guide
 from orchestrator.sandbox.trusted_files import read_regular
 
 MARK_IN_GIT = "dendro-workspace"

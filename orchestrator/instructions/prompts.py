@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.instructions.front_matter import split
+from orchestrator.instructions.skills import split
 from orchestrator.protocol.catalog import CustomPrompt
 from orchestrator.sandbox.trusted_files import read_regular
 

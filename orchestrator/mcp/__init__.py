@@ -1,10 +1,9 @@
 """MCP servers of a worker: programs and URLs that offer tools, through the official SDK (`mcp` on PyPI).
 
-A server is hostile as the model is: whatever it sends has a bound (`bounds`), and what it does wrong costs
+A server is hostile as the model is: whatever it sends has a bound, and what it does wrong costs
 one call and its own connection, never the worker.
 
-- `bounds`: the most that a server may send
-- `records`: tools, answers and the ports; light, for those who only name them
+- `records`: the most that a server may send; tools, answers and the ports; light, for those who only name them
 - `names`, `schemas`: a server's tools as a model is offered them
 - `results`: a call's result as the model reads it and as its event shows it
 - `stdio`, `http`: messages to a program over its pipes, and to a URL

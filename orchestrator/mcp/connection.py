@@ -26,7 +26,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
 from pydantic import ValidationError
 
-from orchestrator.mcp.bounds import (
+from orchestrator.mcp.records import (
     DESCRIPTION_CHARS,
     ERROR_CHARS,
     JSON_DEPTH,
@@ -38,11 +38,6 @@ from orchestrator.mcp.bounds import (
     REQUESTS_A_MINUTE,
     SCHEMA_BYTES,
     TOOLS,
-    cut,
-    is_deeper,
-    plain,
-)
-from orchestrator.mcp.records import (
     Ask,
     McpFault,
     Misbehaved,
@@ -51,6 +46,9 @@ from orchestrator.mcp.records import (
     StartFailed,
     TimedOut,
     ToolFault,
+    cut,
+    is_deeper,
+    plain,
 )
 from orchestrator.protocol.mcp import ElicitationAction, Tool
 from orchestrator.tables import McpServerSettings

@@ -25,7 +25,8 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage, jsonrpc_message_adapter
 
-from orchestrator.mcp.bounds import (
+from orchestrator.mcp.connection import Connection, Streams, Traffic
+from orchestrator.mcp.records import (
     BLOCKS,
     ERROR_CHARS,
     IMAGES,
@@ -35,12 +36,6 @@ from orchestrator.mcp.bounds import (
     OFFERED_BYTES,
     OPEN_EXCHANGES,
     RESULT_BYTES,
-    cut,
-    is_deeper,
-    plain,
-)
-from orchestrator.mcp.connection import Connection, Streams, Traffic
-from orchestrator.mcp.records import (
     Answer,
     Ask,
     McpFault,
@@ -53,7 +48,10 @@ from orchestrator.mcp.records import (
     StartFailed,
     StartProgram,
     ToolFault,
+    cut,
+    is_deeper,
     named,
+    plain,
 )
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
 from orchestrator.protocol.mcp import CallToolResult, ImageBlock, McpFailed, McpReady, McpStarting, text_block

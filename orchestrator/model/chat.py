@@ -11,18 +11,20 @@ import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
-from orchestrator.model.errors import ModelError
-from orchestrator.model.events import (
+from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
+from orchestrator.model.request import (
+    SCHEMA_NAME,
     Completed,
     Created,
+    Item,
     ItemAdded,
     ItemDone,
     ModelEvent,
+    Prompt,
     ReasoningRawDelta,
     TextDelta,
+    takes_verbosity,
 )
-from orchestrator.model.refusals import ProviderFault, broken, excerpt, incomplete, raise_fault
-from orchestrator.model.request import SCHEMA_NAME, Item, Prompt, takes_verbosity
 from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
 from orchestrator.protocol.items import Message, OutputText, ReasoningText

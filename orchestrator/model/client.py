@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self, assert_never
 
 import aiohttp
 import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
+from orchestrator.model.chat import ChatFormat
 from orchestrator.model.connections import (
     BROKEN,
     MAX_CONNECTIONS,
@@ -37,27 +38,86 @@ from orchestrator.model.connections import (
     require_proxy,
     url_of,
 )
-from orchestrator.model.errors import (
+from orchestrator.model.refusals import (
     CUT,
+    MAX_ERROR_BODY,
     CodexErrorInfo,
     FatalKind,
     FatalModelError,
     ModelError,
+    ProviderFault,
     RateLimited,
     RetryableModelError,
-)
-from orchestrator.model.events import Completed, ModelEvent, RateLimits
-from orchestrator.model.formats import ResponseReader, format_of
-from orchestrator.model.refusals import (
-    MAX_ERROR_BODY,
-    ProviderFault,
     fatal_by_status,
     rate_limit_snapshot,
     retry_after_s,
 )
-from orchestrator.model.request import Prompt, session_headers
-from orchestrator.model.sse import SseEventTooLarge, SseParser
+from orchestrator.model.request import Completed, ModelEvent, Prompt, RateLimits, session_headers
+from orchestrator.model.responses import ResponsesFormat
+from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
 from orchestrator.tables import ProviderSettings, Secret
+
+# ── formats ───────────────────────────────────────────────────────────────────────────────────────
+# The wire formats of requests and responses: what the client leaves to each of them.
+#
+#     ResponsesFormat   POST {base_url}/responses          `wire_api = "responses"`
+#     ChatFormat        POST {base_url}/chat/completions   `wire_api = "chat"`
+#
+# A format knows neither connections nor waits; the client knows neither fields nor events of a format.
+
+
+class ResponseReader(Protocol):
+    """The reading of one response, event by event."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the server has said that the response is over; only figures may follow."""
+        ...
+
+    def read(self, sse: SseEvent) -> Sequence[ModelEvent]:
+        """The meaning of an event, nothing behind `Completed`; raises the `ModelError` that it reports."""
+        ...
+
+    def end(self) -> Sequence[ModelEvent]:
+        """The last events of a stream that ends here; empty if it ended too early."""
+        ...
+
+
+class WireFormat(Protocol):
+    """The mapping of a prompt to a request, and of a stream to events."""
+
+    @property
+    def path(self) -> str:
+        """The end of the URL, behind the provider's `base_url`."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The format's own headers."""
+        ...
+
+    def body(self, prompt: Prompt, provider: ProviderSettings) -> dict[str, Any]:
+        """The JSON object to post."""
+        ...
+
+    def reader(self, prompt: Prompt, provider: ProviderSettings) -> ResponseReader:
+        """A reader for the response to this prompt."""
+        ...
+
+
+def format_of(provider: ProviderSettings) -> WireFormat:
+    """The wire format that the provider's table names."""
+    match provider.wire_api:
+        case "responses":
+            return ResponsesFormat()
+        case "chat":
+            return ChatFormat()
+        case _:
+            assert_never(provider.wire_api)
+
+
+# ── client ────────────────────────────────────────────────────────────
+
 
 BACKOFF_BASE_S = 0.2
 MAX_BACKOFF_S = 30.0

@@ -8,20 +8,22 @@ from typing import Any, Literal, NoReturn, TypedDict
 
 import orjson
 
-from orchestrator.model.errors import ModelError
-from orchestrator.model.events import (
+from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
+from orchestrator.model.request import (
+    SCHEMA_NAME,
     Completed,
     Created,
+    Item,
     ItemAdded,
     ItemDone,
     ModelEvent,
+    Prompt,
     ReasoningRawDelta,
     ReasoningSectionBreak,
     ReasoningSummaryDelta,
     TextDelta,
+    takes_verbosity,
 )
-from orchestrator.model.refusals import ProviderFault, broken, excerpt, incomplete, raise_fault
-from orchestrator.model.request import SCHEMA_NAME, Item, Prompt, takes_verbosity
 from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
 from orchestrator.tables import ProviderSettings

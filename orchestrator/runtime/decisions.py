@@ -27,7 +27,7 @@ from orchestrator.core.outstanding import (
 )
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
-from orchestrator.instructions.guide import Instructions
+from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.runtime.arrivals import Arrivals, Arrived, Bisect

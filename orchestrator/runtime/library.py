@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from orchestrator.core.frozen import record
-from orchestrator.instructions.guide import Guide, Instructions
 from orchestrator.instructions.prompts import custom_prompts
+from orchestrator.instructions.skills import Guide, Instructions
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime.log import log
 from orchestrator.sandbox.git import in_git_thread

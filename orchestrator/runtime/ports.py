@@ -36,8 +36,7 @@ from orchestrator.core.processes import Process
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.events import ModelEvent
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.request import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.rollouts.archive import Archive

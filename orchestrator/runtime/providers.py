@@ -9,9 +9,8 @@ from typing import Any, cast
 from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.connections import InvalidProvider, require_proxy
 from orchestrator.model.credentials import CredentialError
-from orchestrator.model.errors import FatalKind, FatalModelError
-from orchestrator.model.events import ModelEvent
-from orchestrator.model.request import Prompt
+from orchestrator.model.refusals import FatalKind, FatalModelError
+from orchestrator.model.request import ModelEvent, Prompt
 from orchestrator.tables import ProviderSettings, Secret
 
 SignedIn = Callable[[], Awaitable[Secret | None]]

@@ -23,25 +23,26 @@ from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.core.tagged import Normal, Part, Plan, Start, TagParser, proposal
 from orchestrator.core.turn_items import begun_item, publishes_items
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.errors import (
+from orchestrator.model.refusals import (
     FatalKind,
     FatalModelError,
     ModelError,
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.model.events import (
+from orchestrator.model.request import (
     Completed,
+    Item,
     ItemAdded,
     ItemDone,
     ModelEvent,
+    Prompt,
     RateLimits,
     ReasoningRawDelta,
     ReasoningSectionBreak,
     ReasoningSummaryDelta,
     TextDelta,
 )
-from orchestrator.model.request import Item, Prompt
 from orchestrator.model.shapes import name_of
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import StreamedText

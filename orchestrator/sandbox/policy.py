@@ -8,17 +8,88 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
-from orchestrator.sandbox.place import TEMPORARY, Place
-from orchestrator.sandbox.submodules import MOST as MOST_SUBMODULES
-from orchestrator.sandbox.submodules import submodules
 from orchestrator.sandbox.trusted_files import own_link, read_regular
+
+# ── place ─────────────────────────────────────────────────────────────────────────────────────────
+# The place of a session's folder on this machine, where its commands see it under another path.
+#
+# A portable folder has one path on every machine, and every agent of a tree sees its own copy there. So
+# the copies lie elsewhere, and a command's is mounted at that path, with a `/tmp` of its own. The worker
+# itself has no such mounts: what it reads or writes for a session, it looks up here.
+
+
+MOST_LINKS = 40
+"""Links that one path may lead through, as in the kernel."""
+TEMPORARY = Path("/tmp")
+COPIES = "copies"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder, and the `/tmp` beside it: where commands see them, and where they are."""
+
+    seen: Path
+    """The folder's path for commands, events and models: `<root>/<tree>/<name>`."""
+    here: Path
+    """Its path on this machine, free of links."""
+    temporary: Path
+    """The folder that commands see as `/tmp`."""
+
+    @classmethod
+    def of(cls, root: Path, tree: str, session: str, name: str) -> Place:
+        """The place of a session's folder below the root that all workers of its pool share."""
+        copy = copy_of(root, session)
+        return cls(root / tree / name, copy / "folder", copy / "tmp")
+
+    def on_machine(self, path: Path) -> Path:
+        """The path on this machine of what commands call `path`; links in it are not followed."""
+        named = Path(os.path.normpath(path))
+        for seen, here in ((self.seen, self.here), (TEMPORARY, self.temporary)):
+            if named.is_relative_to(seen) and not named.is_relative_to(self.here.parent):
+                return here / named.relative_to(seen)
+        return named
+
+    def followed(self, path: Path) -> Path:
+        """The path on this machine that `path` leads to, every link followed as a command would follow it.
+
+        Raises `OSError` (ELOOP) for links that do not end.
+        """
+        now = self.on_machine(path)
+        for _ in range(MOST_LINKS):
+            # A link that names the folder by its path for commands leads out of the copy, and back in.
+            real = Path(os.path.realpath(now))
+            now = self.on_machine(real)
+            if now == real:
+                return real
+        raise OSError(40, os.strerror(40), str(path))
+
+    def for_commands(self, path: Path) -> Path:
+        """The name that commands have for a path on this machine."""
+        for seen, here in ((self.seen, self.here), (TEMPORARY, self.temporary)):
+            if path.is_relative_to(here):
+                return seen / path.relative_to(here)
+        return path
+
+    def holds(self, path: Path) -> bool:
+        """Whether a path on this machine, links followed, is of the folder or its `/tmp`."""
+        return path.is_relative_to(self.here) or path.is_relative_to(self.temporary)
+
+
+def copy_of(root: Path, session: str) -> Path:
+    """The folder of all that a machine keeps of a session's folder."""
+    return root / COPIES / session
+
+
+# ── policy ────────────────────────────────────────────────────────────
+
 
 Mode = Literal["read-only", "workspace-write", "danger-full-access"]
 
@@ -368,3 +439,78 @@ def _words_of(file: Path) -> str:
 @lru_cache(maxsize=1)
 def _control_sockets(uid: int) -> tuple[Path, ...]:
     return tuple(Path(path.format(uid=uid)) for path in CONTROL_SOCKETS)
+
+
+# ── submodules ────────────────────────────────────────────────────────────────────────────────────
+# Submodules of a repository, by its index: `git status` at the top runs git in each, under its own
+# settings.
+#
+# The index lies in `.git`, which no confined command writes; `.gitmodules` is anybody's.
+
+
+MOST_SUBMODULES: Final = 256
+"""Submodules of one repository, those of submodules too; what lies beyond is not known of."""
+MOST_BYTES: Final = 64 << 20
+"""Of an index; git writes some 100 for each file."""
+_LINK: Final = 0o160000
+_MODES: Final = frozenset((0o100644, 0o100755, 0o120000, 0o040000, _LINK))
+_LONG: Final = 0xFFF
+_EXTENDED: Final = 0x4000
+_HASHES: Final = (20, 32)
+"""Bytes of an object's name: SHA-1, SHA-256."""
+
+
+def submodules(index: Path) -> tuple[str, ...]:
+    """The paths of submodules in an index, relative to its work tree; none of a file that is no index."""
+    try:
+        about = index.stat()
+        return _known(index, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    except OSError:
+        return ()
+
+
+@lru_cache(maxsize=64)
+def _known(index: Path, *_signs: int) -> tuple[str, ...]:
+    data = read_regular(index, MOST_BYTES)
+    # Most repositories have none, and this is a hundred times faster than the entries one by one.
+    if struct.pack(">I", _LINK) not in data:
+        return ()
+    for size in _HASHES:
+        try:
+            found = [name for name, mode in _entries(data, size) if mode == _LINK and b"\0" not in name]
+        except (ValueError, struct.error, IndexError):
+            continue
+        return tuple(name.decode("utf-8", "surrogateescape") for name in found[:MOST_SUBMODULES])
+    return ()
+
+
+def _entries(data: bytes, hash_bytes: int) -> Iterator[tuple[bytes, int]]:
+    """Names and modes (gitformat-index, versions 2 to 4); raises `ValueError` for what is none."""
+    signature, version, count = struct.unpack_from(">4sII", data)
+    if signature != b"DIRC" or version not in (2, 3, 4):
+        raise ValueError("no index")
+    at, name = 12, b""
+    for _ in range(count):
+        (mode,) = struct.unpack_from(">I", data, at + 24)
+        (flags,) = struct.unpack_from(">H", data, at + 40 + hash_bytes)
+        if mode not in _MODES:
+            raise ValueError("no entry of an index")
+        begin = at + 42 + hash_bytes + (2 if version > 2 and flags & _EXTENDED else 0)
+        if version == 4:
+            cut, begin = _number(data, begin)
+            end = data.index(b"\0", begin)
+            name, at = name[: len(name) - cut] + data[begin:end], end + 1
+        else:
+            length = flags & _LONG
+            end = begin + length if length < _LONG else data.index(b"\0", begin + length)
+            name, at = data[begin:end], at + ((end - at + 8) & ~7)
+        yield name, mode
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number as git writes offsets, and where it ends."""
+    value = data[at] & 0x7F
+    while data[at] & 0x80:
+        at += 1
+        value = ((value + 1) << 7) | (data[at] & 0x7F)
+    return value, at + 1

@@ -10,9 +10,9 @@ loosens nothing. Every key `a.b` can also be given as the variable `DENDRO_A_B`.
 knows is a warning, not an error: a file of Codex's, or of a newer version, must load.
 
 - `records`: the whole of it, made of the tables in `orchestrator.tables`, which document each setting
-- `sources`: where values are found; the one place that reads `os.environ`
-- `folder`, `trust`: what a folder's file may set, and which ones a person trusts
-- `layers`: the precedence; `values`: what people write, and its errors; `load`: the whole
+- `sources`: where values are found, and what a folder's file may set; the one place that reads `os.environ`
+- `trust`: which files of folders a person trusts
+- `layers`: the precedence; `load`: what people write, its errors, and the whole
 - `document`: the page `docs/configuration.md`
 """
 
@@ -21,7 +21,7 @@ from orchestrator.settings.load import keys_that_loosen, load_settings
 from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
 from orchestrator.settings.trust import FolderConfig, TrustedFile, TrustList, content_hash
-from orchestrator.tables.workspaces import FOLDER_SETUP
+from orchestrator.tables import FOLDER_SETUP
 
 __all__ = [
     "FOLDER_SETUP",

@@ -19,7 +19,7 @@ from pathlib import Path
 from orchestrator.core.frozen import record
 from orchestrator.private_files import make_folder, write_file
 from orchestrator.settings.layers import SettingsError
-from orchestrator.tables.workspaces import FOLDER_SETUP
+from orchestrator.tables import FOLDER_SETUP
 
 LIST_NAME = "trusted.json"
 _WRITABLE_BY_OTHERS = 0o022

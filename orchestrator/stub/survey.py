@@ -14,8 +14,17 @@ from dataclasses import dataclass
 
 import orjson
 
-from orchestrator.stub.conversation import MadeCall, StubConversation, ToolOutput
-from orchestrator.stub.script import Call, CustomCall, OutputItem, Reasoning, Step, Text
+from orchestrator.stub.script import (
+    Call,
+    CustomCall,
+    MadeCall,
+    OutputItem,
+    Reasoning,
+    Step,
+    StubConversation,
+    Text,
+    ToolOutput,
+)
 
 _MAX_ATTEMPTS = 3
 _MAX_LINES = 30

@@ -21,8 +21,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.stub.conversation import MadeCall, StubConversation
-from orchestrator.stub.script import Call, OutputItem, Reasoning, Step, Text
+from orchestrator.stub.script import Call, MadeCall, OutputItem, Reasoning, Step, StubConversation, Text
 from orchestrator.stub.survey import patch_call, report_path, written
 
 _FOLDERS = "git ls-files | grep / | cut -d/ -f1 | sort | uniq -c | sort -rn | head -n 3"

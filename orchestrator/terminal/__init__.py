@@ -2,7 +2,7 @@
 
 `live` draws events, `tree_view` a tree, `demo_view` the demo. `conversation` follows one task and takes what
 is typed beside it; `chat` is one task after the other, `attachment` a conversation beside an agent at work.
-`editor` is the line that is typed, `prompts` and `review_words` read it. `text` makes foreign text harmless,
+The line that is typed is edited in `chat`, and read in `conversation`. `text` makes foreign text harmless,
 `streams` reads and writes without blocking, `faults` turns errors into one line and an exit code.
 
 Begin with `conversation`. Options and commands are in `orchestrator.cli`, which hands in what a person asked

@@ -17,10 +17,9 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.requests import Request
 from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
-from orchestrator.terminal.conversation import TYPED_IN_VAIN, Typed, View, scrolls
+from orchestrator.terminal.conversation import TYPED_IN_VAIN, Prompt, Typed, View, scrolls
 from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
-from orchestrator.terminal.prompts import Prompt
 from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.event import Event

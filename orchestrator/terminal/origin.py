@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
     from orchestrator.protocol.ops import OverrideTurnContext
+    from orchestrator.protocol.review import ReviewRequest
     from orchestrator.protocol.scalars import ModeKind
     from orchestrator.wiring.open_deployment import Opened
 
@@ -75,3 +77,34 @@ async def changed_from_here(
     named = {"model": changed.model or now.model, "reasoning_effort": now.effort}
     chosen = CollaborationMode.model_validate({"mode": mode, "settings": named})
     return changed.model_copy(update={"collaboration_mode": chosen})
+
+
+# ── review words ──────────────────────────────────────────────────────────────────────────────────
+# Words that a person types about a review, as the request that they mean.
+
+
+_SHA = re.compile(r"[0-9a-f]{7,64}")
+
+
+def typed_request(words: str) -> ReviewRequest:
+    """The request that a person means.
+
+    None, or `uncommitted`: what is not committed. One: a commit if it looks like one, else a branch. Several
+    are instructions.
+    """
+    from orchestrator.protocol.review import (
+        BaseBranch,
+        Commit,
+        CustomReview,
+        ReviewRequest,
+        UncommittedChanges,
+    )
+
+    text = words.strip()
+    if text in ("", "uncommitted"):
+        return ReviewRequest(target=UncommittedChanges())
+    if len(text.split()) > 1:
+        return ReviewRequest(target=CustomReview(instructions=text))
+    if _SHA.fullmatch(text):
+        return ReviewRequest(target=Commit(sha=text))
+    return ReviewRequest(target=BaseBranch(branch=text))

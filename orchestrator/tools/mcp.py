@@ -20,9 +20,11 @@ from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
-from orchestrator.mcp.bounds import JSON_DEPTH, STDERR_BYTES, UNREAD_BYTES, is_deeper, plain
 from orchestrator.mcp.records import (
+    JSON_DEPTH,
     PREFIX,
+    STDERR_BYTES,
+    UNREAD_BYTES,
     McpTools,
     OfferedTool,
     Pipes,
@@ -30,6 +32,8 @@ from orchestrator.mcp.records import (
     ServerTool,
     Started,
     StartProgram,
+    is_deeper,
+    plain,
 )
 from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus, Tool

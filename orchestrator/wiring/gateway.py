@@ -188,10 +188,9 @@ async def observed_doors(found: Opened, doors: Doors, say: Callable[[str], None]
     if gateway.metrics_port is None:
         yield doors
         return
-    from orchestrator.telemetry.fleet import FleetMetrics
-    from orchestrator.telemetry.health import Health
-    from orchestrator.telemetry.listener import PortTaken, listening
+    from orchestrator.telemetry.listener import Health, PortTaken, listening
     from orchestrator.telemetry.metrics import Metrics
+    from orchestrator.telemetry.work import FleetMetrics
 
     async def fault() -> str:
         await found.broker.command("PING")

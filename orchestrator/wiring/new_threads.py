@@ -52,7 +52,7 @@ from orchestrator.settings.file_edits import CannotEdit, with_edits
 from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath, parse_override
 from orchestrator.settings.load import NO_EFFECT
 from orchestrator.settings.overrides import of_object
-from orchestrator.settings.repository import in_work_tree
+from orchestrator.settings.sources import in_work_tree
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.views.errors import ViewError
 from orchestrator.wiring.deployment import session_pool

@@ -44,8 +44,9 @@ from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.sessions import FirstFolder, forked_birth, guide, new_birth
 from orchestrator.workspaces.clones import check_source
+from orchestrator.workspaces.copies import MachineConfig
 from orchestrator.workspaces.held import told_omissions
-from orchestrator.workspaces.host_births import (
+from orchestrator.workspaces.host import (
     BIRTH_S,
     UnfitFolder,
     birth_bounds,
@@ -54,7 +55,6 @@ from orchestrator.workspaces.host_births import (
     portable_folder,
 )
 from orchestrator.workspaces.keys import KeyUnavailable, PackKeys
-from orchestrator.workspaces.machine import MachineConfig
 from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
 from orchestrator.workspaces.service import MachineFolders
 

@@ -21,9 +21,8 @@ from orchestrator.core.settings import (
 )
 from orchestrator.core.state import State
 from orchestrator.gateways.workspace import Workspace, mark
-from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs
-from orchestrator.instructions.skills import Skills
+from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared

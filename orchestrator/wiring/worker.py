@@ -39,7 +39,7 @@ from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.runtime.workspace import RecentChecks
 from orchestrator.sandbox.limits import half_of_memory
-from orchestrator.sandbox.place import COPIES
+from orchestrator.sandbox.policy import COPIES
 from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings, TrustList
 from orchestrator.settings.private_home import is_shared
@@ -66,9 +66,8 @@ from orchestrator.wiring.deployment import (
 from orchestrator.wiring.portable import machine_config, machine_folders, pack_store
 from orchestrator.wiring.sessions import SESSIONS, VERSION, guide
 from orchestrator.wiring.sign_in import signed_in
-from orchestrator.workspaces.copies import boot_id
+from orchestrator.workspaces.copies import boot_id, sweeping
 from orchestrator.workspaces.service import MachineFolders
-from orchestrator.workspaces.sweep import sweeping
 
 
 def tool_config(settings: Settings, url: str, support: SandboxSupport) -> ToolConfig:
@@ -420,11 +419,9 @@ async def _counting(
     stack: AsyncExitStack,
 ) -> list[Observer]:
     from orchestrator.telemetry import catalogue
-    from orchestrator.telemetry.fleet import FleetMetrics
-    from orchestrator.telemetry.health import Health
-    from orchestrator.telemetry.listener import PortTaken, listening
+    from orchestrator.telemetry.listener import Health, PortTaken, listening
     from orchestrator.telemetry.metrics import Metrics
-    from orchestrator.telemetry.work import WorkMetrics
+    from orchestrator.telemetry.work import FleetMetrics, WorkMetrics
 
     metrics = Metrics(watch.ports.version)
     metrics.gauge(catalogue.ROOM).set(worker.concurrency)

@@ -15,8 +15,8 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.decide.user_turn import MOST_QUEUED
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.gateways.submit import submit_op, under_its_id
-from orchestrator.model.errors import FatalKind, FatalModelError
-from orchestrator.model.events import TextDelta
+from orchestrator.model.refusals import FatalKind, FatalModelError
+from orchestrator.model.request import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery

@@ -8,8 +8,7 @@ import termios
 from pathlib import Path
 
 from orchestrator.requests import request_of
-from orchestrator.terminal.chat import first_line, nothing_to_stop
-from orchestrator.terminal.editor import Editor, PressedKeys
+from orchestrator.terminal.chat import Editor, PressedKeys, first_line, nothing_to_stop
 from orchestrator.terminal.live import LiveView
 from tests.cli.machine import SLEEP, TOUCH, Machine, says
 

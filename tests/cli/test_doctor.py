@@ -16,16 +16,18 @@ import pytest
 import redis
 from rich.console import Console
 
+from orchestrator import doctor as doctor
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis, ServerVersion
 from orchestrator.broker.rights import ServerFacts
 from orchestrator.broker.worker_state import WorkerState, encoded
 from orchestrator.cli.doctor import render
-from orchestrator.doctor import machine as doctor
-from orchestrator.doctor.findings import Finding, as_json, exit_code
-from orchestrator.doctor.machine import (
+from orchestrator.doctor import (
+    Finding,
+    as_json,
     check_fleet,
     check_pack_keys,
     diagnose,
+    exit_code,
     judge_access,
     judge_clock,
     judge_data,

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.cli.invocation import Invocation
 from orchestrator.cli.review import reviewing_with
 from orchestrator.protocol.wire import JsonObject, written
-from orchestrator.terminal.review_words import typed_request
+from orchestrator.terminal.origin import typed_request
 from tests.cli.machine import Machine
 
 

@@ -11,7 +11,7 @@ from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
 from orchestrator.cli.invocation import opened
 from orchestrator.cli.sessions import _remarks
 from orchestrator.core.ids import SessionId, new_session_id
-from orchestrator.doctor.machine import check_fleet
+from orchestrator.doctor import check_fleet
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.sessions import Filter, trees_listed
 from orchestrator.views.status import wants_worker

@@ -21,8 +21,7 @@ from orchestrator.core.processes import Process
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.events import ModelEvent
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.request import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.mcp import Tool as McpTool

@@ -14,8 +14,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.stub.conversation import StubConversation
-from orchestrator.stub.script import Call, Step, StubRequest, Text
+from orchestrator.stub.script import Call, Step, StubConversation, StubRequest, Text
 from tests.crash.workload import Ledger
 
 ERRANDS = (

@@ -17,7 +17,7 @@ from orchestrator.gateways.app_server.outbox import BURST_BYTES, LARGE_MOST, Out
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.authentication import Revoked, TokenWatch
 from orchestrator.gateways.wires.wire import CloseCode
-from orchestrator.tables.base import MIB
+from orchestrator.tables import MIB
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid

@@ -26,7 +26,7 @@ from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.model.events import TextDelta
+from orchestrator.model.request import TextDelta
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Interrupt
 from orchestrator.protocol.submission import Submission

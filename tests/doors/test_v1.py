@@ -20,7 +20,7 @@ from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, Conf
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.model.events import TextDelta
+from orchestrator.model.request import TextDelta
 from orchestrator.protocol import jobs as j
 from orchestrator.settings.file_edits import with_edits
 from tests.doors.peer import Peer, connected, served

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.gateways.workspace import look_at
-from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs
-from orchestrator.instructions.skills import Skills
+from orchestrator.instructions.skills import Guide, Skills
 from tests.gateways.test_workspace_mark import git, repository
 
 

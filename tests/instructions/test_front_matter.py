@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.instructions.front_matter import split
+from orchestrator.instructions.skills import split
 
 
 def test_values_are_texts_whatever_yaml_would_make_of_them() -> None:

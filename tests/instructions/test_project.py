@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.instructions.guide import Guide, Instructions
 from orchestrator.instructions.project import ProjectDocs
-from orchestrator.instructions.skills import Skills
+from orchestrator.instructions.skills import Guide, Instructions, Skills
 from tests.gateways.test_workspace_mark import git
 from tests.instructions.test_skills import write
 

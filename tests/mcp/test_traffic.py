@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from orchestrator.mcp.bounds import MESSAGES_A_MINUTE, OPEN_REQUESTS, REQUESTS_A_MINUTE
 from orchestrator.mcp.connection import Traffic
-from orchestrator.mcp.records import Misbehaved
+from orchestrator.mcp.records import MESSAGES_A_MINUTE, OPEN_REQUESTS, REQUESTS_A_MINUTE, Misbehaved
 
 
 class Clock:

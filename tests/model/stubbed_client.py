@@ -10,8 +10,7 @@ from typing import Any, cast
 
 from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.connections import MAX_CONNECTIONS
-from orchestrator.model.events import ModelEvent
-from orchestrator.model.request import Prompt
+from orchestrator.model.request import ModelEvent, Prompt
 from orchestrator.stub import RunningStub, Scenario, Script, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret
 

@@ -14,9 +14,14 @@ from hypothesis import strategies as st
 
 from orchestrator.core.commands import ItemCompleted, ResponseCompleted
 from orchestrator.model.client import HttpBudget, ModelClient
-from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RetryableModelError
-from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.refusals import ProviderFault
+from orchestrator.model.refusals import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    ProviderFault,
+    RetryableModelError,
+)
+from orchestrator.model.request import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.runtime.budget import Accounting

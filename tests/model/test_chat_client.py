@@ -9,8 +9,14 @@ import pytest
 
 from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import redacted
-from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RateLimited, RetryableModelError
-from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.refusals import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
+)
+from orchestrator.model.request import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.stub import behaviour
 from orchestrator.tables import Secret
 from orchestrator.tools.shell import LOCAL_SHELL

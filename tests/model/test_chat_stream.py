@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from orchestrator.model.chat import MOST_CHARS, MOST_ITEMS, ChatReader
-from orchestrator.model.errors import FatalKind, FatalModelError, ModelError, RateLimited, RetryableModelError
-from orchestrator.model.events import (
+from orchestrator.model.refusals import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
+)
+from orchestrator.model.request import (
     Completed,
     Created,
     ItemAdded,

@@ -10,7 +10,7 @@ from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 
 from orchestrator.model.credentials import ApiKey, CredentialError, CredentialStore, Tokens
-from orchestrator.model.errors import FatalKind, FatalModelError
+from orchestrator.model.refusals import FatalKind, FatalModelError
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.tables import ProviderSettings, Secret
 

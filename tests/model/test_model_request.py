@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.errors import RetryableModelError
-from orchestrator.model.events import ItemDone
+from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.request import ItemDone
 from orchestrator.model.responses import request_body
 from orchestrator.stub import Scenario
 from tests.model.stubbed_client import connected, prompt

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import InvalidProvider, verification
-from orchestrator.model.errors import FatalModelError, RetryableModelError
-from orchestrator.model.events import Completed
+from orchestrator.model.refusals import FatalModelError, RetryableModelError
+from orchestrator.model.request import Completed
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret

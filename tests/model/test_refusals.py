@@ -5,14 +5,15 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from orchestrator.model.errors import FatalModelError, RetryableModelError
-from orchestrator.model.events import Completed
 from orchestrator.model.refusals import (
+    FatalModelError,
     ProviderFault,
+    RetryableModelError,
     fatal_by_status,
     rate_limit_snapshot,
     retry_after_s,
 )
+from orchestrator.model.request import Completed
 from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.tables import ProviderSettings

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
-from orchestrator.model.errors import (
+from orchestrator.model.refusals import (
     FatalKind,
     FatalModelError,
     ModelError,
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.model.events import (
+from orchestrator.model.request import (
     Completed,
     Created,
     ItemAdded,

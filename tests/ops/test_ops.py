@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 from orchestrator.broker.embedded import ServerBinary, installed_servers
 from orchestrator.broker.rights import examine
-from orchestrator.doctor.machine import judge_server
+from orchestrator.doctor import judge_server
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
 from tests.servers import debian_redis, free_ports, required

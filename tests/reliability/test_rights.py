@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.rights import COMMANDS, command_names
-from orchestrator.doctor.machine import check_redis
+from orchestrator.doctor import check_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import deployment
 from orchestrator.wiring.open_deployment import opened

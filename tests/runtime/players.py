@@ -20,8 +20,7 @@ from orchestrator.core.processes import Process
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId

@@ -13,7 +13,7 @@ from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import State
-from orchestrator.model.errors import FatalKind, FatalModelError
+from orchestrator.model.refusals import FatalKind, FatalModelError
 from orchestrator.model.request import Prompt
 from orchestrator.protocol import ops
 from orchestrator.runtime.budget import IMAGE_BYTES, Accounting, estimated_tokens

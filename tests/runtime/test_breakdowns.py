@@ -16,7 +16,7 @@ import pytest
 from orchestrator.core.commands import Immediate
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
-from orchestrator.model.events import TextDelta
+from orchestrator.model.request import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import ArchiveUnavailable

@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
-from orchestrator.model.errors import RetryableModelError
-from orchestrator.model.events import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
+from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.request import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import CollaborationMode, ItemEvents

@@ -15,7 +15,7 @@ from orchestrator.core.blobs import references
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.ids import SessionId
 from orchestrator.core.turn_calls import Call
-from orchestrator.model.events import ItemDone
+from orchestrator.model.request import ItemDone
 from orchestrator.requests import request_of
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import Cache

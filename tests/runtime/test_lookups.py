@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.instructions.guide import Instructions
+from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime import library

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.errors import FatalKind, FatalModelError, RetryableModelError
+from orchestrator.model.refusals import FatalKind, FatalModelError, RetryableModelError
 from orchestrator.model.request import Prompt
 from orchestrator.model.responses import request_body
 from orchestrator.protocol import ops

@@ -18,10 +18,10 @@ import orchestrator
 import workers
 from orchestrator.instructions.project import repository
 from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, run_git
-from orchestrator.settings.repository import in_work_tree
+from orchestrator.settings.sources import in_work_tree
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.branches import PushRefused, Repository, Work
-from orchestrator.workspaces.host_births import UnfitFolder, commit_of, host_folder
+from orchestrator.workspaces.host import UnfitFolder, commit_of, host_folder
 from tests.test_private_files import OTHERWISE
 
 STARTS = {
@@ -345,7 +345,7 @@ STARTED = {
     "orchestrator/broker/server_guard.py": 1,
     "orchestrator/demo/machines.py": 1,
     "orchestrator/demo/stage.py": 2,
-    "orchestrator/doctor/machine.py": 1,
+    "orchestrator/doctor.py": 1,
     "orchestrator/folders/head.py": 1,
     "orchestrator/folders/keeper.py": 1,
     "orchestrator/sandbox/git.py": 1,
@@ -404,18 +404,16 @@ READ = {
     "orchestrator/sandbox/kernel.py": 1,
     "orchestrator/sandbox/landlock.py": 1,
     "orchestrator/sandbox/limits.py": 3,
-    "orchestrator/sandbox/policy.py": 1,
-    "orchestrator/sandbox/submodules.py": 1,
+    "orchestrator/sandbox/policy.py": 2,
     "orchestrator/sandbox/trusted_files.py": 4,
     "orchestrator/settings/layers.py": 2,
-    "orchestrator/settings/load.py": 1,
+    "orchestrator/settings/load.py": 2,
     "orchestrator/settings/private_home.py": 1,
     "orchestrator/settings/trust.py": 2,
-    "orchestrator/settings/values.py": 1,
     "orchestrator/stub/scenario.py": 1,
     "orchestrator/stub/server.py": 1,
     "orchestrator/terminal/demo_view.py": 1,
-    "orchestrator/terminal/editor.py": 1,
+    "orchestrator/terminal/chat.py": 1,
     "orchestrator/terminal/missing.py": 2,
     "orchestrator/tools/exec/fork.py": 3,
     "orchestrator/tools/exec/held_objects.py": 2,
@@ -450,7 +448,7 @@ FOLLOWED = {
     "orchestrator/demo/machines.py": 1,
     "orchestrator/demo/proof.py": 1,
     "orchestrator/demo/stage.py": 1,
-    "orchestrator/doctor/machine.py": 2,
+    "orchestrator/doctor.py": 2,
     "orchestrator/folders/build.py": 1,
     "orchestrator/folders/copy.py": 3,
     "orchestrator/folders/keeper.py": 1,
@@ -465,13 +463,11 @@ FOLLOWED = {
     "orchestrator/rollouts/verify.py": 1,
     "orchestrator/sandbox/git.py": 1,
     "orchestrator/sandbox/limits.py": 1,
-    "orchestrator/sandbox/place.py": 1,
-    "orchestrator/sandbox/policy.py": 4,
+    "orchestrator/sandbox/policy.py": 5,
     "orchestrator/sandbox/probe.py": 1,
     "orchestrator/sandbox/trusted_files.py": 8,
     "orchestrator/settings/private_home.py": 5,
-    "orchestrator/settings/repository.py": 1,
-    "orchestrator/settings/sources.py": 3,
+    "orchestrator/settings/sources.py": 4,
     "orchestrator/settings/trust.py": 1,
     "orchestrator/terminal/chat.py": 1,
     "orchestrator/tools/exec/fork.py": 1,
@@ -487,12 +483,9 @@ FOLLOWED = {
     "orchestrator/wiring/worker.py": 4,
     "orchestrator/wiring/new_threads.py": 3,
     "orchestrator/workspaces/branches.py": 1,
-    "orchestrator/workspaces/copies.py": 1,
-    "orchestrator/workspaces/host.py": 2,
-    "orchestrator/workspaces/host_births.py": 8,
+    "orchestrator/workspaces/copies.py": 6,
+    "orchestrator/workspaces/host.py": 10,
     "orchestrator/workspaces/keys.py": 1,
-    "orchestrator/workspaces/machine.py": 1,
-    "orchestrator/workspaces/sweep.py": 4,
     "workers/forked.py": 1,
 }
 """How often each file of the code lists a folder, or looks where a path leads."""

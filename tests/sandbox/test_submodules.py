@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sandbox.policy import resolve
+from orchestrator.sandbox.policy import MOST_SUBMODULES, resolve, submodules
 from orchestrator.sandbox.probe import Preference, probe
-from orchestrator.sandbox.submodules import MOST, submodules
 from orchestrator.tools.exec.command import Command
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 
@@ -85,11 +84,11 @@ def test_repositories_of_submodules_are_not_written_and_none_is_made_in_an_empty
 
 def test_submodules_are_looked_at_up_to_a_number(tmp_path: Path) -> None:
     made = repository(tmp_path / "made")
-    lines = "".join(f"160000 {'1' * 40}\tsub{number:04}\n" for number in range(MOST + 10))
+    lines = "".join(f"160000 {'1' * 40}\tsub{number:04}\n" for number in range(MOST_SUBMODULES + 10))
     subprocess.run(["git", "update-index", "--index-info"], cwd=made, input=lines, text=True, check=True)
-    for number in range(MOST + 10):
+    for number in range(MOST_SUBMODULES + 10):
         (made / f"sub{number:04}").mkdir()
-    assert len(resolve(POLICY, made, None).missing) == MOST
+    assert len(resolve(POLICY, made, None).missing) == MOST_SUBMODULES
 
 
 def index_of(*names: bytes) -> bytes:

@@ -18,9 +18,8 @@ from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.workspace import look_at, mark
-from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs
-from orchestrator.instructions.skills import Skills
+from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import InputImage
 from orchestrator.runtime.workspace import check_workspace
@@ -33,7 +32,7 @@ from orchestrator.sandbox.trusted_files import (
     read_regular,
 )
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.settings.repository import in_work_tree
+from orchestrator.settings.sources import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.errors import FatalModelError
-from orchestrator.model.events import Completed, Created, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.refusals import FatalModelError
+from orchestrator.model.request import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.stub import (
     NotLoopback,
     Pace,
@@ -26,8 +26,7 @@ from orchestrator.stub import (
     running,
     serve,
 )
-from orchestrator.stub.render import halves, thirds
-from orchestrator.stub.server import RequestJournal
+from orchestrator.stub.server import RequestJournal, halves, thirds
 from orchestrator.tools.subagents import role_of
 from tests.model.stubbed_client import Connected, connected, prompt
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.stub import behaviour
-from orchestrator.stub.conversation import StubConversation
-from orchestrator.stub.render import Identity, frames
-from orchestrator.stub.script import StubRequest, Usage
+from orchestrator.stub.script import StubConversation, StubRequest, Usage
+from orchestrator.stub.server import Identity, frames
 from orchestrator.stub.survey import report_path
 
 Item = dict[str, Any]

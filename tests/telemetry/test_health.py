@@ -13,9 +13,8 @@ import pytest
 
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.telemetry import health as health_module
-from orchestrator.telemetry.health import Health
-from orchestrator.telemetry.listener import listening
+from orchestrator.telemetry import listener as health_module
+from orchestrator.telemetry.listener import Health, listening
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wiring.worker import running_worker
 from tests.servers import RedisServer

@@ -15,11 +15,11 @@ import pytest
 import uvicorn
 
 from orchestrator.core.settings import SessionFacts
-from orchestrator.model.errors import RetryableModelError
+from orchestrator.model.refusals import RetryableModelError
 from orchestrator.runtime.runner import Ended
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.telemetry.listener import _Server
-from orchestrator.telemetry.spans import SessionSpans, span_id, trace_id
+from orchestrator.telemetry.tracing import SessionSpans, span_id, trace_id
 from orchestrator.wiring.worker import running_worker
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate

@@ -14,16 +14,15 @@ from orchestrator.core.facts import CallMoved, TaskEnded
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Phase
-from orchestrator.model.errors import RetryableModelError
+from orchestrator.model.refusals import RetryableModelError
 from orchestrator.protocol.faults import CodexErrorKind
 from orchestrator.protocol.ids import CallId
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Ended
 from orchestrator.tables import WorkerSettings
-from orchestrator.telemetry.fleet import FleetMetrics
 from orchestrator.telemetry.metrics import MOST_NAMES, Metrics
 from orchestrator.telemetry.observer import CommittedStep, Observer, Observers
-from orchestrator.telemetry.work import WorkMetrics
+from orchestrator.telemetry.work import FleetMetrics, WorkMetrics
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import POOL, Harness

@@ -13,9 +13,8 @@ import pytest
 
 from orchestrator.core import images as core_images
 from orchestrator.core.images import check_image_url
-from orchestrator.instructions.guide import Guide
 from orchestrator.instructions.project import ProjectDocs
-from orchestrator.instructions.skills import Skills
+from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.runtime.library import Files
 from orchestrator.tools import images
 from orchestrator.tools.images import data_url, dimensions, fitting_data_url

@@ -20,7 +20,7 @@ from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSetting
 from orchestrator.core.state import State, Task
 from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.sandbox.place import Place
+from orchestrator.sandbox.policy import Place
 from orchestrator.sandbox.probe import probe
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import CallSite, ToolConfig

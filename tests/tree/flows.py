@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.settings import Rules
-from orchestrator.model.events import Completed, ItemDone
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.request import Completed, Item, ItemDone, Prompt
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
 from tests.core.driver import op

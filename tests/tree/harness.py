@@ -23,8 +23,7 @@ from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.events import Completed, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
 from orchestrator.runtime.worker import Worker
 from orchestrator.tools.agent_tools import NAMES, OFFERED
 from orchestrator.tools.arguments import BadArguments

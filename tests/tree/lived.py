@@ -26,8 +26,7 @@ from orchestrator.core.state import State
 from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.client import Client
 from orchestrator.model.client import HttpBudget
-from orchestrator.model.events import Completed, ModelEvent
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.request import Completed, Item, ModelEvent, Prompt
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.broker.records import LimitChange
-from orchestrator.model.errors import FatalKind, FatalModelError, RateLimited
+from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import budget
 from orchestrator.runtime.budget import Accounting
 from orchestrator.tables import ModelPrice, ModelSettings

@@ -23,9 +23,8 @@ from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.tables import WorkspaceSettings
-from orchestrator.workspaces.copies import Copy
+from orchestrator.workspaces.copies import Copy, MachineConfig
 from orchestrator.workspaces.keys import PackKeys
-from orchestrator.workspaces.machine import MachineConfig
 from orchestrator.workspaces.packs import Packs
 from orchestrator.workspaces.service import MachineFolders
 

@@ -32,8 +32,7 @@ from orchestrator.folders.records import Bounds, Place, Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.tables import WorkspaceSettings
-from orchestrator.workspaces.copies import Copy, boot_id
-from orchestrator.workspaces.machine import MachineConfig
+from orchestrator.workspaces.copies import Copy, MachineConfig, boot_id
 from orchestrator.workspaces.packs import PackName, Packs
 from orchestrator.workspaces.service import MachineFolders
 from tests.folders.workshop import git

@@ -33,7 +33,7 @@ from orchestrator.wiring.portable import (
     with_folder,
 )
 from orchestrator.wiring.sessions import new_birth
-from orchestrator.workspaces.host_births import birth_bounds
+from orchestrator.workspaces.host import birth_bounds
 from orchestrator.workspaces.keys import new_file
 from orchestrator.workspaces.packs import PackName
 from tests.workspaces.machines import tree_of

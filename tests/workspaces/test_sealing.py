@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.rollouts.objects import TooLarge
 from orchestrator.workspaces.keys import KeyUnavailable, PackKeys, new_file
-from orchestrator.workspaces.sealing import (
+from orchestrator.workspaces.packs import (
     HEADER,
     MAGIC,
     PIECE,

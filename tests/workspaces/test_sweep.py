@@ -9,9 +9,7 @@ from typing import Any
 
 from orchestrator.core.ids import new_session_id
 from orchestrator.tables import WorkspaceSettings
-from orchestrator.workspaces.copies import Copy, copies_below
-from orchestrator.workspaces.machine import MachineConfig
-from orchestrator.workspaces.sweep import Swept, sweep, sweeping
+from orchestrator.workspaces.copies import Copy, MachineConfig, Swept, copies_below, sweep, sweeping
 
 NOW = 2_000_000_000.0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from orchestrator.gateways.app_server.messages import notification, versioned
 from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, Wire
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.tables.base import KIB, MIB
+from orchestrator.tables import KIB, MIB
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from orchestrator.gateways.wires.wire import (
     WireClosed,
     keep_alive,
 )
-from orchestrator.tables.base import KIB
+from orchestrator.tables import KIB
 
 WHOLE_TEXT = 0x81
 """The first byte of a text frame that is a whole message."""

@@ -16,7 +16,7 @@ from typing import Protocol
 from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import Principal
 from orchestrator.protocol.framing import Line, LineSplitter, OverlongLine
-from orchestrator.tables.base import KIB, MIB
+from orchestrator.tables import KIB, MIB
 
 MESSAGE_LIMIT = 16 * MIB
 """The largest message that comes in. A WebSocket closes for more, with 1009; a longer line is skipped."""

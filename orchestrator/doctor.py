@@ -7,6 +7,7 @@ written and removed to see that it can be, and a private server is started and s
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import shutil
@@ -15,7 +16,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from arq.constants import health_check_key_suffix
@@ -25,7 +28,7 @@ from orchestrator.broker.embedded import OLDEST, EmbeddedError, writer_of
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.rights import ServerFacts, examine, missing_rights, remedy
-from orchestrator.doctor.findings import Finding, without_credentials
+from orchestrator.core.frozen import record
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.sandbox.trusted_files import find_named_program, find_program, not_found
 from orchestrator.settings import FolderConfig, Settings
@@ -36,6 +39,42 @@ from orchestrator.views.workers import FleetStats, SeenWorker, fleet_stats, wait
 from orchestrator.wiring.deployment import client_name, open_broker, redis_url
 from orchestrator.workspaces.keys import KeyUnavailable, PackKeys
 from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+
+# ── findings ──────────────────────────────────────────────────────────────────────────────────────
+# Findings of `dendro doctor`, for people and for programs.
+
+
+Level = Literal["ok", "warn", "missing"]
+
+
+@record
+class Finding:
+    """A finding of a check. `missing`: Dendro does not work like this; `warn`: it does, at a risk."""
+
+    name: str
+    level: Level
+    detail: str
+    remedy: str = ""
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """2 if something needed is missing."""
+    return 2 if any(finding.level == "missing" for finding in findings) else 0
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """The same for programs."""
+    return json.dumps([asdict(finding) for finding in findings], ensure_ascii=False, indent=2)
+
+
+def without_credentials(url: str) -> str:
+    """A URL as it may be shown: user, password and query left out."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+# ── machine ────────────────────────────────────────────────────────────
+
 
 GIB = 1024**3
 LITTLE_SPACE = 2 * GIB
