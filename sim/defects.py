@@ -16,7 +16,7 @@ from orchestrator.core import decide as decide_module
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry, TreePart
-from orchestrator.core.decide import answer, takeover
+from orchestrator.core.decide import call, takeover
 from orchestrator.core.timers import RETRY_TIMER, approval_timer, watchdog_timer
 from orchestrator.gateways.client import Client
 from orchestrator.runtime import effects, runner
@@ -114,9 +114,9 @@ def _any_generation(real: Any) -> Any:
         task = draft.state.task
         if task is not None and command.id == RETRY_TIMER and task.wait:
             command = replace(command, generation=task.wait)
-        for call in task.requests if task is not None else ():
-            if command.id == approval_timer(call.call_id):
-                command = replace(command, generation=timer_of(call.work))
+        for asked in task.requests if task is not None else ():
+            if command.id == approval_timer(asked.call_id):
+                command = replace(command, generation=timer_of(asked.work))
         for dog in draft.state.tree.watchdogs.values():
             if command.id == watchdog_timer(dog.agent_id):
                 command = replace(command, generation=dog.generation)
@@ -376,7 +376,7 @@ DEFECTS = (
     Mutant(
         "answers count while stopping",
         "an approval that is answered while its task is being stopped starts the call",
-        swapped(answer, "_pending", _asked_while_stopping),
+        swapped(call, "_pending", _asked_while_stopping),
         "approvals",
         test="tests/core/test_core_stopping.py"
         "::test_approval_cannot_start_a_call_in_a_task_that_is_being_stopped",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import compaction, evolve
-from orchestrator.core.decide import branch, task_end
+from orchestrator.core.decide import task
 from orchestrator.core.evolve import task as evolve_task
 from sim.mutant import Mutant, text
 
@@ -33,19 +33,19 @@ DEFECTS = (
     Mutant(
         "ended reviews stay open",
         "clients are not told that a review is over which was stopped or has failed",
-        text(branch, "review_exit", "return Exit(message, (ev.ExitedReviewMode(),))", "return Exit(message)"),
+        text(task, "review_exit", "return Exit(message, (ev.ExitedReviewMode(),))", "return Exit(message)"),
         "reviews",
     ),
     Mutant(
         "findings are lost",
         "the conversation does not get what a review leaves to it",
-        text(branch, "keep", "draft.add(*map(e.item, left.items))", "pass"),
+        text(task, "keep", "draft.add(*map(e.item, left.items))", "pass"),
         "reviews",
     ),
     Mutant(
         "reviews are only replaced",
         "a review that other input ends is told as any task that is replaced",
-        text(task_end, "_abort_reason", 'task.kind == "review"', "False"),
+        text(task, "_abort_reason", 'task.kind == "review"', "False"),
         "reviews",
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.decide import child_folder
+from orchestrator.core.decide import agent
 from orchestrator.core.evolve import workspace as workspace_facts
 from orchestrator.folders import keeper_process, known, merge, names
 from orchestrator.folders.build import Build
@@ -19,7 +19,7 @@ DEFECTS = (
     Mutant(
         "offers lack the packs of their bases",
         "an agent whose folder was packed anew offers it without the packs of what it began with",
-        text(child_folder, "offered", "(*known.base_packs, *known.packs)", "known.packs"),
+        text(agent, "offered", "(*known.base_packs, *known.packs)", "known.packs"),
         "contents",
     ),
     Mutant(
@@ -168,7 +168,7 @@ DEFECTS = (
         "agents begin where their makers began",
         "an agent's folder is a copy of what its maker's was at first",
         text(
-            child_folder,
+            agent,
             "began_with",
             "f.WorkspaceBegun(known.snapshot, known.packs, known.omitted)",
             "f.WorkspaceBegun(known.base, known.base_packs, known.omitted)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import evolve, history, modes
-from orchestrator.core.decide import task, user_turn
+from orchestrator.core.decide import ops, task
 from sim.mutant import Mutant, lua, swapped, text
 
 _USED = "if outcome.moves then index_move(KEYS[15], known, session, now) end"
@@ -13,13 +13,13 @@ DEFECTS = (
     Mutant(
         "waiting input replaces",
         "input that was to wait behind the running turn stops it",
-        text(user_turn, "_queue", "if turn.replaces:", "if True:"),
+        text(ops, "_queue", "if turn.replaces:", "if True:"),
         "asks",
     ),
     Mutant(
         "another turn is meant",
         "input and interrupts for one turn are taken by whatever turn runs",
-        text(user_turn, "refused_turn", "if task.id != expected:", "if False:"),
+        text(ops, "refused_turn", "if task.id != expected:", "if False:"),
         "asks",
     ),
     Mutant(
@@ -38,14 +38,14 @@ DEFECTS = (
     Mutant(
         "added words pass for the model's",
         "a message in the model's name joins a turn that runs",
-        text(user_turn, "_refusal", "message.role == _MODEL", "False"),
+        text(ops, "_injection_refusal", "message.role == _MODEL", "False"),
         "queues",
     ),
     Mutant(
         "added words are doubled",
         "messages that join a running turn stand in the conversation at once, too",
         text(
-            user_turn,
+            ops,
             "inject",
             "draft.add(f.Steered(command.id, item) if running else e.item(item))",
             "draft.add(*([f.Steered(command.id, item)] if running else []), e.item(item))",
@@ -61,20 +61,20 @@ DEFECTS = (
     Mutant(
         "removed input comes back",
         "input that was taken out of the queue begins its turn all the same",
-        text(user_turn, "remove_queued", "del ids[len(ids) - 1 - ids[::-1].index(removed)]", "pass"),
+        text(ops, "remove_queued", "del ids[len(ids) - 1 - ids[::-1].index(removed)]", "pass"),
         "queues",
     ),
     Mutant(
         "changed input begins as it was",
         "input that says something else while it waits is said as it was at first",
-        swapped(evolve, "_edited", lambda real: lambda queue, id, items: user_turn),
+        swapped(evolve, "_edited", lambda real: lambda queue, id, items: ops),
         "queues",
     ),
     Mutant(
         "removed input is not told",
         "nobody is told of input that was taken out of the queue",
         text(
-            user_turn,
+            ops,
             "remove_queued",
             "draft.add(e.event(removed, ev.WarningEvent(message=REMOVED)))",
             "pass",

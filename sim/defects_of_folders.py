@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.broker import claims, commit_requests
 from orchestrator.broker.claims import Claims
 from orchestrator.core import evolve, outstanding
-from orchestrator.core.decide import child_folder, workspace
+from orchestrator.core.decide import agent, folder
 from orchestrator.core.evolve import workspace as workspace_facts
 from orchestrator.folders import keeper_process
 from orchestrator.runtime.folder_work import FolderWork
@@ -75,7 +75,7 @@ DEFECTS = (
     Mutant(
         "nobody says what a fall loses",
         "a next holder goes on from the last snapshot, and its log does not say so",
-        text(workspace, "fall_back", "if calls:", "if False:"),
+        text(folder, "fall_back", "if calls:", "if False:"),
         "folders",
     ),
     Mutant(
@@ -145,13 +145,13 @@ DEFECTS = (
     Mutant(
         "nobody hears of a copy's set-up",
         "the copy of a folder whose own set-up is not run is taken without a word",
-        text(child_folder, "folder_copied", "if command.warning:", "if False:"),
+        text(agent, "folder_copied", "if command.warning:", "if False:"),
         "folders",
     ),
     Mutant(
         "nobody hears of a repository's set-up",
         "a folder that a worker has cloned is made without a word about its own set-up, which is not run",
-        text(workspace, "folder_made", "if command.warning:", "if False:"),
+        text(folder, "folder_made", "if command.warning:", "if False:"),
         "folders",
     ),
     Mutant(
@@ -216,7 +216,7 @@ DEFECTS = (
         "copies are used again",
         "agents of a later response begin with the copy of a machine's folder that an earlier one had taken",
         text(
-            child_folder,
+            agent,
             "copy_for",
             "if (known.request, known.cwd) == (state.requests, task.settings.cwd) else None",
             "",

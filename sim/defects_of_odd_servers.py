@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.decide import call_end, elicitation, request
+from orchestrator.core.decide import call_end, request
 from orchestrator.runtime.requests import ItemStream
 from sim.mutant import Mutant, swapped, text
 
@@ -39,19 +39,19 @@ DEFECTS = (
     Mutant(
         "withdrawn, and listed still",
         "a question that is withdrawn stays in the fleet's queue of approvals",
-        text(elicitation, "_withdraw", "draft.close_approval(asked.id)", "pass"),
+        text(call_end, "_withdraw", "draft.close_approval(asked.id)", "pass"),
         "oddities",
     ),
     Mutant(
         "withdrawn, and answered all the same",
         "an answer counts that comes behind the withdrawal of its question",
-        text(elicitation, "open_elicitation", "task.open_elicitations if", "task.elicitations if"),
+        text(call_end, "open_elicitation", "task.open_elicitations if", "task.elicitations if"),
         "oddities",
     ),
     Mutant(
         "withdrawn without a word",
         "nobody is told that a question is withdrawn because its call has ended",
-        text(elicitation, "_withdraw", "if told:", "if False:"),
+        text(call_end, "_withdraw", "if told:", "if False:"),
         "oddities",
     ),
     Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.decide import branch, task
+from orchestrator.core.decide import task
 from orchestrator.core.evolve import task as evolve_task
 from orchestrator.runtime import requests
 from sim.mutant import Mutant, text
@@ -23,7 +23,7 @@ DEFECTS = (
     Mutant(
         "rejected plans go on",
         "a rejection ends no planning session",
-        text(branch, "plan_decided", 'decision in ("approved", "rejected")', 'decision == "approved"'),
+        text(task, "plan_decided", 'decision in ("approved", "rejected")', 'decision == "approved"'),
         "plans",
     ),
     Mutant(
@@ -35,7 +35,7 @@ DEFECTS = (
     Mutant(
         "planners are told of another sandbox",
         "a planning session is told the sandbox and the policy of the conversation, and not its own",
-        text(branch, "plan_beginning", "*([narrowed] if narrowed else []), ", ""),
+        text(task, "plan_beginning", "*([narrowed] if narrowed else []), ", ""),
         "plans",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import decide, outstanding
 from orchestrator.core.calls.exec import DESTRUCTIVE_REASON, Exec
-from orchestrator.core.decide import cancel, ops, process, takeover, task_end, user_turn
+from orchestrator.core.decide import agent, call_end, ops, takeover, task
 from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.exec import supervisor_process
 from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
@@ -17,7 +17,7 @@ DEFECTS = (
     Mutant(
         "an interrupt leaves processes alone",
         "what goes on behind its call is not killed with the turn",
-        text(task_end, "stop", "if reason in KILLING:", "if False:"),
+        text(task, "stop", "if reason in KILLING:", "if False:"),
         "processes",
     ),
     Mutant(
@@ -40,25 +40,25 @@ DEFECTS = (
     Mutant(
         "an end is told to the turn that runs",
         "the end of a process comes under the id of the task that meets it",
-        text(process, "_over", "e.event(process.turn, over.end)", "e.event(draft.task_id, over.end)"),
+        text(call_end, "_over", "e.event(process.turn, over.end)", "e.event(draft.task_id, over.end)"),
         "processes",
     ),
     Mutant(
         "an interrupt kills the first process",
         "of several processes the oldest alone is killed with what stops",
-        text(process, "stop_processes", "tuple(living)", "tuple(living[:1])"),
+        text(agent, "stop_processes", "tuple(living)", "tuple(living[:1])"),
         _PLAY,
     ),
     Mutant(
         "a replaced task takes its processes along",
         "new input kills what goes on behind its call",
-        text(task_end, "stop", "if reason in KILLING:", "if True:"),
+        text(task, "stop", "if reason in KILLING:", "if True:"),
         _PLAY,
     ),
     Mutant(
         "an interrupt of a task that stops kills nothing",
         "a task that is being replaced is interrupted, and its processes live on",
-        text(task_end, "stop", "if reason in KILLING:", "if reason in KILLING and not task.stopping:"),
+        text(task, "stop", "if reason in KILLING:", "if reason in KILLING and not task.stopping:"),
         _PLAY,
     ),
     Mutant(
@@ -76,15 +76,15 @@ DEFECTS = (
     Mutant(
         "a cancel leaves processes of an idle agent",
         "an agent without a task is cancelled, and its processes live on",
-        text(cancel, "begin_canceling", "    stop_processes(draft)\n", ""),
+        text(agent, "begin_canceling", "    stop_processes(draft)\n", ""),
         _PLAY,
     ),
     Mutant(
         "what outlives a stopped call is not stopped",
         "a command that goes on as its task is stopped is no part of what is stopped",
         text(
-            process,
-            "keep",
+            call_end,
+            "keep_process",
             "if task.stopping or draft.state.closing or draft.state.tree.canceling:",
             "if False:",
         ),
@@ -107,19 +107,19 @@ DEFECTS = (
     Mutant(
         "input begins while a session is being closed",
         "a session takes input that has still to end what is below it",
-        text(user_turn, "_is_free", " and not draft.state.closing", ""),
+        text(ops, "_is_free", " and not draft.state.closing", ""),
         _PLAY,
     ),
     Mutant(
         "last words are lost",
         "what a process said last is not kept for the model",
-        text(process, "process_finished", "command.over.unread))", '""))'),
+        text(call_end, "process_finished", "command.over.unread))", '""))'),
         _PLAY,
     ),
     Mutant(
         "last words are read again",
         "what a process said last stays unread",
-        text(process, "write_stdin", "draft.add(f.ProcessRead(asked.number))", "pass"),
+        text(call_end, "write_stdin", "draft.add(f.ProcessRead(asked.number))", "pass"),
         _PLAY,
     ),
     Mutant(
@@ -136,7 +136,7 @@ DEFECTS = (
     Mutant(
         "typing under other policies",
         "a turn under other policies types to what was started before",
-        text(process, "_not_writable", "process.rights != rights_of(settings) or ", ""),
+        text(call_end, "_not_writable", "process.rights != rights_of(settings) or ", ""),
         _PLAY,
     ),
     Mutant(
@@ -165,14 +165,14 @@ DEFECTS = (
     Mutant(
         "an idle agent's lost process is proved dead",
         "what was lost while its agent was being cancelled counts as seen",
-        text(process, "lose", " or draft.state.tree.canceling", ""),
+        text(call_end, "lose", " or draft.state.tree.canceling", ""),
         _PLAY,
     ),
     Mutant(
         "the model hears of no lost process",
         "what is gone with its worker is told to clients alone",
         text(
-            process,
+            call_end,
             "lose",
             'say_to_model(draft, PROCESS_GONE.format(message), SubmissionId(f"process-{lost[0].number}"))',
             "pass",
@@ -182,7 +182,7 @@ DEFECTS = (
     Mutant(
         "the first lost process alone is told",
         "of several processes that are gone the model is told of one",
-        text(process, "lose", 'message = "\\n".join(lines)', "message = lines[0]"),
+        text(call_end, "lose", 'message = "\\n".join(lines)', "message = lines[0]"),
         _PLAY,
     ),
     Mutant(

@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.broker import follow
 from orchestrator.core import agent_views, context, plans
 from orchestrator.core.calls.ask import QuestionWork
-from orchestrator.core.decide import mail_delivery, task_end
+from orchestrator.core.decide import agent, task
 from orchestrator.runtime import requests
 from sim.mutant import Mutant, swapped, text
 
@@ -30,20 +30,20 @@ DEFECTS = (
     Mutant(
         "input overtakes stopped calls",
         "input that had joined a stopped turn stands before the outputs of the calls that it met",
-        text(task_end, "_end", f"{CLOSED_FIRST}{SAID_FIRST}", f"{SAID_FIRST}{CLOSED_FIRST}"),
+        text(task, "_end", f"{CLOSED_FIRST}{SAID_FIRST}", f"{SAID_FIRST}{CLOSED_FIRST}"),
         "approvals",
     ),
     Mutant(
         "interrupting letters wait",
         "letters that interrupt are told in the order of arrival, and not before all others",
-        text(mail_delivery, "in_order", "sorted(inbox, key=lambda mail: not mail.interrupt)", "list(inbox)"),
+        text(agent, "in_order", "sorted(inbox, key=lambda mail: not mail.interrupt)", "list(inbox)"),
         "letters",
     ),
     Mutant(
         "letters of several agents are told as of one",
         "the result of an await has the letters of all senders in the group of the first",
         text(
-            mail_delivery,
+            agent,
             "by_sender",
             "(mail.agent_id, completions.get(mail.agent_id, 0))",
             "(0, completions.get(mail.agent_id, 0))",
@@ -59,26 +59,26 @@ DEFECTS = (
     Mutant(
         "letters are numbered by their last",
         "the call that tells of letters has the number of the last of them",
-        text(mail_delivery, "_synthetic", "{group[0].n}", "{group[-1].n}"),
+        text(agent, "_synthetic", "{group[0].n}", "{group[-1].n}"),
         "family",
     ),
     Mutant(
         "letters are taken and not told",
         "letters that an await has no room for leave the inbox all the same",
-        text(mail_delivery, "collect", "take(draft, taken)", "take(draft, mails)"),
+        text(agent, "collect", "take(draft, taken)", "take(draft, mails)"),
         "letters",
     ),
     Mutant(
         "results stay unread",
         "a child whose result was read counts as one whose result waits",
-        text(mail_delivery, "_read", "if idle:", "if False:"),
+        text(agent, "_read", "if idle:", "if False:"),
         "tree",
     ),
     Mutant(
         "calls that never ran are told to have run",
         "a call that is stopped before it began is told for how long it ran",
         text(
-            task_end,
+            task,
             "_close",
             'output if after_s is None else f"{output} after {after_s:.1f}s"',
             'f"{output} after {after_s or 0.0:.1f}s"',
@@ -88,7 +88,7 @@ DEFECTS = (
     Mutant(
         "replaced turns are told as interrupted",
         "the conversation says that a person interrupted a turn which new input replaced",
-        text(task_end, "_over", 'reason == "interrupted" and', 'reason in ("interrupted", "replaced") and'),
+        text(task, "_over", 'reason == "interrupted" and', 'reason in ("interrupted", "replaced") and'),
     ),
     Mutant(
         "models are not told of their sandbox",

@@ -7,19 +7,7 @@ from typing import Any
 from orchestrator.core import decide, evolve, input_items, lines, outstanding, snapshot
 from orchestrator.core import evolve as evolve_request
 from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork, client_tool
-from orchestrator.core.decide import (
-    agent_status,
-    answer,
-    approval,
-    call,
-    call_end,
-    elicitation,
-    mail_delivery,
-    request,
-    takeover,
-    task,
-    task_end,
-)
+from orchestrator.core.decide import agent, call, call_end, request, takeover, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.evolve import task as evolve_task
 from orchestrator.core.frozen import replace
@@ -81,13 +69,13 @@ DEFECTS = (
     Mutant(
         "words to a closed root are dropped",
         "a message to the root that meets a closed session is answered with nothing",
-        text(mail_delivery, "publish_undelivered", "draft.add(e.event(id, error))", "pass"),
+        text(agent, "publish_undelivered", "draft.add(e.event(id, error))", "pass"),
         "several",
     ),
     Mutant(
         "words to ended agents are dropped",
         "a message to an agent that was cancelled first is answered with nothing",
-        text(mail_delivery, "publish_undelivered", "draft.tree.publish(", "("),
+        text(agent, "publish_undelivered", "draft.tree.publish(", "("),
         "tree",
     ),
     Mutant(
@@ -108,7 +96,7 @@ DEFECTS = (
     Mutant(
         "cancelled above first",
         "an agent is reported canceled before those below it have ended",
-        text(agent_status, "come_to_rest", "elif tree.ending_children or", "elif"),
+        text(agent, "come_to_rest", "elif tree.ending_children or", "elif"),
         "ends",
     ),
     Mutant(
@@ -184,7 +172,7 @@ DEFECTS = (
         "earlier answers count",
         "an answer that was given to a question counts for the next one about the same call",
         text(
-            answer,
+            call,
             "_meant",
             "return [call for call in named if call.asked_seq <= seen_seq]",
             "return named",
@@ -194,14 +182,14 @@ DEFECTS = (
     Mutant(
         "answered questions stay listed",
         "the answer to questions does not take them off the fleet's queue",
-        text(approval, "_end", "draft.close_approval(call.call_id)", "pass"),
+        text(call, "_end", "draft.close_approval(call.call_id)", "pass"),
         "asks",
     ),
     Mutant(
         "questions are settled by nobody",
         "the log does not say who answered questions",
         text(
-            approval,
+            call,
             "_end",
             "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))",
             "pass",
@@ -212,7 +200,7 @@ DEFECTS = (
         "clients that are gone hold turns for ever",
         "a call of a client's tool waits as long as people are waited for",
         text(
-            approval,
+            call,
             "ask_out",
             "work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms",
             "facts.approval_timeout_ms",
@@ -263,13 +251,13 @@ DEFECTS = (
     Mutant(
         "secrets that came too late stay",
         "an answer that settles nothing leaves its texts where they are",
-        text(answer, "answer", "draft.drop_secret(command.secret)", "pass"),
+        text(call, "answer", "draft.drop_secret(command.secret)", "pass"),
         "asks",
     ),
     Mutant(
         "questions of an ended turn stay listed",
         "the end of a turn withdraws approvals, and no questions",
-        text(task_end, "_close", "if call.phase in ANSWERABLE:", "if call.phase.value != 'asking':"),
+        text(task, "_close", "if call.phase in ANSWERABLE:", "if call.phase.value != 'asking':"),
         "asks",
     ),
     Mutant(
@@ -299,7 +287,7 @@ DEFECTS = (
     Mutant(
         "answered questions of servers stay listed",
         "the decision on a server's question does not take it off the fleet's queue",
-        text(elicitation, "decide_elicitation", "draft.close_approval(asked.id)", "pass"),
+        text(call_end, "decide_elicitation", "draft.close_approval(asked.id)", "pass"),
         "servers",
     ),
     Mutant(

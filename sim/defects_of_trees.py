@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core import birth, compaction, context, decide
 from orchestrator.core.commit_parts import SPAWNED
-from orchestrator.core.decide import agent_create, cancel, request, task, transitions
+from orchestrator.core.decide import agent, agent_calls, request, task, transitions
 from orchestrator.core.decide.draft import Draft
 from orchestrator.runtime import requests
 from orchestrator.runtime.budget import Accounting
@@ -52,7 +52,7 @@ def _sets_what_it_clears(real: Any) -> Any:
 
 
 def _barks_for_ever() -> None:
-    for module in (cancel, task):
+    for module in (agent, task):
         swapped(module, "end_watchdogs", lambda real: lambda draft: None)()
 
 
@@ -145,7 +145,7 @@ DEFECTS = (
     Mutant(
         "spawn does not count",
         "a new agent is not drawn from those that the tree may make",
-        swapped(agent_create, "Debit", _uncounted),
+        swapped(agent_calls, "Debit", _uncounted),
     ),
     Mutant(
         "inbox is not lowered",
@@ -182,7 +182,7 @@ DEFECTS = (
         "fork forgets",
         "a fork begins without the last thing that was said",
         swapped(
-            agent_create,
+            agent_calls,
             "inherited_history",
             lambda real: lambda items, forks: real(_but_the_last(items), forks),
         ),
@@ -201,7 +201,7 @@ DEFECTS = (
     Mutant(
         "fork forgets people",
         "what people said before a fork is not kept by its compactions",
-        swapped(agent_create, "newest_texts", lambda real: lambda state: ()),
+        swapped(agent_calls, "newest_texts", lambda real: lambda state: ()),
         "forks",
     ),
     Mutant(

@@ -13,15 +13,15 @@ from random import Random
 
 from orchestrator.broker import jobs
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.decide import cancel, mail_delivery, task_end
+from orchestrator.core.decide import agent, task
 from orchestrator.runtime import decisions
 from orchestrator.tools.exec import processes
 
 _SMALL = (
-    (task_end, "MOST_ITEMS", 2),
-    (cancel, "MOST_TOLD", 1),
-    (mail_delivery, "MOST_LETTERS", 1),
-    (mail_delivery, "MOST_BYTES", 900),
+    (task, "MOST_ITEMS", 2),
+    (agent, "MOST_TOLD", 1),
+    (agent, "MOST_LETTERS", 1),
+    (agent, "MOST_BYTES", 900),
     (jobs, "MOST_WAITING", 2),
     (decisions, "MAX_STEP_ENTRIES", 24),
     (processes, "UNSEEN_S", 5.0),

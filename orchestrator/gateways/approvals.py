@@ -15,7 +15,7 @@ from orchestrator.broker.open_requests import Opened, Settled
 from orchestrator.core import facts as f
 from orchestrator.core.commands import AnswerOp
 from orchestrator.core.commit_parts import WITHDRAWN
-from orchestrator.core.decide.answer import reply_of
+from orchestrator.core.decide.call import reply_of
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId

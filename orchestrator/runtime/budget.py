@@ -27,7 +27,7 @@ from orchestrator.broker.trees import warned
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.commit_parts import TreeEvent, TreePart, tree_event
-from orchestrator.core.decide.budget import more
+from orchestrator.core.decide.task import more
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import State

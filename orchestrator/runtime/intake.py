@@ -16,8 +16,8 @@ from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import CustomWork, ExecWork, MergeWork, PatchWork, RunnableWork, spec_of, work_of
 from orchestrator.core.calls.exec import Shown
+from orchestrator.core.decide.call_end import lost_processes, unknown_end
 from orchestrator.core.decide.draft import Note
-from orchestrator.core.decide.process import lost_processes, unknown_end
 from orchestrator.core.entries.stored import published_event, published_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId

@@ -14,7 +14,7 @@ from pydantic import Field
 from orchestrator.core.calls import Exec, ExecWork, StdinWork, WriteStdin
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
-from orchestrator.core.decide.process import no_process
+from orchestrator.core.decide.call_end import no_process
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import replace
 from orchestrator.core.state import State

@@ -12,7 +12,7 @@ from orchestrator import Event, Turn, run_turn
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.decide.user_turn import MOST_QUEUED
+from orchestrator.core.decide.ops import MOST_QUEUED
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.gateways.submit import submit_op, under_its_id
 from orchestrator.model.refusals import FatalKind, FatalModelError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.decide.branch import INSTRUCTIONS, MOST_GOAL_BYTES
+from orchestrator.core.decide.task import INSTRUCTIONS, MOST_GOAL_BYTES
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules

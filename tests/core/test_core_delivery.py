@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.decide.user_turn import MOST_QUEUED, MOST_STEERED
+from orchestrator.core.decide.ops import MOST_QUEUED, MOST_STEERED
 from orchestrator.core.entries import Entry
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.protocol.bounds import NAME_BYTES

@@ -17,7 +17,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.request import MOST_CALLS
-from orchestrator.core.decide.task_end import BY_FAILURE, BY_USER
+from orchestrator.core.decide.task import BY_FAILURE, BY_USER
 from orchestrator.core.entries import EVENT_MSG
 from orchestrator.core.entries.stored import decode_entry, encode_event
 from orchestrator.core.evolve import fold

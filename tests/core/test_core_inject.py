@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.decide.user_turn import MOST_INJECTED, MOST_INJECTED_BYTES, MOST_STEERED
+from orchestrator.core.decide.ops import MOST_INJECTED, MOST_INJECTED_BYTES, MOST_STEERED
 from orchestrator.core.history import INJECTED, for_model, message_text
 from tests.core.driver import Session, op
 from tests.core.tree_driver import a_family

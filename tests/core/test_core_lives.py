@@ -18,7 +18,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import ExecWork, PatchWork, WriteStdin
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.context import is_context
-from orchestrator.core.decide import IllegalCommand, request, task_end
+from orchestrator.core.decide import IllegalCommand, request, task
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
@@ -403,7 +403,7 @@ class LifeInPieces(Life):
     def __init__(self) -> None:
         super().__init__()
         self.tiny = [
-            mock.patch.object(task_end, "MOST_ITEMS", 1),
+            mock.patch.object(task, "MOST_ITEMS", 1),
             mock.patch.object(request, "SAID_WITH_REQUEST", 0),
         ]
         for patch in self.tiny:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.decide.lookup import MOST_FOLDERS, MOST_LOOKUPS
+from orchestrator.core.decide.ops import MOST_FOLDERS, MOST_LOOKUPS
 from orchestrator.core.entries import SESSION_META, Entry
 from orchestrator.core.outstanding import MOST_LOOKED_UP, FollowRequest, LookUp, OweRequest, ReadInstructions
 from orchestrator.core.snapshot import decode, digest, encode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.decide.user_turn import REMOVED
+from orchestrator.core.decide.ops import REMOVED
 from orchestrator.core.snapshot import decode, encode
 from tests.core.driver import Session, op, text
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.calls.tool import Mcp
 from orchestrator.core.commands import Assessment
-from orchestrator.core.decide.reach import ALL_RIGHTS, MOST_SAID, OUTSIDE
+from orchestrator.core.decide.call_end import ALL_RIGHTS, MOST_SAID, OUTSIDE
 from tests.core.driver import Session, a_command, a_patch, exec_end
 
 WORKSPACE_WRITE = {"mode": "workspace-write", "writable_roots": ["/data"], "network_access": True}

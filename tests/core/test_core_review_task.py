@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.decide.branch import TOO_LONG
+from orchestrator.core.decide.task import TOO_LONG
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.review import REVIEW_BRIEF, REVIEW_TAG

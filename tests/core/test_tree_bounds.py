@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import MESSAGE_BYTES
 from orchestrator.core.decide import IllegalCommand
-from orchestrator.core.decide.cancel import MOST_TOLD
+from orchestrator.core.decide.agent import MOST_TOLD
 from orchestrator.core.ids import AgentId
 from orchestrator.core.outstanding import EndChildren
 from orchestrator.core.settings import TreeRules

@@ -8,7 +8,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
-from orchestrator.core.decide.child_folder import NOT_SHARED, NOT_STORED
+from orchestrator.core.decide.agent import NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact
 from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import FolderMade, FolderUnsaved, SetupBegins

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import PlanWork
-from orchestrator.core.decide.variants import DRAFTED
+from orchestrator.core.decide.agent_calls import DRAFTED
 from orchestrator.core.evolve import stated
 from orchestrator.core.facts import Answered
 from orchestrator.core.frozen import replace

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.core.decide.answer import reply_of
+from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.conversations import request_method as method_of_version_1

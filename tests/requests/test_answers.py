@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.commands import AnswerOp
-from orchestrator.core.decide.answer import reply_of
+from orchestrator.core.decide.call import reply_of
 from orchestrator.protocol.ops import Shown
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import TYPES, Given, KnownRequest, PatchRequest, Question, Request, request_of

@@ -13,7 +13,7 @@ import orjson
 from orchestrator.core.calls import ApplyPatch, Exec, PatchWork, StdinWork, UserInputWork, WriteStdin
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
-from orchestrator.core.decide.process import unknown_end
+from orchestrator.core.decide.call_end import unknown_end
 from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId
 from orchestrator.core.processes import Process

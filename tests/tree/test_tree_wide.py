@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from orchestrator.core.decide.task_end import BY_USER
+from orchestrator.core.decide.task import BY_USER
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended

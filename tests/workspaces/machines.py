@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.broker.records import Claim
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
-from orchestrator.core.decide.child_folder import offered
+from orchestrator.core.decide.agent import offered
 from orchestrator.core.evolve.workspace import evolve_workspace
 from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.folder_commands import FolderFailed, FolderMade, FolderUnsaved

@@ -4,17 +4,20 @@ A decision is drafted: each entry that a rule adds is applied to the draft's sta
 rule of the same decision sees it. Nothing outside is touched; a draft that raises leaves the caller's state
 as it was. The command's own rule comes first, then `transitions.advance`.
 
-    ops, agent_ops                submissions: input and settings, then what people ask of agents
-    user_turn                     input, and the queue that it waits in
-    task, request, task_end       a task from its beginning to its end, and its model requests
-    branch                        planning sessions and reviews: tasks with a conversation of their own
-    call, wait, process           a tool call, the wait for agents, commands that last
-    elicitation                   questions of MCP servers in the middle of a call
-    answer, approval              which request an answer means, and what a decision or a reply does to a call
-    agent_*, variants             agents: calls about them, their creation, their status
-    mail, mail_delivery, cancel   what sessions of a tree tell each other, and how they end each other
-    workspace, child_folder       the folder of a portable session with the script that prepares it
-    takeover                      a lost worker; a deadline and a commit that Redis refused are below
+    ops           submissions: input, the queue that it waits in, settings, what else people ask of a session
+    task          a task from its beginning to its end; planning sessions and reviews, which are tasks with a
+                  conversation of their own; its wait for the tree's budget
+    request       model requests: their answers, item by item, and what follows when one breaks
+    call          a tool call: assessed, approved or answered, run, finished
+    call_end      the end of a call; commands that outlive it; questions of MCP servers in its middle
+    agent         an agent itself: its status, its inbox, its folder, how it is cancelled
+    agent_calls   calls about agents: creation, words, the wait for them; the same by people
+    mail          what comes from other sessions of the tree
+    folder        the folder of a portable session with the script that prepares it
+    takeover      stops, and what a lost worker has left behind
+    transitions   what follows from the state itself, whatever command led to it
+
+A deadline that passed, and a commit that Redis refused, are decided below.
 """
 
 from __future__ import annotations
@@ -24,35 +27,23 @@ from typing import assert_never
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core import folder_commands as folder
+from orchestrator.core import folder_commands as fc
 from orchestrator.core.calls import AwaitWork, timer_of
 from orchestrator.core.commands import TimerFired
 from orchestrator.core.commit_parts import SLOTS, SPAWNED
-from orchestrator.core.decide.agent_calls import arm, watchdog_fired
-from orchestrator.core.decide.approval import BY_TIMER, give_up, resolve
-from orchestrator.core.decide.budget import pause, resume, unpriced
-from orchestrator.core.decide.call import assessed, finished
-from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.cancel import end_next, pass_over
-from orchestrator.core.decide.child_folder import folder_copied
-from orchestrator.core.decide.draft import Decision, DoesNotFit, Draft
-from orchestrator.core.decide.elicitation import UNANSWERED, decide_elicitation, dropped, elicited
-from orchestrator.core.decide.lookup import instructions_read, looked_up
-from orchestrator.core.decide.mail import cancel_agent, mail_arrived
-from orchestrator.core.decide.ops import file_not_written, submitted
-from orchestrator.core.decide.process import process_finished
-from orchestrator.core.decide.request import (
-    begin_request,
-    item_completed,
-    response_broken,
-    response_completed,
-    search_begun,
+from orchestrator.core.decide.agent import end_next, folder_copied, pass_over
+from orchestrator.core.decide.agent_calls import arm, timed_out, watchdog_fired
+from orchestrator.core.decide.call import BY_TIMER, assessed, finished, give_up, resolve
+from orchestrator.core.decide.call_end import (
+    UNANSWERED,
+    close,
+    decide_elicitation,
+    dropped,
+    elicited,
+    process_finished,
 )
-from orchestrator.core.decide.takeover import refused, stopped, took_over
-from orchestrator.core.decide.task_end import fail, go_on
-from orchestrator.core.decide.transitions import advance
-from orchestrator.core.decide.wait import timed_out
-from orchestrator.core.decide.workspace import (
+from orchestrator.core.decide.draft import Decision, DoesNotFit, Draft
+from orchestrator.core.decide.folder import (
     folder_changed,
     folder_failed,
     folder_made,
@@ -62,6 +53,18 @@ from orchestrator.core.decide.workspace import (
     setup_begins,
     setup_ended,
 )
+from orchestrator.core.decide.mail import cancel_agent, mail_arrived
+from orchestrator.core.decide.ops import file_not_written, instructions_read, looked_up, submitted
+from orchestrator.core.decide.request import (
+    begin_request,
+    item_completed,
+    response_broken,
+    response_completed,
+    search_begun,
+)
+from orchestrator.core.decide.takeover import refused, stopped, took_over
+from orchestrator.core.decide.task import fail, go_on, pause, resume, unpriced
+from orchestrator.core.decide.transitions import advance
 from orchestrator.core.state import State
 from orchestrator.core.timers import (
     BUDGET_TIMER,
@@ -154,23 +157,23 @@ def _apply(draft: Draft, command: c.Command) -> None:
             _apply_to_folder(draft, command)
 
 
-def _apply_to_folder(draft: Draft, command: folder.FolderCommand | f.WorkspaceSaved) -> None:
+def _apply_to_folder(draft: Draft, command: fc.FolderCommand | f.WorkspaceSaved) -> None:
     match command:
-        case folder.FolderMade():
+        case fc.FolderMade():
             folder_made(draft, command)
-        case folder.FolderFailed():
+        case fc.FolderFailed():
             folder_failed(draft, command)
         case f.WorkspaceSaved():
             folder_changed(draft, command)
-        case folder.FolderUnsaved():
+        case fc.FolderUnsaved():
             folder_unsaved(draft, command)
-        case folder.FolderSettled():
+        case fc.FolderSettled():
             folder_settled(draft)
-        case folder.SetupBegins():
+        case fc.SetupBegins():
             setup_begins(draft)
-        case folder.SetupEnded():
+        case fc.SetupEnded():
             setup_ended(draft, command)
-        case folder.FolderCopied():
+        case fc.FolderCopied():
             folder_copied(draft, command)
         case _:
             assert_never(command)

@@ -1,32 +1,106 @@
-"""Calls of the `subagent_*` tools, and what each leads to; the assessment has done all look-ups."""
+"""Calls of the `subagent_*` tools, and what each leads to; the assessment has done all look-ups.
+
+Behind them: the creation of an agent, drafts of several agents, ops of people about agents, and the wait for
+agents.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
+
+import orjson
 
 from orchestrator.core import commands as c
+from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import SENT_CHARS, SUMMARY_CHARS, agent_of, envelope, one_line
-from orchestrator.core.calls import Await
-from orchestrator.core.commit_parts import SLOTS, Debit
+from orchestrator.core.agent_views import (
+    CANCELLED,
+    MESSAGE_BYTES,
+    SENT_CHARS,
+    SUMMARY_CHARS,
+    agent_of,
+    envelope,
+    event_summary,
+    helper_calls,
+    one_line,
+    record_of,
+)
+from orchestrator.core.birth import Birth, first_entries
+from orchestrator.core.calls import Await, AwaitWork, HelperWork, VariantsWork
+from orchestrator.core.calls.agents import variant_id
+from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn, Submitted, Target, Variants
+from orchestrator.core.commit_parts import SLOTS, SPAWNED, Debit, NewSubmission, TreeNote, new_session
+from orchestrator.core.compaction import newest_texts, stored_texts
+from orchestrator.core.context import context_told, standing_instructions
 from orchestrator.core.counts import counted
-from orchestrator.core.decide.agent_create import make
+from orchestrator.core.decide.agent import (
+    await_result,
+    began_with,
+    begin_copy,
+    cancel_line,
+    collect,
+    copy_for,
+    facts_in_copy,
+    flag_and_notify,
+    forget_children,
+    in_order,
+    is_instruction,
+    key_of_person,
+    lacks_copy,
+    moved,
+    publish_depths,
+    publish_read,
+    settings_in_copy,
+    take,
+    unfit_folder,
+    watchers,
+)
 from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.cancel import cancel_line, flag_and_notify
-from orchestrator.core.decide.draft import Draft
-from orchestrator.core.decide.mail_delivery import forget_children, publish_depths, take
-from orchestrator.core.decide.variants import propose_variants
-from orchestrator.core.decide.wait import await_agents
+from orchestrator.core.decide.draft import STARTING, Draft
+from orchestrator.core.entries import Entry
+from orchestrator.core.entries.stored import encode_json
+from orchestrator.core.frozen import record
+from orchestrator.core.history import call_output
 from orchestrator.core.ids import AgentId
-from orchestrator.core.message_payloads import MessagePayload, Said
-from orchestrator.core.narrowing import Widening
-from orchestrator.core.timers import watchdog_timer
-from orchestrator.core.tree import ACTIVE, ROOT, ChildChanges, Watchdog, pruned_flag
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.inheritance import inherited_history
+from orchestrator.core.lines import given
+from orchestrator.core.message_payloads import InterruptPayload, MessagePayload, Said
+from orchestrator.core.modes import back_to_code, child_settings, task_settings
+from orchestrator.core.narrowing import Widening, helper_settings, narrowed
+from orchestrator.core.plans import variant
+from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
+from orchestrator.core.state import State
+from orchestrator.core.timers import wait_timer, watchdog_timer
+from orchestrator.core.tree import (
+    ACTIVE,
+    ROOT,
+    AgentRecord,
+    AgentStatus,
+    Child,
+    ChildChanges,
+    Mail,
+    TreeChanges,
+    TreeView,
+    Watchdog,
+    pruned_flag,
+)
+from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.core.workspace import Copied
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
-from orchestrator.protocol.wire import json_text
+from orchestrator.protocol.agents import (
+    LifecycleChange,
+    SubAgentErr,
+    SubAgentInvocation,
+    SubAgentOk,
+    SubagentSummary,
+)
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.items import InputText, Message
+from orchestrator.protocol.ops import CancelAgent, MessageAgent, UserInput
+from orchestrator.protocol.wire import JsonValue, json_text, written
 
 MOST_PRUNED = 256
 """Agents that one call prunes: each is an event of the tree log, and may be a message and a flag."""
@@ -246,3 +320,490 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     parent = target.record.get("parent_session_id") or draft.state.facts.session_id
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
     draft.tree.publish(draft.task_id, message, targets)
+
+
+# ── agent create ──────────────────────────────────────────────────────────────────────────────────
+# Creates an agent: spawned blank, forked from this conversation, or a helper that only reads.
+#
+# The child's whole beginning is in the parent's commit: its session, its first entries, its slot, its
+# place in the registry, its first submission. Either all of it is there or none.
+
+
+CLIENT = "tree"
+"""The client of the submission that an agent begins with."""
+
+
+@record
+class ChildSession:
+    """A child about to be made."""
+
+    spec: ChildSpec
+    origin: Origin
+    facts: SessionFacts
+    settings: TurnSettings
+    inherited: tuple[Entry, ...] = ()
+    inherited_items: int = 0
+    copied: Copied | None = None
+    """The copy of a folder of one machine that it works in."""
+
+    @property
+    def prompt(self) -> str:
+        return self.spec.prompt if self.spec.prompt.strip() else ""
+
+
+def make(draft: Draft, call: Call, asked: Spawn | Fork | Helper) -> None:
+    """Makes the agent, or answers why not; `Widening` is the caller's to answer."""
+    if (why := may_not_make(draft) or unfit_folder(draft.state, asked.spec)) is not None:
+        close(draft, call, why)
+    elif lacks_copy(draft.state, asked.spec):
+        begin_copy(draft, call)
+    elif isinstance(asked, Helper):
+        begin_helper(draft, asked, call.call_id)
+        work = HelperWork(asked.spec.agent_id, written(invocation_of(asked)), draft.moment.at_ms)
+        draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
+    else:
+        created = _child_session(draft, asked)
+        created = _inheriting(draft, call, asked, created) if isinstance(asked, Fork) else created
+        _create(draft, created)
+        close(draft, call, _result(draft, created, asked))
+
+
+def may_not_make(draft: Draft) -> str | None:
+    """The reason why this agent makes no others; None if it may."""
+    facts = draft.state.facts
+    if facts.helper_call is not None:
+        return "this agent only reads for another one: it cannot make agents"
+    if facts.depth >= (most := facts.tree_rules.depth):
+        return f"the tree's depth limit is {most}: an agent at this depth cannot make agents"
+    return None
+
+
+def begin_helper(draft: Draft, asked: Helper, call_id: CallId) -> None:
+    """Makes a helper whose events are told under `call_id`; no worker is held while it works."""
+    _create(draft, _child_session(draft, asked, call_id))
+    work = HelperWork(asked.spec.agent_id, written(invocation_of(asked)), draft.moment.at_ms)
+    draft.event(work.begin(call_id))
+    draft.event(ev.SubAgentToolCallActivity(call_id=call_id, activity=STARTING))
+
+
+def invocation_of(asked: Helper) -> SubAgentInvocation:
+    """The request to a helper, as events tell it."""
+    spec = asked.spec
+    # The wire knows no call without a label: clients that are strict could not read `null`.
+    return SubAgentInvocation(
+        description=asked.description, label=spec.label or "", prompt=spec.prompt, model=spec.model
+    )
+
+
+def _child_session(
+    draft: Draft, asked: Spawn | Fork | Helper, helper_call: CallId | None = None
+) -> ChildSession:
+    spec, turn = asked.spec, child_settings(draft.task.settings)
+    origin: Origin = "fork" if isinstance(asked, Fork) else "spawn"
+    if isinstance(asked, Helper):
+        settings = helper_settings(turn, spec.model)
+    else:
+        settings = narrowed(turn, spec.sandbox_mode, spec.model)
+    facts = replace(
+        draft.state.facts,
+        session_id=spec.session,
+        agent_id=spec.agent_id,
+        rollout_path=spec.rollout_path,
+        agent_path=f"{draft.state.facts.agent_path}/{spec.agent_id}",
+        parent_session=draft.state.facts.session_id,
+        grandparent_session=draft.state.facts.parent_session,
+        origin=origin,
+        born_in=draft.task.id,
+        helper_call=helper_call,
+        imported_from=None,
+    )
+    copied = copy_for(draft.state, spec)
+    if copied is None:
+        return ChildSession(spec, origin, facts, settings)
+    settings = settings_in_copy(settings, copied, facts.tree_id)
+    return ChildSession(spec, origin, facts_in_copy(facts, copied), settings, copied=copied)
+
+
+def _inheriting(draft: Draft, call: Call, asked: Fork, created: ChildSession) -> ChildSession:
+    forks = frozenset(other.call_id for other in draft.task.calls if other.name == call.name)
+    content, items = inherited_history(draft.state.history, forks)
+    parent = f.ForkedAt(session=draft.state.facts.session_id, seq=asked.seq, chain=asked.head)
+    told = call_output(call.item, json_text(_fork_payload(draft, created, "child")))
+    texts = tuple(stored_texts(newest_texts(draft.state)))
+    forked = f.Forked(parent, content, texts, tuple(standing_instructions(draft.state.history)))
+    mode = (back_to_code(),) if draft.task.settings.collaboration_mode is not None else ()
+    narrowed = context_told(task_settings(draft.task.settings), created.settings)
+    said = map(e.item, (dict(call.item), told, *([narrowed] if narrowed else []), *mode))
+    entries = (e.fact(forked), *said)
+    return replace(created, inherited=entries, inherited_items=items)
+
+
+def _fork_payload(draft: Draft, created: ChildSession, role: str) -> dict[str, object]:
+    return {
+        "role": role,
+        "child_session_id": created.facts.session_id,
+        "parent_session_id": draft.state.facts.session_id,
+        "label": created.spec.label,
+        "summary": one_line(created.prompt, SUMMARY_CHARS),
+        "prompt": created.prompt or None,
+    }
+
+
+def _create(draft: Draft, created: ChildSession) -> None:
+    """The child, everywhere that it has to be known."""
+    facts, spec, prompt = created.facts, created.spec, created.prompt
+    draft.guard()
+    status: AgentStatus = "queued" if prompt else "ready"
+    tree = TreeView(
+        status=status,
+        slot=bool(prompt),
+        label=spec.label,
+        summary=one_line(prompt, SUMMARY_CHARS),
+        started_ms=draft.moment.at_ms,
+    )
+    if prompt:
+        draft.tree.debits.append(Debit(SLOTS, 1, f"limit:{SLOTS}"))
+    draft.tree.debits.append(Debit(SPAWNED, 1, f"limit:{SPAWNED}"))
+    entries, title = _entries(draft, created, tree), tree.summary or ""
+    born = new_session(facts, created.settings, title)
+    draft.tree.create(replace(born, submissions=_first(created)), entries, draft.moment.at_ms)
+    record = record_of(facts, tree)
+    draft.tree.note(f"a:{facts.agent_id}", record)
+    _tell(draft, facts, record)
+    if (copied := created.copied) is not None:
+        draft.add(f.WorkspaceGiven(facts.agent_id, copied.snapshot, copied.folder))
+    draft.add(f.ChildMade(_child(created, tree)))
+
+
+def _child(created: ChildSession, tree: TreeView) -> Child:
+    return Child(
+        agent_id=created.facts.agent_id,
+        session=created.facts.session_id,
+        origin=created.origin,
+        status="queued" if created.prompt else "ready",
+        started_ms=tree.started_ms,
+        label=tree.label,
+        summary=tree.summary,
+        initial_messages=created.inherited_items,
+        helper=created.facts.helper_call is not None,
+    )
+
+
+def _tell(draft: Draft, facts: SessionFacts, record: AgentRecord) -> None:
+    created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=event_summary(record))
+    targets = watchers(facts)
+    about: TreeNote = {"record": record}
+    draft.tree.publish(facts.born_in, created, targets, about=about)
+    publish_depths(draft, facts.born_in, facts.agent_id, facts.session_id, targets)
+
+
+def _entries(draft: Draft, created: ChildSession, tree: TreeView) -> tuple[Entry, ...]:
+    """The child's log as it begins: who it is, what it inherits, its part in the tree, its status."""
+    meta = draft.state.meta
+    birth = Birth(
+        created.facts,
+        created.settings,
+        version=created.spec.version,
+        at_ms=draft.moment.at_ms,
+        user_instructions=given(meta.instructions),
+        git=given(meta.git),
+    )
+    own = first_entries(birth)
+    if created.inherited:
+        # What its model is told of the workspace stands in the conversation that it inherits.
+        own = tuple(entry for entry in own if entry.type != e.RESPONSE_ITEM)
+    role = Message(role="developer", content=(InputText(text=_role(created)),))
+    status: TreeChanges = {
+        "status": "queued" if created.prompt else "ready",
+        "slot": tree.slot,
+        "label": tree.label,
+        "summary": tree.summary,
+        "started_ms": tree.started_ms,
+    }
+    folder = began_with(draft.state, created.copied)
+    told = _told(draft, created)
+    return (*own, *folder, *created.inherited, *told, e.item(role), e.fact(f.AgentChanged(status)))
+
+
+def _role(created: ChildSession) -> str:
+    """The text that tells an agent its part; one with its parent's conversation is told of its own folder."""
+    if created.copied is None or not created.inherited:
+        return created.spec.role
+    here = created.facts.portable
+    assert here is not None
+    place = here.path(created.facts.tree_id)
+    return f"{created.spec.role} It is {place}: {created.copied.folder} of the conversation is not yours."
+
+
+def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
+    """The folders whose instructions the child has, if it is not its own alone: what lacks is read later."""
+    parents, portable = draft.state.told_folders, draft.state.facts.portable
+    if portable is not None and portable.untold and not created.inherited:
+        return ()
+    # Without the conversation it gets what its parent was born with.
+    told = parents if created.inherited else (str(draft.state.meta.cwd or parents[0]),)
+    if created.copied is not None:
+        # What its parent was told of the folder holds for the copy.
+        told = tuple(moved(folder, created.copied, created.facts.tree_id) for folder in told)
+    return () if told == (created.settings.cwd,) else (e.fact(f.FoldersTold(told)),)
+
+
+def _first(created: ChildSession) -> tuple[NewSubmission, ...]:
+    if not created.prompt:
+        return ()
+    op = UserInput(items=(TextInput(text=created.prompt),))
+    id = f"spawn-{created.facts.agent_id}"
+    return (NewSubmission(CLIENT, id, encode_json({"id": id, "op": written(op)})),)
+
+
+def _result(draft: Draft, created: ChildSession, asked: Spawn | Fork) -> str:
+    child = draft.state.tree.children[created.facts.agent_id]
+    result: dict[str, object] = {**agent_of(draft.state.facts, child)}
+    result |= {"model": created.spec.model, "pending_messages": 0, "pending_interrupts": 0}
+    if isinstance(asked, Fork):
+        result["payload"] = _fork_payload(draft, created, "parent")
+    return json_text(result)
+
+
+# ── variants ──────────────────────────────────────────────────────────────────────────────────────
+# Variants of a plan: three helpers draft at once, and the call returns all that they wrote, in order.
+
+
+DRAFTED: Final = (
+    "this draft has its variants already: put a plan to the person with approve_plan, and ask for others if "
+    "they want it changed"
+)
+
+
+def propose_variants(draft: Draft, call: Call, asked: Variants) -> None:
+    """Makes the helpers, all in one commit or none, and lets the call wait for them."""
+    if draft.task.drafted:
+        close(draft, call, DRAFTED)
+        return
+    if (why := may_not_make(draft) or unfit_folder(draft.state, asked.specs[0])) is not None:
+        close(draft, call, why)
+        return
+    helpers = [Helper(spec, slant) for spec, slant in zip(asked.specs, asked.slants, strict=True)]
+    for place, helper in enumerate(helpers):
+        begin_helper(draft, helper, variant_id(call.call_id, place))
+    agent_ids = tuple(helper.spec.agent_id for helper in helpers)
+    invocations = tuple(written(invocation_of(helper)) for helper in helpers)
+    work = VariantsWork(agent_ids, invocations, draft.moment.at_ms)
+    draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
+
+
+def variant_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -> None:
+    """A helper came to rest: what it wrote is a variant, whatever it is; the last one ends the call."""
+    found = _call_of(draft, child)
+    if found is None:
+        return
+    call, work = found
+    call_id, helper = next(each for each in work.helpers(call.call_id) if each[1].agent_id == child.agent_id)
+    answered, text = _end(draft, helper, call_id, content)
+    drafted = variant(text if answered else "", str(helper.invocation["description"]), why=text)
+    draft.add(f.VariantDrafted(call.call_id, child.agent_id, drafted))
+    ended = draft.task.call(call.call_id)
+    if ended is not None and isinstance(ended.work, VariantsWork) and ended.work.variants is not None:
+        close(draft, ended, orjson.dumps({"variants": ended.work.variants}, default=dict).decode())
+
+
+def _call_of(draft: Draft, child: Child) -> tuple[Call, VariantsWork] | None:
+    task = draft.state.task
+    for call in task.calls.begun if task is not None and not task.stopping else ():
+        if isinstance(call.work, VariantsWork) and child.agent_id in call.work.agent_ids:
+            return call, call.work
+    return None
+
+
+# ── helper ────────────────────────────────────────────────────────────────────────────────────────
+# The end of a helper: its answer is the output of the `spawn_subagent` that made it.
+
+
+OUTCOME: Mapping[str, str] = {"ready": "completed", "failed": "failed"}
+
+
+def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -> None:
+    """A helper came to rest; a call that does not wait for it any more was stopped meanwhile."""
+    changes: ChildChanges = {"pruned": True}
+    if child.status == "ready":
+        # Its answer is the call's, or nobody's any more: nobody is to look for something unread.
+        changes["status"] = "idle"
+        publish_read(draft, child, content)
+    draft.add(f.ChildChanged(child.agent_id, changes))
+    found = _helper_call_of(draft, child)
+    if found is None:
+        return
+    call, work = found
+    answered, text = _end(draft, work, call.call_id, content)
+    close(draft, call, _output(work, text) if answered else text)
+
+
+def _output(work: HelperWork, text: str) -> str:
+    return orjson.dumps({"label": work.label, "response": text}).decode()
+
+
+def _helper_call_of(draft: Draft, child: Child) -> tuple[Call, HelperWork] | None:
+    task = draft.state.task
+    calls = helper_calls(task.calls.begun) if task is not None and not task.stopping else ()
+    return next(((call, work) for call, work in calls if work.agent_id == child.agent_id), None)
+
+
+def _end(
+    draft: Draft, helper: HelperWork, call_id: CallId, content: Mapping[str, JsonValue]
+) -> tuple[bool, str]:
+    """Publishes the end of a helper; whether there is an answer, and it or what came instead."""
+    answered, text = answer_of(content)
+    told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
+    outcome = OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
+    draft.event(helper.end(call_id, draft.moment.at_ms, told, outcome, content))
+    return answered, text
+
+
+def answer_of(content: Mapping[str, JsonValue]) -> tuple[bool, str]:
+    """Whether there is an answer, and it or what came instead."""
+    match content["completion"]:
+        case {"Completed": {"last_message": text}}:
+            return True, text or ""
+        case {"Failed": {"message": text}}:
+            return False, f"the helper failed: {text}"
+        case _:
+            return False, "the helper was stopped"
+
+
+# ── agent ops ─────────────────────────────────────────────────────────────────────────────────────
+# Ops of people about agents of a tree: a message to one, its end, a stop for all.
+#
+# A person speaks through the root's queue, so that everything has one order there; the root sends the op
+# on by message, whatever its model is doing. What a model may do with its tools stands above.
+# An agent that a person wakes needs no slot: it is at work at once.
+
+
+REASON_CHARS = 200
+
+
+def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
+    """A message to the agent, which reads it as an instruction."""
+    target = _target(draft, command, op.agent_id)
+    if target is None:
+        return
+    if target.marked or target.status == "canceled":
+        draft.add(e.error(command.id, f"agent {target.agent_id} was cancelled: it takes no more input"))
+        return
+    if not op.text.strip():
+        draft.add(e.error(command.id, "there is nothing to say: the text is empty"))
+        return
+    if len(op.text.encode()) > MESSAGE_BYTES:
+        text = f"too long: a message has at most {MESSAGE_BYTES:,} bytes; write it to a file and name that"
+        draft.add(e.error(command.id, text))
+        return
+    said: Said = {"prompt": op.text, "person": command.who or command.client}
+    content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **said}
+    key = key_of_person(command.client, command.id)
+    draft.tree.send(target.session, "message", content, key, op.interrupt)
+    _publish_inbox(draft, command.id, target)
+
+
+def _publish_inbox(draft: Draft, id: str, target: Target) -> None:
+    parent = target.record.get("parent_session_id") or target.session
+    watching = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
+    publish_depths(draft, id, target.agent_id, target.session, watching)
+
+
+def cancel_agent(draft: Draft, command: Submitted, op: CancelAgent) -> None:
+    """Marks and tells the agent and everything at work below it."""
+    if op.agent_id == 0:
+        draft.add(e.error(command.id, "the root is not cancelled: `shutdown` ends it, and its tree first"))
+        return
+    target = _target(draft, command, op.agent_id)
+    if target is None:
+        return
+    reason = one_line(op.reason, REASON_CHARS) or f"cancelled by {command.who or 'a person'}"
+    cancel_line(draft, target, command.agents[1:], reason)
+
+
+def _target(draft: Draft, command: Submitted, agent_id: int) -> Target | None:
+    if not draft.state.facts.is_root:
+        draft.add(
+            e.error(command.id, f"{command.op.type} is for the root of a tree; this is an agent of one")
+        )
+        return None
+    if not command.agents:
+        draft.add(e.error(command.id, f"there is no agent {agent_id} in this tree"))
+        return None
+    return command.agents[0]
+
+
+def interrupt_below(draft: Draft, key: str) -> None:
+    """Stops what the agents below do, from above to below: none of them is cancelled.
+
+    A finished agent is told as well: below it, some may be at work.
+    """
+    for child in draft.state.tree.children.values():
+        if child.status != "canceled":
+            told, when = f"{key}:{child.agent_id}", InterruptPayload(at_ms=draft.moment.at_ms)
+            draft.tree.send(child.session, "interrupt", when, told, interrupt=True)
+
+
+# ── wait ──────────────────────────────────────────────────────────────────────────────────────────
+# Waiting for agents: a phase of a call, decided from the session's own log.
+#
+# No worker is held while it lasts. What may end it arrives in the session's queue: a message, or the
+# deadline's timer.
+
+
+def await_agents(draft: Draft, call: Call, asked: Await) -> None:
+    """Lets the call wait; it ends at once if something is there, or nothing can come (`end_wait`)."""
+    children = draft.state.tree.listed_children
+    if not children:
+        close(draft, call, "there is no agent to wait for; spawn or fork one first")
+        return
+    unknown = [id for id in asked.agent_ids if id not in children]
+    if unknown:
+        close(draft, call, f"not a child of yours: {unknown}; refresh with subagent_list")
+        return
+    deadline = draft.moment.at_ms + asked.timeout_ms
+    generation = draft.next_generation()
+    work = AwaitWork(asked.agent_ids, generation, deadline)
+    draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
+    draft.set_timer_of(wait_timer(call.call_id), generation, deadline)
+
+
+def end_wait(draft: Draft) -> None:
+    """Ends the task's wait for agents if there is a reason to."""
+    task = draft.state.task
+    call = task.waiting if task is not None and not task.stopping else None
+    if call is None or not isinstance(call.work, AwaitWork):
+        return
+    mails = _matching(draft.state, call.work)
+    if mails or _instructed(draft.state) or not _something_to_come(draft.state, call.work):
+        _end_wait(draft, call, mails, timed_out=False)
+
+
+def timed_out(draft: Draft, call: Call, wait: AwaitWork) -> None:
+    """The deadline passed first."""
+    _end_wait(draft, call, _matching(draft.state, wait), timed_out=True)
+
+
+def _end_wait(draft: Draft, call: Call, mails: list[Mail], *, timed_out: bool) -> None:
+    ready = collect(draft, mails) if mails else []
+    draft.clear_timer(wait_timer(call.call_id))
+    close(draft, call, await_result(draft.state, ready, injected=False, timed_out=timed_out and not ready))
+
+
+def _matching(state: State, wait: AwaitWork) -> list[Mail]:
+    """The messages that this await returns. Those of agents that it does not name stay where they are."""
+    named = wait.agent_ids
+    mails = [mail for mail in in_order(state.tree.inbox) if not is_instruction(state.facts, mail)]
+    if not named:
+        return mails
+    return [mail for mail in mails if mail.agent_id in named or mail.agent_id not in state.tree.children]
+
+
+def _instructed(state: State) -> bool:
+    """A message from above: the next request carries it, so the wait is over."""
+    return any(is_instruction(state.facts, mail) for mail in state.tree.inbox)
+
+
+def _something_to_come(state: State, wait: AwaitWork) -> bool:
+    named = wait.agent_ids
+    return any(not named or child.agent_id in named for child in state.tree.active_children)

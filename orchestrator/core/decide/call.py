@@ -1,12 +1,15 @@
-"""A tool call from its assessment to its output."""
+"""A tool call from its assessment to its output, with the approvals and questions that it waits for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
+from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import (
     ApplyPatch,
+    AskWork,
     ClientToolWork,
     Custom,
     Exec,
@@ -19,26 +22,63 @@ from orchestrator.core.calls import (
     QuestionWork,
     Runnable,
     RunnableWork,
+    UnknownWork,
     UserInputWork,
     WriteStdin,
+    answered_by,
 )
-from orchestrator.core.calls.exec import UNSANDBOXED_REASON, may_ask_for_more, with_planted
-from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
-from orchestrator.core.commands import CallAssessed, CallFinished, Immediate
+from orchestrator.core.calls.ask import DoesNotAnswer, Settled, digest_of
+from orchestrator.core.calls.client_tool import ANSWERED, FAILED
+from orchestrator.core.calls.exec import (
+    AMENDED,
+    UNSANDBOXED_REASON,
+    amended,
+    amendment,
+    may_ask_for_more,
+    with_planted,
+)
+from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict
+from orchestrator.core.commands import (
+    AnswerOp,
+    CallAssessed,
+    CallFinished,
+    Immediate,
+    MailArrived,
+    PendingBelow,
+    Submitted,
+)
+from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.decide.agent_calls import agent_call
-from orchestrator.core.decide.approval import ask_out, run
-from orchestrator.core.decide.approval_events import open_request
-from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.draft import DoesNotFit, Draft
-from orchestrator.core.decide.helper_activity import activity, uses
-from orchestrator.core.decide.process import keep, no_room, seen_ending, write_stdin
-from orchestrator.core.decide.reach import reach_of
+from orchestrator.core.decide.call_end import KIND as ELICITATION
+from orchestrator.core.decide.call_end import (
+    close,
+    decide_elicitation,
+    keep_process,
+    no_room,
+    numbered,
+    open_elicitation,
+    open_request,
+    reach_of,
+    resolved,
+    response_of,
+    seen_ending,
+    write_stdin,
+)
+from orchestrator.core.decide.draft import DoesNotFit, Draft, show_activity, show_use
+from orchestrator.core.decide.task import decided, stop
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.ids import AgentId
+from orchestrator.core.message_payloads import AnswerPayload
 from orchestrator.core.modes import plans
-from orchestrator.core.state import State
+from orchestrator.core.state import Answer, Elicitation, State
 from orchestrator.core.timers import approval_timer
 from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.wire import EventModel, JsonObject, written
+from orchestrator.protocol.ops import Shown
+from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision
+from orchestrator.protocol.wire import UNSET, EventModel, JsonObject, JsonValue, written
 
 NOT_RUN: Final = "not run: the person has decided on the plan, and the planning session is over"
 
@@ -139,7 +179,7 @@ def finished(draft: Draft, command: CallFinished) -> None:
         ask(draft, call, work.unconfined(first, command.planted), Ask(reason, sandboxed=False))
         return
     if command.keeps:
-        keep(draft, call)
+        keep_process(draft, call)
     seen_ending(draft, command)
     if command.applied and isinstance(work, MergeWork):
         draft.add(f.WorkspaceMerged(call.call_id, work.agent_id, work.base, work.snapshot, work.packs))
@@ -157,7 +197,480 @@ def _done(
     for event in events:
         draft.event(event)
     if call.phase is Phase.RUNNING:
-        activity(draft, "")
+        show_activity(draft, "")
     else:
-        uses(draft, call.name)
+        show_use(draft, call.name)
     close(draft, call, output, baselines=baselines)
+
+
+# ── answer ────────────────────────────────────────────────────────────────────────────────────────
+# Answers of people and clients: which open request one means, and what becomes of one that is late.
+
+
+GONE = "its texts are not kept any more: answer again"
+MOST_NAMED = 20
+"""Open requests that one error names."""
+
+
+@record
+class Reply:
+    """An answer as its op states it; `op` is the op's tag, `response` the words that answer questions."""
+
+    id: str
+    agent_id: AgentId | None
+    op: str
+    decision: str
+    response: JsonObject | None = None
+    shown: ops.Shown | None = None
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """Two answers that say the same are equal in this."""
+        return self.decision, "" if self.response is None else digest_of(self.response)
+
+    def fits(self, kind: str) -> bool:
+        """Whether the op answers requests of this kind."""
+        known = answered_by(kind)
+        if known is None:
+            # What a newer version asks about can be denied by either op of approvals.
+            return self.response is None
+        return known[1] == self.op
+
+
+def reply_of(op: AnswerOp) -> Reply:
+    """The answer that an op gives."""
+    agent_id = None if op.agent_id is None else AgentId(op.agent_id)
+    match op:
+        case ops.ExecApproval() | ops.PatchApproval():
+            return Reply(op.id, agent_id, op.type, decision_word(op.decision), shown=op.shown or None)
+        case ops.ResolveAskUserQuestion() | ops.ResolvePlanApproval():
+            return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
+        case ops.UserInputAnswer():
+            decision = "answered" if op.response.answers else "cancelled"
+            return Reply(op.id, agent_id, op.type, decision, written(op.response))
+        case ops.DynamicToolResponse():
+            decision = ANSWERED if op.response.success else FAILED
+            return Reply(op.id, agent_id, op.type, decision, written(op.response))
+        case ops.ResolveElicitation():
+            decision = op.decision.value
+            return Reply(str(op.request_id), agent_id, op.type, decision, response_of(decision))
+
+
+def decision_word(decision: Decision) -> str:
+    """A decision on an approval as the log has it."""
+    if isinstance(decision, ApprovedExecpolicyAmendment):
+        return amendment(decision.approved_execpolicy_amendment.proposed_execpolicy_amendment)
+    return decision
+
+
+def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
+    """An answer under a call id, or under the turn's id if exactly one request was open then."""
+    reply = reply_of(op)
+    if isinstance(op, ops.ResolveElicitation) and _for_me(draft, reply):
+        asked = open_elicitation(draft, reply.id)
+        if asked is not None:
+            _answer_server(draft, command, op, asked)
+            return
+    if not _answered_by(draft, command, reply):
+        draft.drop_secret(command.secret)
+
+
+def _answered_by(draft: Draft, command: Submitted, reply: Reply) -> bool:
+    """Carries out an answer; whether its texts, if they stand beside the log, are still needed there."""
+    meant = _meant(draft, reply, command.seq) if _for_me(draft, reply) else []
+    below = _below(command, reply)
+    if len(meant) == 1:
+        return _carry_out_answer(draft, command, reply, meant[0])
+    if meant:
+        # Where several are open, the answer was meant for one of them, not for an earlier one.
+        draft.add(e.error(command.id, _several(repr(reply.id), _open_here(draft))))
+    elif len(below) == 1:
+        return _route(draft, command, below[0], reply)
+    elif below:
+        text = f"{_several(f'{reply.id!r} in the tree', _open_below(below))} and agent_id"
+        draft.add(e.error(command.id, text))
+    elif (other := _other_op(draft, command, reply)) is not None:
+        draft.add(e.error(command.id, other))
+    else:
+        _hold_against_earlier(draft, command, reply)
+    return False
+
+
+def _answer_server(draft: Draft, command: Submitted, op: ops.ResolveElicitation, asked: Elicitation) -> None:
+    if op.server_name != asked.server:
+        text = f"{asked.id} was not answered: the MCP server {asked.server} asks, not {op.server_name!r}"
+        draft.add(e.error(command.id, f"{text}; it stays open"))
+        return
+    who = command.who or command.client
+    decide_elicitation(draft, asked, op.decision.value, who, command.client)
+
+
+def _for_me(draft: Draft, reply: Reply) -> bool:
+    return reply.agent_id in (None, draft.state.facts.agent_id)
+
+
+def _carry_out_answer(draft: Draft, command: Submitted, reply: Reply, call: Call) -> bool:
+    who = command.who or command.client
+    try:
+        if reply.response is None:
+            resolve(draft, call, reply.decision, who, command.client, reply.shown)
+            return False
+        needed = settle(draft, call, reply.response, who, command.client, command.secret)
+    except DoesNotAnswer as error:
+        draft.add(e.error(command.id, _stays_open(call.call_id, error)))
+        return False
+    if needed:
+        _warn_of_clear_text(draft, command, call.call_id)
+    return needed
+
+
+def _warn_of_clear_text(draft: Draft, command: Submitted, name: str) -> None:
+    if command.in_clear:
+        message = (
+            f"{name} asked for a secret, and the client handed the answer in in clear: Redis had it in the "
+            "session's queue until now, and its append-only file may have it still. The log has it not; a "
+            "client of this version sets such texts apart"
+        )
+        draft.add(e.event(command.id, ev.WarningEvent(message=message)))
+
+
+def _stays_open(name: str, error: DoesNotAnswer) -> str:
+    return f"{name} was not answered: {error}; it stays open"
+
+
+def _below(command: Submitted, reply: Reply) -> list[PendingBelow]:
+    """The requests of the tree that an answer can mean: under the call's id, else under the turn's."""
+    asked = [p for p in command.below if reply.agent_id in (None, p.agent_id) and reply.fits(p.kind)]
+    return [p for p in asked if p.call_id == reply.id] or [p for p in asked if p.turn == reply.id]
+
+
+def _other_op(draft: Draft, command: Submitted, reply: Reply) -> str | None:
+    """The error for an answer by the wrong op to a request that is pending under its call's id."""
+    own = [(str(call.call_id), _kind(call)) for call in _pending(draft) if _for_me(draft, reply)]
+    own += [(asked.id, ELICITATION) for asked in _elicitations(draft) if _for_me(draft, reply)]
+    below = [(p.call_id, p.kind) for p in command.below if reply.agent_id in (None, p.agent_id)]
+    for call_id, kind in (*own, *below):
+        known = answered_by(kind)
+        if call_id == reply.id and known is not None and known[1] != reply.op:
+            return f"{call_id} is {known[0]}: answer it with {known[1]}"
+    return None
+
+
+def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) -> bool:
+    """Sends an answer on to the one agent that waits for it; texts that stand apart by their name alone.
+
+    Some of them may be secret although nothing secret is asked: they were meant for another question.
+    """
+    secret = command.secret if reply.decision == "answered" else ""
+    by = command.who or command.client
+    payload: AnswerPayload = {
+        "id": command.id,
+        "call_id": asked.call_id,
+        "turn": asked.turn,
+        "decision": reply.decision,
+        "who": by,
+        "sandboxed": asked.sandboxed,
+    }
+    if secret:
+        payload["secret"] = secret
+        if asked.secret:
+            _warn_of_clear_text(draft, command, asked.call_id)
+    elif reply.response is not None:
+        payload["response"] = reply.response
+    if reply.shown is not None:
+        payload["shown"] = written(reply.shown)
+    key = f"answer:{command.client}:{command.id}"
+    draft.tree.send(asked.session, "answer", payload, key)
+    at_ms, (decision, digest) = draft.moment.at_ms, reply.said
+    digest = "" if secret else digest
+    draft.add(f.Answered(asked.call_id, asked.turn, decision, by, at_ms, asked.agent_id, digest))
+    return bool(secret)
+
+
+def routed_answer(draft: Draft, command: MailArrived) -> None:
+    """Carries out an answer given at the root; a request decided here meanwhile stays decided.
+
+    A command that its sandbox stopped is asked about again under the same id: an approval of the confined
+    command does not allow it without the sandbox. Nor does an answer to a request of an earlier turn count
+    for a later one: ids of calls are the model's, and may come again.
+    """
+    answer, of_words = command.payload, "response" in command.payload
+    task = draft.state.task
+    of_this_turn = task is not None and answer["turn"] == task.id
+    asked = open_elicitation(draft, answer["call_id"]) if of_this_turn else None
+    if asked is not None and answer.get("response") == response_of(answer["decision"]):
+        decide_elicitation(draft, asked, answer["decision"], answer["who"])
+        return
+    for call in _pending(draft) if of_this_turn else ():
+        asks = isinstance(call.work, AskWork)
+        if call.call_id != answer["call_id"] or asks != of_words:
+            continue
+        if asks or answer.get("sandboxed") in (None, _sandboxed(call)):
+            needed = _answer_sent_on(draft, call, answer)
+            break
+    else:
+        needed = False
+        _publish_late(draft, answer)
+    if not needed:
+        draft.drop_secret(answer.get("secret", ""))
+
+
+def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -> bool:
+    """Carries out an answer of the root's client; whether its texts beside the log are still needed."""
+    try:
+        if isinstance(call.work, AskWork):
+            if answer["response"] is None:
+                raise DoesNotAnswer(GONE)
+            return settle(draft, call, answer["response"], answer["who"], secret=answer.get("secret", ""))
+        shown = answer.get("shown")
+        seen = None if shown is None else ops.Shown.model_validate(shown)
+        resolve(draft, call, answer["decision"], answer["who"], shown=seen)
+    except DoesNotAnswer as error:
+        name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
+        if "id" in answer:
+            _publish_error_at_root(draft, answer["id"], _stays_open(name, error))
+    return False
+
+
+def _publish_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
+    """Tells the root that an answer which it has sent on came too late."""
+    told, response = (answer["call_id"], answer["turn"]), answer.get("response")
+    # Two secret answers are never the same: nothing is kept that tells.
+    digest = answer["secret"] if "secret" in answer else "" if response is None else digest_of(response)
+    said = (answer["decision"], digest)
+    earlier = [one for one in draft.state.answers if (one.call_id, one.turn) == told]
+    if "id" not in answer or (earlier and (earlier[-1].decision, earlier[-1].digest) == said):
+        return
+    name = f"{answer['call_id']} of agent {draft.state.facts.agent_id}"
+    text = (
+        _too_late(name, earlier[-1].decision, earlier[-1].who) if earlier else _too_late(name, WITHDRAWN, "")
+    )
+    _publish_error_at_root(draft, answer["id"], text)
+
+
+def _publish_error_at_root(draft: Draft, id: str, text: str) -> None:
+    told = ev.Error(message=text, codex_error_info=UNSET)
+    draft.tree.publish(id, told, (draft.state.facts.tree_id,))
+
+
+def _hold_against_earlier(draft: Draft, command: Submitted, reply: Reply) -> None:
+    """Answers with an error if no open request fits; the same answer again does no harm."""
+    mine = _for_me(draft, reply)
+    own = _answered(draft.state.answers, reply.id) if mine else None
+    there = next((one for one in reversed(command.decided) if reply.id in (one.call_id, one.turn)), None)
+    if there is not None and (own is None or own.turn == there.turn):
+        # A routed answer stands in this log, too; but what counts is what the agent did with it.
+        earlier, name = (there.decision, there.digest), f"{there.call_id} of agent {there.agent_id}"
+        text = _too_late(name, there.decision, there.who)
+    elif own is not None:
+        earlier, text = (own.decision, own.digest), _too_late(own.call_id, own.decision, own.who)
+    else:
+        earlier = ("", "")
+        text = _none_meant(draft, command, reply)
+    if earlier != reply.said:
+        draft.add(e.error(command.id, text))
+
+
+def _too_late(name: str, decision: str, who: str) -> str:
+    if decision == WITHDRAWN:
+        return f"{name} is not asked any more: its turn has ended"
+    return f"{name} was already decided: {decision}, by {who or 'a client'}"
+
+
+def _none_meant(draft: Draft, command: Submitted, reply: Reply) -> str:
+    where = repr(reply.id) if reply.agent_id is None else f"{reply.id!r} of agent {reply.agent_id}"
+    names = [*(_open_here(draft) if _for_me(draft, reply) else ()), *_open_below(command.below)]
+    told = f"no request is open under {where}: it has ended, or never was; nothing was done"
+    return f"{told}; open are {_listed(names)}" if names else told
+
+
+def _several(where: str, names: Sequence[str]) -> str:
+    return f"several requests are open under {where}: {_listed(names)}; answer one by its call id"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _open_below(pending: Sequence[PendingBelow]) -> list[str]:
+    return [f"{one.call_id} of agent {one.agent_id}" for one in pending]
+
+
+def _meant(draft: Draft, reply: Reply, seen_seq: int) -> list[Call]:
+    """The open requests that an answer under an id can mean.
+
+    Two people who press Allow on A must not allow B, nor A without its sandbox: an answer counts
+    only for a request that stood in the log when the answer was submitted.
+    """
+    pending = [call for call in _pending(draft) if reply.fits(_kind(call))]
+    named = [call for call in pending if call.call_id == reply.id]
+    if named or draft.state.task is None or reply.id != draft.state.task.id:
+        return [call for call in named if call.asked_seq <= seen_seq]
+    return [call for call in pending if call.asked_seq <= seen_seq]
+
+
+def _pending(draft: Draft) -> tuple[Call, ...]:
+    """The calls that may still be answered; none in a task that is being stopped, where nothing starts."""
+    task = draft.state.task
+    return () if task is None or task.stopping else task.requests
+
+
+def _elicitations(draft: Draft) -> tuple[Elicitation, ...]:
+    """The questions of servers that may still be answered."""
+    task = draft.state.task
+    return () if task is None else task.open_elicitations
+
+
+def _kind(call: Call) -> str:
+    return "" if call.work is None or isinstance(call.work, UnknownWork) else call.work.kind
+
+
+def _sandboxed(call: Call) -> bool | None:
+    return call.work.sandboxed if isinstance(call.work, RunnableWork) else None
+
+
+def _open_here(draft: Draft) -> list[str]:
+    return [*(call.call_id for call in _pending(draft)), *(one.id for one in _elicitations(draft))]
+
+
+def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
+    return next((answer for answer in reversed(answers) if id in (answer.call_id, answer.turn)), None)
+
+
+# ── approval ──────────────────────────────────────────────────────────────────────────────────────
+# Approvals: what a decision does to the call that it is about.
+
+
+REJECTED = "call rejected by user"
+
+
+def resolve(
+    draft: Draft, call: Call, decision: str, who: str, client: str = "", shown: Shown | None = None
+) -> None:
+    """Carries a decision out; it is recorded with who and when, and what they had before them.
+
+    No `client`: it was not given here.
+
+    Raises `DoesNotAnswer` before anything is written for a decision that does not fit the call.
+    """
+    remembered = _remembered(draft, call, decision)
+    answer = f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms)
+    if shown is not None:
+        text, surface, since_ms = shown.text, shown.surface, shown.opened_ms
+        answer = replace(answer, shown=text, surface=surface, opened_ms=since_ms)
+    draft.add(answer)
+    draft.close_approval(call.call_id)
+    draft.clear_timer(approval_timer(call.call_id))
+    if decision != "abort":
+        # An abort withdraws what else was asked as well, when all that runs has stopped.
+        resolved(draft, call.call_id, decision, who, client)
+    match decision:
+        case "approved":
+            run(draft, call, _work(call))
+        case _ if remembered is not None:
+            draft.add(f.ApprovedForSession(remembered.keys, remembered.roots))
+            run(draft, call, _work(call))
+        case "abort":
+            stop(draft, "interrupted", call.call_id)
+        case _:
+            close(draft, call, call.work.rejected if isinstance(call.work, RunnableWork) else REJECTED)
+
+
+def _work(call: Call) -> RunnableWork:
+    """The work that was asked about; what a newer version asked about cannot be started here."""
+    if not isinstance(call.work, RunnableWork):
+        raise DoesNotFit(
+            f"call {call.call_id} is of a kind that this version does not know: it can be denied, "
+            "or approved once every worker is updated"
+        )
+    return call.work
+
+
+def _remembered(draft: Draft, call: Call, decision: str) -> Remembered | None:
+    """The memory of the decision: nothing where it stands for this call alone."""
+    if decision == "approved_for_session":
+        return _work(call).remembered(draft.task.settings)
+    if not decision.startswith(AMENDED):
+        return None
+    if not isinstance(call.work, ExecWork):
+        raise DoesNotAnswer("it is no command, and has no prefix that could be allowed")
+    return call.work.allowing(amended(decision), draft.task.settings)
+
+
+def run(draft: Draft, call: Call, work: RunnableWork, auto_approved: bool = False) -> None:
+    """Decides to start the call, with the event that tells of it; the worker that commits starts it once."""
+    draft.guard()
+    if isinstance(work, ExecWork) and work.lasting is not None:
+        work = numbered(draft, work, work.lasting)
+    show_activity(draft, work.activity)
+    draft.event(work.begin(call.call_id, auto_approved=auto_approved))
+    draft.add(f.CallMoved(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, work=work))
+
+
+# ── ask ───────────────────────────────────────────────────────────────────────────────────────────
+# Questions to a person, plans, and calls of a client's tools: a phase of a call, decided from its
+# own log.
+#
+# Nobody is held while it lasts. An answer, the timer or the end of the task settles it, and only the
+# first of them: behind it the call is done.
+
+
+BY_TIMER = "timer"
+"""Settles what nobody has answered in time."""
+
+
+def ask_out(draft: Draft, call: Call, work: AskWork) -> None:
+    """Asks a person or a client, whatever the approval policy: that is about commands and patches.
+
+    Nothing is held meanwhile.
+    """
+    request = written(work.request(call.call_id, draft.task.id))
+    draft.event(request)
+    facts = draft.state.facts
+    timeout = work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms
+    if timeout is not None:
+        work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
+    draft.add(f.CallMoved(call.call_id, Phase.ASKING, work=work))
+    open_request(draft, call.call_id, work.kind, request)
+
+
+def settle(
+    draft: Draft, call: Call, response: JsonObject, who: str, client: str = "", secret: str = ""
+) -> bool:
+    """Gives the call an answer; raises `DoesNotAnswer` before anything is written if it does not fit.
+
+    Whether requests of the task need the texts that stand beside the log under the name `secret`.
+    """
+    end = _question(call).settled(response)
+    if not end.hides:
+        _end(draft, call, end, digest_of(response), who, client)
+        return False
+    _end(draft, call, end, "", who, client, secret)
+    return True
+
+
+def give_up(draft: Draft, call: Call) -> None:
+    """Ends questions that nobody has answered in time."""
+    _end(draft, call, _question(call).unanswered, "", BY_TIMER)
+
+
+def _question(call: Call) -> AskWork:
+    if not isinstance(call.work, AskWork):
+        raise DoesNotFit(f"call {call.call_id} asks for something that this version does not know")
+    return call.work
+
+
+def _end(
+    draft: Draft, call: Call, end: Settled, digest: str, who: str, client: str = "", secret: str = ""
+) -> None:
+    turn, said = draft.task.id, (end.decision, who, draft.moment.at_ms)
+    draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))
+    draft.close_approval(call.call_id)
+    draft.clear_timer(approval_timer(call.call_id))
+    resolved(draft, call.call_id, end.decision, who, client, digest=digest)
+    decided(draft, call, end.decision)
+    events = end.events
+    if isinstance(call.work, ClientToolWork):
+        events = (call.work.ended(call.call_id, turn, end),)
+    close(draft, call, end.output, events=events)

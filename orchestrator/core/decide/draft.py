@@ -1,13 +1,15 @@
-"""A decision under construction, and what it becomes."""
+"""A decision under construction, what it becomes, and what it shows to those who listen now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.commands import Moment
+from orchestrator.core.agent_views import TOLD_BY_ITEMS, one_line
+from orchestrator.core.commands import ItemCompleted, Moment
 from orchestrator.core.commit_parts import (
     Approval,
     Debit,
@@ -26,6 +28,7 @@ from orchestrator.core.entries.stored import Encoded, encode_entry, encode_json
 from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
+from orchestrator.core.history import Item, message_text, searched
 from orchestrator.core.ids import SessionId
 from orchestrator.core.message_payloads import Payload
 from orchestrator.core.modes import task_settings
@@ -33,8 +36,12 @@ from orchestrator.core.phases import check
 from orchestrator.core.state import State, Task
 from orchestrator.core.task_kinds import Outcome
 from orchestrator.core.tree import AgentRecord, cancel_flags
+from orchestrator.core.turn_items import completed_item, publishes_items, user_item
+from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.wire import EventModel, JsonMapping
+from orchestrator.protocol.scalars import CompactionPhase
+from orchestrator.protocol.turn_items import ContextCompactionItem, TurnItem
+from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, written
 
 
 class DoesNotFit(Exception):
@@ -340,3 +347,117 @@ class TreeDraft:
             (self._taken[0], self._taken[1]),
             tuple(self.dropped),
         )
+
+
+# ── item events ───────────────────────────────────────────────────────────────────────────────────
+# Items of a turn that are told whole (`item_events = "all"`), beside the older event of each.
+
+
+def publish_input(draft: Draft, items: Sequence[Item]) -> None:
+    """Publishes the item of what a person said, which is whole at once."""
+    if publishes_items(draft.task.settings):
+        item = user_item(items, f"{draft.task.id}-user-{len(draft.state.conversation)}")
+        draft.show(_item_started(draft, item))
+        draft.show(_item_completed(draft, item))
+
+
+def publish_done(draft: Draft, command: ItemCompleted, said: str) -> None:
+    """Publishes the end of an item of the model; an item without a name was begun by nobody."""
+    if command.item_id and publishes_items(draft.task.settings):
+        raw = draft.moment.rules.show_raw_reasoning
+        item = completed_item(command.item, command.item_id, said, raw=raw)
+        if item is not None:
+            draft.show(_item_completed(draft, item))
+
+
+def publish_compaction(draft: Draft, *, done: bool) -> None:
+    """Publishes the begin or the end of a compaction; one that fails is begun again with its next request."""
+    phase = CompactionPhase.DONE if done else CompactionPhase.BEGUN
+    draft.event(ev.ContextCompaction(turn_id=draft.task.id, phase=phase))
+    if publishes_items(draft.task.settings):
+        item = ContextCompactionItem(id=f"{draft.task.id}-compaction-{draft.state.requests}")
+        draft.show(_item_completed(draft, item) if done else _item_started(draft, item))
+        if done:
+            draft.event(ev.ContextCompacted())
+
+
+def publish_call(draft: Draft, name: str, item: ItemModel | JsonMapping) -> None:
+    """Publishes a call about agents, or its output, as it joins the conversation; others have events."""
+    if name in TOLD_BY_ITEMS:
+        draft.show(
+            ev.RawResponseItem.model_validate(
+                {"item": written(item) if isinstance(item, ItemModel) else item}
+            )
+        )
+
+
+def _item_started(draft: Draft, item: TurnItem) -> ev.ItemStarted:
+    return ev.ItemStarted(thread_id=draft.state.facts.session_id, turn_id=draft.task.id, item=item)
+
+
+def _item_completed(draft: Draft, item: TurnItem) -> ev.ItemCompleted:
+    return ev.ItemCompleted(thread_id=draft.state.facts.session_id, turn_id=draft.task.id, item=item)
+
+
+# ── helper activity ───────────────────────────────────────────────────────────────────────────────
+# A helper's activity, shown to the agent that waits for it (the December 2025 document,
+# `spawn_subagent`).
+#
+# Other agents show theirs in their own event queues.
+
+
+_HEADING = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
+HEADER_CHARS = 120
+ACTIVITY_CHARS = 120
+STARTING = "starting"
+THINKING = "thinking"
+
+
+def show_activity(draft: Draft, text: str) -> None:
+    """Shows what a helper does now; an empty text clears it."""
+    if (call_id := draft.state.facts.helper_call) is not None:
+        shown = one_line(text, ACTIVITY_CHARS) or ""
+        _publish_to_asker(draft, ev.SubAgentToolCallActivity(call_id=call_id, activity=shown))
+
+
+def show_thinking(draft: Draft) -> None:
+    """Shows that the helper's model is asked; a retry of the request shows nothing new."""
+    if not (draft.task.stream_retries or draft.task.http_used):
+        show_activity(draft, THINKING)
+
+
+def show_made(draft: Draft, item: Item) -> None:
+    """Shows what an item of the model's answer tells."""
+    match item.get("type"):
+        case "reasoning":
+            if header := header_of(item):
+                show_activity(draft, header)
+        case "message" if item.get("role") == "assistant":
+            show_activity(draft, f"writes: {message_text(item)}")
+        case "web_search_call":
+            show_activity(draft, f"searches the web: {searched(item)}")
+
+
+def show_use(draft: Draft, tool: str) -> None:
+    """Shows a call that is done as soon as its turn has come."""
+    show_activity(draft, f"uses {tool}")
+
+
+def show_tokens(draft: Draft) -> None:
+    """Shows how many tokens a helper has used so far, at the end of each of its turns."""
+    tokens = draft.state.tokens
+    total = tokens.total.total_tokens if tokens is not None else 0
+    if (call_id := draft.state.facts.helper_call) is not None:
+        _publish_to_asker(draft, ev.SubAgentToolCallTokens(call_id=call_id, tokens=total))
+
+
+def _publish_to_asker(draft: Draft, told: EventModel) -> None:
+    facts = draft.state.facts
+    assert facts.parent_session is not None, "a helper has a parent"
+    draft.tree.publish(facts.born_in, told, (facts.parent_session,))
+
+
+def header_of(reasoning: Item) -> str:
+    """The first bold words of a reasoning item; empty without any."""
+    found = (_HEADING.search(str(part.get("text", ""))) for part in reasoning.get("summary") or ())
+    return next((" ".join(one[1].split())[:HEADER_CHARS] for one in found if one), "")

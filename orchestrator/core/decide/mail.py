@@ -6,20 +6,21 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.commit_parts import SLOTS, Debit
-from orchestrator.core.decide.agent_ops import interrupt_below
-from orchestrator.core.decide.agent_status import change, send_ended
-from orchestrator.core.decide.answer import routed_answer
-from orchestrator.core.decide.cancel import begin_canceling, heard_end
-from orchestrator.core.decide.child_folder import takes_offers
-from orchestrator.core.decide.draft import Draft
-from orchestrator.core.decide.mail_delivery import (
+from orchestrator.core.decide.agent import (
+    begin_canceling,
+    change,
     forget_children,
+    heard_end,
     publish_inbox,
     publish_read,
     publish_undelivered,
+    send_ended,
+    takes_offers,
 )
-from orchestrator.core.decide.task_end import stop
-from orchestrator.core.decide.variants import helper_done, variant_done
+from orchestrator.core.decide.agent_calls import helper_done, interrupt_below, variant_done
+from orchestrator.core.decide.call import routed_answer
+from orchestrator.core.decide.draft import Draft
+from orchestrator.core.decide.task import stop
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.core.workspace import read_offer

@@ -14,13 +14,17 @@ from orchestrator.core.compaction import (
     nothing_said,
     stored_texts,
 )
-from orchestrator.core.decide.agent_status import heading
-from orchestrator.core.decide.draft import DoesNotFit, Draft
-from orchestrator.core.decide.helper_activity import made, thinks
-from orchestrator.core.decide.item_events import publish_call, publish_compaction, publish_done
-from orchestrator.core.decide.mail_delivery import deliver
-from orchestrator.core.decide.task import complete, token_count
-from orchestrator.core.decide.task_end import fail, first_said
+from orchestrator.core.decide.agent import deliver, heading
+from orchestrator.core.decide.draft import (
+    DoesNotFit,
+    Draft,
+    publish_call,
+    publish_compaction,
+    publish_done,
+    show_made,
+    show_thinking,
+)
+from orchestrator.core.decide.task import complete, fail, first_said, token_count
 from orchestrator.core.history import BESIDE, CALL_KINDS, call_output, message_text, searched
 from orchestrator.core.lines import CompactedLine, ContextLine
 from orchestrator.core.modes import plan_item_id, plans
@@ -65,7 +69,7 @@ def begin_request(draft: Draft) -> None:
         return
     if task.branch is None:
         deliver(draft)
-    thinks(draft)
+    show_thinking(draft)
     draft.add(*map(e.item, task.steered))
     draft.add(
         f.RequestBegun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
@@ -108,7 +112,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
     if draft.task.branch is None or item.get("type") != "message":
         publish_done(draft, command, proposal(text).said if plans(draft.task.settings) else text)
     heading(draft, item)
-    made(draft, item)
+    show_made(draft, item)
     if item.get("type") in CALL_KINDS:
         _call_proposed(draft, {**item, "call_id": item.get("call_id") or f"call-{command.n}"})
     else:

@@ -6,12 +6,11 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import CopyWork, CustomWork, ExecWork, MergeWork, PatchWork, RunnableWork
 from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
-from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.call_end import WORKER_LOST, close, lose, lost_processes
 from orchestrator.core.decide.draft import DoesNotFit, Draft
-from orchestrator.core.decide.process import WORKER_LOST, lose, lost_processes
+from orchestrator.core.decide.folder import fall_back
 from orchestrator.core.decide.request import response_broken
-from orchestrator.core.decide.task_end import all_stopped, fail, go_on
-from orchestrator.core.decide.workspace import fall_back
+from orchestrator.core.decide.task import all_stopped, fail, go_on
 from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
 

@@ -1,44 +1,71 @@
-"""How a task begins, settles after a response, and completes; and what the session does next."""
+"""How a task begins, settles after a response, and completes; and what the session does next.
+
+Behind it: how a task ends before its work is done, its wait for the tree's budget, and planning sessions and
+reviews.
+"""
 
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Final, assert_never
+
+import orjson
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.compaction import newest_texts, nothing_said, stored_texts
+from orchestrator.core.agent_views import CANCELLED, awaited_helpers, child_summary
+from orchestrator.core.calls import HelperWork, PlanWork
+from orchestrator.core.commands import CommitRefused
+from orchestrator.core.compaction import LONG_TEXT, newest_texts, nothing_said, stored_texts
 from orchestrator.core.context import (
     INSTRUCTIONS_TAG,
+    SHELL,
+    TURN_ABORTED_MARKER,
     context_change,
     context_told,
     environment_context,
     is_context,
     standing_instructions,
 )
-from orchestrator.core.decide.agent_status import end_watchdogs, took_task
-from orchestrator.core.decide.branch import Beginning, beginning, keep, leave
-from orchestrator.core.decide.draft import Draft
-from orchestrator.core.decide.helper_activity import tokens_used
-from orchestrator.core.decide.item_events import publish_input
-from orchestrator.core.decide.task_end import fail
-from orchestrator.core.frozen import replace
-from orchestrator.core.history import message_text
+from orchestrator.core.decide.agent import (
+    end_watchdogs,
+    expect_ends,
+    flag_and_notify,
+    stop_processes,
+    took_task,
+)
+from orchestrator.core.decide.call_end import close, withdrawn
+from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_input, show_tokens
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.history import Item, message_text, user_message
 from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.input_items import input_messages, user_message_event
 from orchestrator.core.modes import mode_kind, not_told, settings_named, task_settings
+from orchestrator.core.narrowing import helper_settings
 from orchestrator.core.phases import TaskPhase, task_phase
-from orchestrator.core.settings import SettingsChanges
-from orchestrator.core.state import Queued, State, Task
-from orchestrator.core.task_kinds import TaskKind
-from orchestrator.core.timers import RETRY_TIMER
+from orchestrator.core.plans import plan_text, session_told
+from orchestrator.core.review import assignment, brief, request_fault, review_message, reviewed
+from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
+from orchestrator.core.state import Branch, Queued, State, Task
+from orchestrator.core.task_kinds import StopReason, TaskKind
+from orchestrator.core.timers import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.tokens import counted
-from orchestrator.core.user_turns import UserTurn
+from orchestrator.core.turn_calls import ANSWERABLE, Call, Phase
+from orchestrator.core.user_turns import UserTurn, UserTurnOp
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
-from orchestrator.protocol.ids import ResponseId, SubmissionId
+from orchestrator.protocol.agents import BudgetReport, SubAgentErr
+from orchestrator.protocol.events import WarningEvent
+from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
+from orchestrator.protocol.items import InputText, Message, OutputText
+from orchestrator.protocol.plans import PlanOutputEvent
+from orchestrator.protocol.review import ReviewRequest
+from orchestrator.protocol.scalars import ModeKind, TurnAbortReason
 from orchestrator.protocol.usage import RateLimitSnapshot
-from orchestrator.protocol.wire import written
+from orchestrator.protocol.wire import EventModel, ItemModel, JsonObject, written
 
 NOTHING_TO_COMPACT = "nothing to compact: nothing was said since the conversation began, or was compacted"
 NO_RATE_LIMITS = written(RateLimitSnapshot())
@@ -52,7 +79,7 @@ def start_next(draft: Draft) -> None:
     if state.closing:
         # A tree is closed from below: its end is told when nothing of it is left.
         if not (state.tree.ending_children or state.processes.living):
-            close(draft, state.closing)
+            close_session(draft, state.closing)
     elif state.queue and _may_take_input(draft):
         if lies_before(state, state.queue[0].turn):
             _look_for_turn(draft, state.queue[0])
@@ -97,7 +124,7 @@ def _wants_turn(state: State) -> bool:
     )
 
 
-def close(draft: Draft, by: str) -> None:
+def close_session(draft: Draft, by: str) -> None:
     """The session is over until somebody resumes it."""
     end_watchdogs(draft)
     draft.export = True
@@ -301,7 +328,7 @@ def end_turn(draft: Draft) -> None:
         complete(draft, None)
         return
     token_count(draft, task.response_id if task.branch is None else None)
-    tokens_used(draft)
+    show_tokens(draft)
     joins = task.branch is None and _joins(draft.state)
     if task.result is not None or not (task.calls or task.steered or task.goes_on or joins):
         complete(draft, task.last_message)
@@ -331,3 +358,484 @@ def complete(draft: Draft, last_message: str | None) -> None:
     draft.event(ev.task_complete(left.message, bookmark))
     draft.end_task("completed", left.message)
     keep(draft, left)
+
+
+# ── task end ──────────────────────────────────────────────────────────────────────────────────────
+# How a task ends before its work is done: stopped, refused, or failed.
+#
+# A response may have asked for a thousand calls, people may have said a hundred things since, and every
+# call gets an output and every word its place in the conversation. One commit does not carry all of that.
+# So a task that has much open ends piece by piece, each piece within a commit's bounds:
+#
+#     stopping ──► ending ──► a piece, a piece, … ──► the last piece ends the task
+#        │                                                   ▲
+#        └── nothing runs, and it all fits ──────────────────┘
+#
+# What is left is in the state, and owed (`CloseCalls`): if the worker is lost between two pieces, the
+# next one goes on with the third. Nothing of the task starts meanwhile, as in any that is stopped.
+
+
+BY_USER = "aborted by user"
+BY_FAILURE = "aborted because the model request failed"
+FAILED: Final = "failed"
+KILLING = frozenset({"interrupted", "canceled"})
+"""Reasons to stop a task with which the session's processes end as well."""
+MOST_ITEMS = 96
+"""Items of one piece. A step that holds 127 entries takes one more decision, and a commit carries 256."""
+MOST_BYTES = 128 << 10
+"""Bytes of one piece; a single item may be as large, but no larger."""
+
+
+@record
+class Piece:
+    """The items that one decision closes: first calls, then what people said meanwhile."""
+
+    calls: Sequence[Call]
+    said: Sequence[Item]
+    last: bool
+    """Whether nothing is left behind this piece."""
+
+
+# ── beginning to end ──────────────────────────────────────────────────────────────────────────
+
+
+def stop(draft: Draft, reason: StopReason, by: str | None = None) -> None:
+    """Aborts the task: at once if nothing of it runs, else when what runs is proved stopped."""
+    task = draft.state.task
+    if task is None:
+        return
+    if reason in KILLING:
+        stop_processes(draft)
+    if task.stopping:
+        return
+    if task.request is not None or task.running or draft.state.processes.stopping or _sets_up(draft):
+        draft.add(f.Stopping(reason, by))
+        return
+    if not _piece(task, BY_USER).last:
+        draft.add(f.Stopping(reason, by))
+    _end(draft, reason, BY_USER)
+
+
+def fail(
+    draft: Draft, message: str, codex_error_info: CodexErrorInfo = None, output: str = BY_FAILURE
+) -> None:
+    """Fails the task when what runs of it is stopped; its open calls get `output`, which nobody will read."""
+    task = draft.task
+    runs = task.running or _sets_up(draft)
+    if runs or not _piece(task, output).last:
+        draft.add(f.Failing(message, codex_error_info), f.Stopping(FAILED))
+        if runs:
+            return
+    _end(draft, FAILED, output, (message, codex_error_info))
+
+
+def _sets_up(draft: Draft) -> bool:
+    """Whether the set-up of the session's folder runs under this claim."""
+    return draft.state.workspace.setting_up == draft.moment.epoch != 0
+
+
+def all_stopped(draft: Draft, elapsed_s: Mapping[str, float]) -> None:
+    """Ends the stopping task, whose work has all ended, for the reason that it was stopped for."""
+    reason = draft.task.stopping
+    if reason is None:
+        raise DoesNotFit("nothing was being stopped")
+    _end(draft, reason, BY_FAILURE if reason == FAILED else BY_USER, elapsed_s=elapsed_s)
+
+
+def go_on(draft: Draft) -> None:
+    """Closes the next piece of a task that is ending."""
+    task = draft.state.task
+    if task is None or task.stopping is None or task.ending is None:
+        raise DoesNotFit("nothing is ending")
+    _end(draft, task.stopping, task.ending)
+
+
+# ── piece by piece ────────────────────────────────────────────────────────────────────────────
+
+
+def _end(
+    draft: Draft,
+    reason: StopReason,
+    output: str,
+    failure: tuple[str, CodexErrorInfo] | None = None,
+    elapsed_s: Mapping[str, float] | None = None,
+) -> None:
+    task = draft.task
+    give_up_waiting(draft)
+    if task.request is not None:
+        draft.add(f.RequestStopped(task.request.n))
+    if task.wait:
+        draft.clear_timer(RETRY_TIMER)
+    piece = _piece(task, output)
+    if not piece.last and not task.ending:
+        draft.add(f.Ending(output))
+    for call in piece.calls:
+        _close(draft, call, output, (elapsed_s or {}).get(call.call_id))
+    _end_helpers(draft, awaited_helpers(piece.calls), output)
+    for item in piece.said:
+        draft.add(e.item(item))
+    if piece.last:
+        # The calls end with their task: no entry tells their phase.
+        _over(draft, reason, failure or (task.failure or "", task.failure_info))
+        return
+    if piece.calls:
+        draft.add(f.CallsClosed(tuple(call.call_id for call in piece.calls)))
+    if piece.said:
+        draft.add(f.SteeredJoined(len(piece.said)))
+
+
+def _piece(task: Task, output: str) -> Piece:
+    # What ran comes first: only now is it known for how long.
+    open_calls = sorted(task.calls.open, key=lambda call: call.phase is not Phase.RUNNING)
+    sizes = [len(call.call_id) + len(output) for call in open_calls]
+    calls = open_calls[: _fitting(sizes, MOST_ITEMS)]
+    left = MOST_ITEMS - len(calls)
+    said = first_said(task, left) if len(calls) == len(open_calls) and left else ()
+    return Piece(calls, said, (len(calls), len(said)) == (len(open_calls), len(task.steered)))
+
+
+def _fitting(sizes: Sequence[int], most: int) -> int:
+    """How many items one piece takes; at least one."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count == most or (count and total > MOST_BYTES):
+            return count
+    return len(sizes)
+
+
+def first_said(task: Task, most: int = MOST_ITEMS) -> Sequence[Item]:
+    """The oldest of the inputs that joined the task, as many as one decision can carry."""
+    asked = task.steered[:most]
+    return asked[: _fitting([len(orjson.dumps(item, default=dict)) for item in asked], most)]
+
+
+def _close(draft: Draft, call: Call, output: str, after_s: float | None) -> None:
+    """Gives the call the output of a stopped call; its request to people is withdrawn."""
+    if call.phase in ANSWERABLE:
+        draft.close_approval(call.call_id)
+        draft.clear_timer(approval_timer(call.call_id))
+        withdrawn(draft, call)
+    elif call.phase is Phase.WAITING:
+        draft.clear_timer(wait_timer(call.call_id))
+    text = output if after_s is None else f"{output} after {after_s:.1f}s"
+    close(draft, call, text, with_task=True)
+
+
+def _end_helpers(draft: Draft, calls: Sequence[tuple[CallId, HelperWork]], why: str) -> None:
+    """Cancels helpers of calls that end: their answers would not be read."""
+    children = draft.state.tree.children
+    asked = [children[work.agent_id] for _, work in calls]
+    ending = [child for child in asked if child.active and not child.ending]
+    for call_id, work in calls:
+        draft.event(work.end(call_id, draft.moment.at_ms, SubAgentErr(Err=why), CANCELLED, {}))
+    for child in ending:
+        shown = child_summary(draft.state.facts, child)
+        flag_and_notify(draft, child.session, child.agent_id, why, shown)
+    if ending:
+        expect_ends(draft, [child.agent_id for child in ending])
+
+
+def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo]) -> None:
+    """Ends the task with its final event."""
+    message: str | None = None
+    if reason == FAILED:
+        # `error`, then `task_complete` with a null message (protocol order of every version).
+        message, info = failure
+        draft.add(e.error(draft.task.id, message, info))
+        left = leave(draft)
+        bookmark = draft.task.response_id if draft.task.kind == "user" else None
+        draft.event(ev.TaskComplete(response_id=bookmark))
+    else:
+        if reason == "interrupted" and draft.task.branch is None:
+            draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
+        left = leave(draft)
+        draft.event(ev.TurnAborted(reason=_abort_reason(draft.task, reason)))
+    draft.end_task(reason, message)
+    keep(draft, left)
+
+
+def _abort_reason(task: Task, reason: StopReason) -> TurnAbortReason:
+    """The protocol's word for the reason; a review that other input ends has one of its own."""
+    if reason == "canceled":
+        return TurnAbortReason.INTERRUPTED
+    if reason == "replaced" and task.kind == "review":
+        return TurnAbortReason.REVIEW_ENDED
+    return TurnAbortReason(reason)
+
+
+# ── budget ────────────────────────────────────────────────────────────────────────────────────────
+# A task whose tree has no budget left: it waits, holding nothing, until there is room again.
+
+
+FAR_MS = 365 * 24 * 3_600_000
+"""The timer's own time hardly matters: the commit that makes room makes it due."""
+
+
+def unpriced(model: str) -> str:
+    """The text for people where a tree limits its cost and the model has no price."""
+    setting = f'model_prices."{model}"'
+    return (
+        f"the tree has a budget of cost, and model {model} has no price: set {setting} where its workers run"
+    )
+
+
+_EXAMPLES = {"tokens": "1000000", "cost": "5", "requests": "1000", "wall": "2h"}
+
+
+def more(kind: str, tree: str) -> str:
+    """How people give a tree more of a budget."""
+    return f"`dendro budget {tree} --add {kind}={_EXAMPLES.get(kind, 'N')}` adds some"
+
+
+def pause(draft: Draft, refused: CommitRefused) -> None:
+    """Pauses the task: the owed request does not fit beside what others hold, or the budget is spent."""
+    draft.add(f.AgentChanged({"paused": refused.reason}))
+    draft.set_timer(BUDGET_TIMER, draft.moment.at_ms + FAR_MS)
+    draft.budget_wait = True
+    if refused.reason == "budget_spent":
+        _tell(draft, refused)
+
+
+def _tell(draft: Draft, refused: CommitRefused) -> None:
+    """Sends one event for the whole tree, which goes on when the budget is raised."""
+    facts, account = draft.state.facts, dict(refused.budget)
+    message = WarningEvent(
+        message=f"the tree's budget of {refused.detail} is spent: it is paused until more is added; "
+        f"{more(refused.detail, facts.tree_id)}",
+        budget=BudgetReport.model_validate({**account, "agent_id": facts.agent_id}),
+    )
+    once = f"{refused.detail}:100"
+    draft.tree.publish(draft.task_id, message, (facts.tree_id,), once=once)
+
+
+def resume(draft: Draft) -> None:
+    """Lets the request be tried again: there may be room now."""
+    if draft.state.tree.paused:
+        draft.add(f.AgentChanged({"paused": None}))
+
+
+def give_up_waiting(draft: Draft) -> None:
+    """Ends the wait for a budget of a task that ends."""
+    if draft.state.tree.paused:
+        draft.clear_timer(BUDGET_TIMER)
+        draft.add(f.AgentChanged({"paused": None}))
+
+
+# ── branch ────────────────────────────────────────────────────────────────────────────────────────
+# Tasks with a conversation of their own, beside the session's: how they begin, and what every end leaves.
+#
+#     plan    a planning session
+#     review  a code review
+#
+# Such a task is a root's. Its items join its own conversation (`Task.branch`), which ends with it;
+# nothing of it is a bookmark, and messages of other agents wait until it is over. A new kind is a section
+# beside theirs, a kind of task, a case in each function here, and one in `evolve`, for what its
+# conversation begins with.
+
+
+def fault(state: State, op: ops.Plan | ops.Review) -> str | None:
+    """The reason why a session cannot take such an op; None if it can."""
+    if not state.facts.is_root:
+        return f"{op.type} is the root's: this agent works for another one; submit it to the root's session"
+    if isinstance(op, ops.Review):
+        return request_fault(op.review_request)
+    return goal_fault(op.plan_request.goal)
+
+
+def beginning(draft: Draft, op: UserTurnOp) -> Beginning | None:
+    """The beginning of the task that the op asks for; None if it works on the session's conversation."""
+    match op:
+        case ops.Plan():
+            return plan_beginning(draft.state.settings, op.plan_request.goal, draft.moment.rules)
+        case ops.Review():
+            return review_beginning(draft.state.settings, op.review_request, draft.moment.rules)
+        case _:
+            return None
+
+
+def decided(draft: Draft, call: Call, decision: str) -> None:
+    """Notes what a person's decision on a call means for the task beside the answer."""
+    if draft.task.kind == "plan":
+        plan_decided(draft, call, decision)
+
+
+def leave(draft: Draft, message: str | None = None) -> Exit:
+    """Tells what came of the task, before its final event; `message` is the last that it said."""
+    task = draft.task
+    if task.branch is None:
+        return Exit(message)
+    match task.kind:
+        case "plan":
+            left = plan_exit(task, task.branch, message)
+        case "review":
+            left = review_exit(task, task.branch, message)
+        case "user" | "compact" | "shell":
+            left = Exit(message)
+        case _:
+            assert_never(task.kind)
+    for event in left.events:
+        draft.event(event)
+    return left
+
+
+def keep(draft: Draft, left: Exit) -> None:
+    """Gives the session's conversation what stays of a task that has ended."""
+    draft.add(*map(e.item, left.items))
+    if left.plan is not None:
+        draft.add(f.PlanPinned(left.plan))
+
+
+# ── branch parts ──────────────────────────────────────────────────────────────────────────────────
+# Beginning and exit of a task with a conversation of its own, as the kinds of such tasks make them.
+
+
+@record
+class Beginning:
+    """The beginning of such a task."""
+
+    kind: TaskKind
+    settings: TurnSettings
+    opening: tuple[Item, ...]
+    """The items that say what it is about, behind those that it begins with by its kind."""
+    event: EventModel
+    """The event behind `task_started`."""
+
+
+@record
+class Exit:
+    """The rest of a task that ends, however it ends."""
+
+    message: str | None = None
+    """Its last message."""
+    events: tuple[EventModel, ...] = ()
+    """The events before its final one."""
+    items: tuple[ItemModel, ...] = ()
+    """The items that join the session's conversation."""
+    plan: JsonObject | None = None
+    """A plan that the next task of a person is shown."""
+
+
+# ── plan task ─────────────────────────────────────────────────────────────────────────────────────
+# Planning sessions: a task of kind `plan`, which explores, asks, and puts a plan to a person.
+#
+# It begins with the session's conversation and ends by itself, by the person's decision, or as any task
+# ends.
+
+
+MOST_GOAL_BYTES: Final = 32 << 10
+INSTRUCTIONS: Final = (
+    "You are in a planning session: the next message is its goal. Explore, ask and plan, and change nothing: "
+    "the sandbox is read-only, nobody approves more, and apply_patch and update_plan are not allowed. Rules "
+    "of a mode that was in force before hold no longer.\n\n"
+    "Read what the plan depends on first. Ask the person with ask_user_question what is theirs to decide and "
+    "cannot be found out; where the way is open, propose_plan_variants gets you three drafts to choose from. "
+    "Then put the plan to the person with approve_plan. If they ask for changes, make them and propose it "
+    "again; when they approve or reject it, the session is over.\n\n"
+    "The plan is carried out later, by somebody who has read nothing else:\n"
+    "- 8 to 16 steps, fewer for a small goal. Each is one piece of work, says where, and can be checked.\n"
+    "- `explanation` is the runbook: assumptions; scope, and what is left out; the files and interfaces "
+    "touched; the approach, and why not another; risks, and how to go back; how it is accepted; the commands "
+    "that validate it.\n"
+    "- `title` names the result, `summary` says it in two or three sentences."
+)
+
+
+def goal_fault(goal: str) -> str | None:
+    """The reason why nothing can be planned for a goal; None if it can."""
+    if not goal.strip():
+        return "plan_request.goal: say what is to be planned"
+    if (size := len(goal.encode("utf-8", "replace"))) > MOST_GOAL_BYTES:
+        return (
+            f"plan_request.goal: at most {MOST_GOAL_BYTES:,} bytes can be taken, and this has {size:,}; "
+            "put the rest into a file and name it"
+        )
+    return None
+
+
+def plan_beginning(session: TurnSettings, goal: str, rules: Rules) -> Beginning:
+    """The beginning of a planning session under the session's settings."""
+    settings = _settings(session, rules)
+    narrowed = context_told(task_settings(session), settings)
+    instructions = Message(role="developer", content=(InputText(text=INSTRUCTIONS),))
+    opening = (*([narrowed] if narrowed else []), instructions, user_message(goal))
+    event = ev.EnteredPlanMode(goal=goal)
+    return Beginning("plan", settings, tuple(map(written, opening)), event)
+
+
+def _settings(session: TurnSettings, rules: Rules) -> TurnSettings:
+    changes: SettingsChanges = {}
+    if rules.plan_model is not None:
+        changes["model"] = rules.plan_model
+    if rules.plan_effort is not None:
+        changes["effort"] = rules.plan_effort
+    narrow = helper_settings(session.changed(changes), None)
+    own = {"model": narrow.model, "reasoning_effort": narrow.effort, "developer_instructions": None}
+    return replace(narrow, collaboration_mode={"mode": ModeKind.PLAN.value, "settings": own})
+
+
+def plan_decided(draft: Draft, call: Call, decision: str) -> None:
+    """Ends the session by a person's decision, as soon as nothing of its response is left."""
+    if isinstance(call.work, PlanWork) and decision in ("approved", "rejected"):
+        plan = call.work.proposal if decision == "approved" else None
+        draft.add(f.PlanDecided(call.call_id, plan))
+
+
+def plan_exit(task: Task, branch: Branch, message: str | None) -> Exit:
+    """The rest of a planning session that ends; an approved plan stays, even if the end is an interrupt."""
+    goal = message_text(branch.opening[-1])
+    plan = task.result["plan"] if task.result is not None else None
+    if plan is None:
+        told = session_told(goal, "ended without a plan")
+        return Exit(message, (ev.ExitedPlanMode(),), (user_message(told),))
+    output = PlanOutputEvent.model_validate(plan)
+    text = plan_text(output)
+    events = ev.ExitedPlanMode(plan_output=output), ev.AgentMessage(message=text)
+    said = Message(role="assistant", content=(OutputText(text=text),))
+    told = session_told(goal, "the user approved the plan that follows")
+    return Exit(text, events, (user_message(told), said), {**plan})
+
+
+# ── review task ───────────────────────────────────────────────────────────────────────────────────
+# Code reviews: a task of kind `review`, which looks at a change and answers with findings.
+#
+# It begins with nothing of the session's conversation, and leaves a message with its findings behind.
+
+
+TOO_LONG: Final = (
+    "The reviewer's answer is too long to be read: a text of more than 64 KiB is kept beside the log. "
+    "Ask for a review of a part of the change."
+)
+
+
+def review_beginning(session: TurnSettings, request: ReviewRequest, rules: Rules) -> Beginning:
+    """The beginning of a review under the session's settings."""
+    settings = _review_settings(session, rules)
+    opening = (environment_context(settings.wire(), SHELL), brief(), user_message(assignment(request)))
+    event = ev.EnteredReviewMode(
+        prompt=request.prompt, target=request.target, user_facing_hint=request.user_facing_hint
+    )
+    return Beginning("review", settings, tuple(map(written, opening)), event)
+
+
+def _review_settings(session: TurnSettings, rules: Rules) -> TurnSettings:
+    """The session's settings, narrowed to reading; a mode is agreed on for the conversation alone."""
+    return replace(helper_settings(session, rules.review_model), collaboration_mode=None, personality=None)
+
+
+def review_exit(task: Task, branch: Branch, message: str | None) -> Exit:
+    """The findings of a review; one without an answer leaves nothing but the news that it is over."""
+    if message is None:
+        return Exit(message, (ev.ExitedReviewMode(),))
+    said = TOO_LONG if message == LONG_TEXT else message
+    found = reviewed(said, task.settings.cwd)
+    events: list[EventModel] = [ev.ExitedReviewMode(review_output=found.output)]
+    if found.left_out:
+        events.insert(0, ev.WarningEvent(message=_left_out(found.left_out)))
+    told = review_message(message_text(branch.opening[-1]), found.output)
+    return Exit(message, tuple(events), (user_message(told),))
+
+
+def _left_out(count: int) -> str:
+    findings = "1 finding of the review does" if count == 1 else f"{count:,} findings of the review do"
+    return f"{findings} not fit and are left out: the task's last message has the reviewer's whole answer"

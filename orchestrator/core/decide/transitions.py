@@ -17,10 +17,10 @@ than one commit carries (calls to close, children to tell) is no transition: the
 
 from __future__ import annotations
 
-from orchestrator.core.decide.agent_status import come_to_rest
+from orchestrator.core.decide.agent import come_to_rest
+from orchestrator.core.decide.agent_calls import end_wait
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.task import end_turn, start_next
-from orchestrator.core.decide.wait import end_wait
 
 
 def advance(draft: Draft) -> None:

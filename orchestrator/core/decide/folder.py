@@ -19,9 +19,9 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commands import TookOver
 from orchestrator.core.context import FOLDER_CHANGED
+from orchestrator.core.decide.call_end import say_to_model
 from orchestrator.core.decide.draft import DoesNotFit, Draft
-from orchestrator.core.decide.process import say_to_model
-from orchestrator.core.decide.task_end import FAILED, fail
+from orchestrator.core.decide.task import FAILED, fail
 from orchestrator.core.folder_commands import (
     FolderFailed,
     FolderMade,

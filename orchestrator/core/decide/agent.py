@@ -1,0 +1,692 @@
+"""An agent itself: its status, the mail that its model reads, its folder, and how it is cancelled.
+
+Roots have no status. Each change is an entry of the agent's own log, an event of the
+tree log for its parent and the root, and a field of the registry, all in one commit. A
+slot is given back by the very commit that ends the work.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+
+import orjson
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.agent_views import (
+    AwaitedAgent,
+    awaited,
+    child_summary,
+    envelope,
+    event_summary,
+    record_of,
+    told_result,
+)
+from orchestrator.core.calls import CopyWork
+from orchestrator.core.commands import ChildSpec, Target
+from orchestrator.core.commit_parts import SLOTS, Debit, TreeNote
+from orchestrator.core.decide.draft import DoesNotFit, Draft, header_of, publish_call
+from orchestrator.core.entries import Entry
+from orchestrator.core.folder_commands import FolderCopied
+from orchestrator.core.frozen import replace
+from orchestrator.core.history import Item, user_message
+from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.core.message_payloads import (
+    CancelPayload,
+    Completion,
+    CompletionPayload,
+    EndedPayload,
+    Envelope,
+    Offered,
+    StatusPayload,
+    ToParent,
+)
+from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.state import State
+from orchestrator.core.task_kinds import Outcome
+from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER, watchdog_timer
+from orchestrator.core.tree import ACTIVE, AgentStatus, Child, Mail, TreeChanges, cancel_flag
+from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.core.workspace import Copied, Offer, write_offer
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus, SubagentSummary
+from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
+from orchestrator.protocol.scalars import UserMessageKind
+from orchestrator.protocol.wire import JsonMapping
+
+_STATUS_AFTER: Mapping[str, AgentStatus] = {"completed": "ready", "failed": "failed", "canceled": "canceled"}
+"""An agent's status after a task; after any other end (an interrupt) the agent is ready, with nothing to
+read."""
+
+
+def change(draft: Draft, told: ev.SubagentLifecycle, changes: TreeChanges) -> None:
+    """Records changes of the agent's status and informs those who watch it; `told` says what has changed."""
+    draft.add(f.AgentChanged(changes))
+    facts, tree = draft.state.facts, draft.state.tree
+    record = record_of(facts, tree)
+    who = {"agent_id": facts.agent_id, "session_id": facts.session_id, "subagent": event_summary(record)}
+    event = told.model_copy(update=who)
+    about: TreeNote = {"record": record}
+    draft.tree.publish(facts.born_in, event, watchers(facts), inbox=facts.session_id, about=about)
+    draft.tree.note(f"a:{facts.agent_id}", record)
+
+
+def took_task(draft: Draft) -> None:
+    """A task holds the agent from here; a restart that nobody paid for takes a slot beyond any limit."""
+    facts, tree = draft.state.facts, draft.state.tree
+    if facts.is_root:
+        return
+    draft.guard()
+    if tree.evidence != "proved":
+        draft.add(f.AgentChanged({"evidence": "proved"}))
+    if not tree.slot:
+        draft.tree.debits.append(Debit(SLOTS, 1))
+    if tree.status == "running":
+        draft.add(f.AgentChanged({"slot": True}))
+        return
+    if tree.status != "queued" and not _asked_by_parent(draft):
+        # The parent's await has to know that there is something to wait for again.
+        again: StatusPayload = {**_opening(draft), "status": "running"}
+        _send_to_parent(draft, "status", again, f"status:{tree.turns}:{draft.task.id}")
+    told = ev.SubagentLifecycle(event=LifecycleChange.STATUS, status=SubagentStatus.RUNNING)
+    change(draft, told, {"status": "running", "slot": True})
+
+
+def _asked_by_parent(draft: Draft) -> bool:
+    """Whether the parent wrote knowing of the last end; a message that crossed it was written before."""
+    parent, tree = draft.state.facts.parent_session, draft.state.tree
+    from_parent = [mail for mail in tree.inbox if mail.sender["session_id"] == parent]
+    return any(mail.content.get("turn") == tree.turns for mail in from_parent)
+
+
+def come_to_rest(draft: Draft) -> None:
+    """The last task ended and none follows: the result goes to the parent, the slot back to the tree."""
+    facts, tree, over = draft.state.facts, draft.state.tree, draft.over
+    if facts.is_root or draft.state.task is not None or tree.ended:
+        return
+    if not tree.canceling:
+        if over is not None:
+            _rest(draft, over.outcome, over.message)
+    elif tree.ending_children or draft.state.processes.living:
+        # Its end is told when everything below it has ended: a cancel that is done is done for all.
+        return
+    elif tree.status not in ACTIVE:
+        draft.add(f.AgentChanged({"ended": True}))
+        send_ended(draft)
+    else:
+        _rest(draft, "canceled", over.message if over is not None else None)
+
+
+def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
+    facts, tree = draft.state.facts, draft.state.tree
+    status: AgentStatus = _STATUS_AFTER.get(outcome, "ready")
+    turn = tree.turns + 1
+    if tree.slot:
+        draft.tree.debits.append(Debit(SLOTS, -1))
+    told = ev.SubagentLifecycle(
+        event=LifecycleChange.STATUS,
+        status=SubagentStatus(status),
+        cancel=CancelEvidence(tree.evidence) if status == "canceled" else None,
+    )
+    rest: TreeChanges = {"status": status, "slot": False, "turns": turn, "ended": bool(tree.canceling)}
+    change(draft, told, rest)
+    result: CompletionPayload = {
+        **_opening(draft),
+        "status": status,
+        "turn": turn,
+        "born_in": facts.born_in or "",
+        "header": tree.header,
+        "evidence": tree.evidence,
+        "tokens": _tokens(draft),
+        **_offered(draft.state),
+        **_completion(outcome, told_result(message or tree.canceling or None)),
+    }
+    _send_to_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
+
+
+def _offered(state: State) -> Offered:
+    offer = offered(state)
+    return {} if offer is None else {"workspace": write_offer(offer)}
+
+
+def send_ended(draft: Draft) -> None:
+    """Nothing of this agent, or below it, is left; it had come to rest before it was cancelled."""
+    facts, tree = draft.state.facts, draft.state.tree
+    end: EndedPayload = {
+        **_opening(draft),
+        "evidence": tree.evidence,
+        "status": tree.status,
+        "turn": tree.turns,
+        "born_in": facts.born_in or "",
+    }
+    _send_to_parent(draft, "ended", end, f"ended:{facts.session_id}:{draft.moment.at_ms}")
+
+
+def _completion(outcome: str, text: str | None) -> Completion:
+    match outcome:
+        case "completed":
+            return {"completion_status": "completed", "completion": {"Completed": {"last_message": text}}}
+        case "failed":
+            return {"completion_status": "failed", "completion": {"Failed": {"message": text or "failed"}}}
+        case "canceled":
+            return {"completion_status": "canceled", "completion": {"Canceled": {"reason": text}}}
+        case _:
+            return {"completion_status": None, "completion": None}
+
+
+def _opening(draft: Draft) -> Envelope:
+    return envelope(draft.state, draft.moment.at_ms)
+
+
+def _send_to_parent(draft: Draft, kind: str, payload: ToParent, key: str) -> None:
+    parent = draft.state.facts.parent_session
+    assert parent is not None, "only a root has no parent, and no status"
+    outbound = draft.tree.send(parent, kind, payload, key)
+    if outbound.counted:
+        facts = draft.state.facts
+        watching = dict.fromkeys((facts.grandparent_session or parent, facts.tree_id))
+        above = facts.ancestors[-1]
+        publish_depths(draft, facts.born_in, above, parent, watching)
+
+
+def _tokens(draft: Draft) -> int:
+    tokens = draft.state.tokens
+    return tokens.total.total_tokens if tokens is not None else 0
+
+
+def heading(draft: Draft, item: Item) -> None:
+    """The first bold words of an agent's reasoning are its header, for good."""
+    if draft.state.facts.is_root or draft.state.tree.header is not None or item.get("type") != "reasoning":
+        return
+    if header := header_of(item):
+        told = ev.SubagentLifecycle(event=LifecycleChange.REASONING_HEADER, reasoning_header=header)
+        change(draft, told, {"header": header})
+
+
+# ── the end of watchdogs ───────────────────────────────────────────────────────────────────────
+
+
+def end_watchdogs(draft: Draft) -> None:
+    # A snapshot does not keep the order in which they were set.
+    for agent_id in sorted(draft.state.tree.watchdogs):
+        draft.clear_timer(watchdog_timer(agent_id))
+        draft.add(f.WatchdogEnded(agent_id))
+
+
+# ── mail delivery ─────────────────────────────────────────────────────────────────────────────────
+# How mail reaches a model: at the boundary of a turn, or as the result of an await.
+#
+# A message of an ancestor, or of a person, is a `user` message: it instructs. Everything else (a child's
+# result, a sibling's word, a watchdog) is a synthetic `subagent_await` call with its output, both in one
+# commit. Its call id carries the agent's number and the number of the sender's first message in the
+# session's queue: neither is ever used again, not even in a fork's copy.
+
+
+_PERSON = "person"
+AWAIT = "subagent_await"
+MOST_BYTES = 64 << 10
+"""Bytes of one await's result: messages that do not fit stay in the inbox, and the next await returns at
+once."""
+MOST_LETTERS = 48
+"""Messages given to a model at one boundary. Each takes two entries of a commit, which carries 256; the rest
+follows with the next request."""
+
+
+def is_instruction(facts: SessionFacts, mail: Mail) -> bool:
+    """Whether a message comes from above, where people are too, and not from a timer of somebody there."""
+    if mail.content.get("person"):
+        return True
+    above = mail.kind == "message" and mail.agent_id in facts.ancestors
+    return above and not mail.content.get("watchdog")
+
+
+def in_order(inbox: Iterable[Mail]) -> list[Mail]:
+    """Interrupts first; within a lane in order of arrival."""
+    return sorted(inbox, key=lambda mail: not mail.interrupt)
+
+
+def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
+    """The messages in groups that one AWAIT describes: of one sender, with one completion at most."""
+    groups: dict[tuple[int, int], list[Mail]] = {}
+    completions: dict[int, int] = {}
+    for mail in mails:
+        groups.setdefault((mail.agent_id, completions.get(mail.agent_id, 0)), []).append(mail)
+        if mail.kind == "completion":
+            completions[mail.agent_id] = completions.get(mail.agent_id, 0) + 1
+    return list(groups.values())
+
+
+def deliver(draft: Draft) -> None:
+    """Puts the mail into the conversation, before the request that shows it."""
+    facts = draft.state.facts
+    mails = _fitting([mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)])
+    if not mails:
+        return
+    for mail in mails:
+        if is_instruction(facts, mail):
+            text = mail.content["prompt"]
+            draft.add(e.item(user_message(text)))
+            draft.event(ev.UserMessage(message=text, kind=UserMessageKind.PLAIN))
+    reported = [mail for mail in mails if not is_instruction(facts, mail)]
+    for group in by_sender(reported):
+        for item in _synthetic(draft.state, group):
+            draft.add(e.item(item))
+            publish_call(draft, AWAIT, item)
+    take(draft, mails)
+
+
+def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
+    """The first messages that one commit can carry; at least one."""
+    size = 0
+    for place, mail in enumerate(mails):
+        size += len(orjson.dumps(mail.content, default=dict))
+        if place and (place == MOST_LETTERS or size > MOST_BYTES):
+            return mails[:place]
+    return mails
+
+
+def _by_itself(facts: SessionFacts, mail: Mail) -> bool:
+    """Whether the message reaches a model without an await: without autosubmit a result does not."""
+    return mail.kind == "message" or facts.tree_rules.autosubmit
+
+
+def _synthetic(state: State, group: Sequence[Mail]) -> tuple[FunctionCall, FunctionCallOutput]:
+    call = FunctionCall(
+        name=AWAIT,
+        arguments='{"timeout_s":0}',
+        call_id=CallId(f"await-{state.facts.agent_id}-{group[0].n}"),
+    )
+    result = await_result(state, [awaited(state, group)], injected=True)
+    return call, FunctionCallOutput(call_id=call.call_id, output=result)
+
+
+def await_result(
+    state: State, ready: Sequence[AwaitedAgent], *, injected: bool, timed_out: bool = False
+) -> str:
+    """The output of an await, whether a model or the session itself made the call."""
+    waiting = [child.agent_id for child in state.tree.active_children]
+    result = {"timed_out": timed_out, "injected": injected, "ready": list(ready), "waiting": waiting}
+    return orjson.dumps(result, default=dict).decode()
+
+
+def collect(draft: Draft, mails: Sequence[Mail]) -> list[AwaitedAgent]:
+    """Takes messages for an await's result, as many as fit; at least one group."""
+    ready: list[AwaitedAgent] = []
+    taken: list[Mail] = []
+    size = 0
+    for group in by_sender(mails):
+        entry = awaited(draft.state, group)
+        size += len(orjson.dumps(entry, default=dict))
+        if ready and size > MOST_BYTES:
+            break
+        ready.append(entry)
+        taken += group
+    take(draft, taken)
+    return ready
+
+
+def take(draft: Draft, mails: Sequence[Mail]) -> None:
+    """Takes messages out of the inbox; results among them count as read."""
+    if not mails:
+        return
+    draft.add(f.MailTaken(tuple(mail.key for mail in mails)))
+    for mail in mails:
+        draft.tree.take(mail.interrupt)
+    _read(draft, [mail for mail in mails if mail.kind == "completion"])
+    publish_inbox(draft, draft.state.facts)
+
+
+def forget_children(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
+    """Takes pruned children off the list; their unread results are void."""
+    if not agent_ids:
+        return
+    inbox = draft.state.tree.inbox
+    take(draft, [mail for mail in inbox if mail.kind == "completion" and mail.agent_id in agent_ids])
+    draft.add(f.ChildrenChanged(tuple(agent_ids), {"pruned": True}))
+
+
+def _read(draft: Draft, completions: Sequence[Mail]) -> None:
+    """Turns ready children idle whose result was read, unless a child works again by now."""
+    children = draft.state.tree.children
+    idle: list[AgentId] = []
+    for mail in completions:
+        child, turn = children.get(mail.agent_id), mail.content["turn"]
+        if (
+            child is not None
+            and child.status == "ready"
+            and child.turn == turn
+            and mail.content["completion"]
+        ):
+            idle.append(child.agent_id)
+            publish_read(draft, child, mail.content)
+    if idle:
+        draft.add(f.ChildrenChanged(tuple(idle), {"status": "idle"}))
+
+
+def publish_read(draft: Draft, child: Child, content: JsonMapping) -> None:
+    """Publishes that the result of the child's turn was read; `content` is a message about that turn."""
+    turn = content["turn"]
+    message = ev.SubagentLifecycle(
+        event=LifecycleChange.STATUS,
+        agent_id=child.agent_id,
+        session_id=child.session,
+        status=SubagentStatus.IDLE,
+        subagent=child_summary(draft.state.facts, replace(child, status="idle")),
+    )
+    facts = draft.state.facts
+    targets = dict.fromkeys((facts.session_id, facts.tree_id))
+    about: TreeNote = {"read": turn, "agent_id": child.agent_id}
+    draft.tree.publish(content["born_in"], message, targets, inbox=child.session, about=about)
+    # A field of its own: the child may be writing its record at this very moment.
+    draft.tree.note(f"d:{child.agent_id}", str(turn))
+
+
+def publish_inbox(draft: Draft, facts: SessionFacts) -> None:
+    """An `agent_inbox` event about this session; the commit fills in the depths."""
+    publish_depths(draft, facts.born_in, facts.agent_id, facts.session_id, watchers(facts))
+
+
+def publish_depths(draft: Draft, id: str | None, agent_id: int, session: str, targets: Iterable[str]) -> None:
+    """An `agent_inbox` event about a session of the tree."""
+    message = ev.AgentInbox(agent_id=agent_id, session_id=session, pending_messages=0, pending_interrupts=0)
+    draft.tree.publish(id, message, targets, inbox=session)
+
+
+def watchers(facts: SessionFacts) -> tuple[str, ...]:
+    """The sessions whose event queues tell of an agent: its parent and the root (once if the same)."""
+    return tuple(dict.fromkeys((facts.parent_session or facts.session_id, facts.tree_id)))
+
+
+# ── what a person said and no model will read ─────────────────────────────────────────────────
+
+
+def key_of_person(client: str, id: str) -> str:
+    """The key of the message that a person's submission becomes."""
+    return f"{_PERSON}:{client}:{id}"
+
+
+def publish_undelivered(draft: Draft, keys: Iterable[str]) -> None:
+    """An `error` at the root for each message of a person among these: the agent ends without reading it."""
+    facts = draft.state.facts
+    for key in keys:
+        writer, _, name = key.partition(":")
+        # A client's id is a UUID: whatever follows it is the submission's.
+        id = name.partition(":")[2]
+        if writer != _PERSON or not id:
+            continue
+        error = ev.Error(message=f"this message was not delivered: {_over(draft.state)}")
+        if facts.is_root:
+            draft.add(e.event(id, error))
+        else:
+            draft.tree.publish(id, error, (facts.tree_id,))
+
+
+def _over(state: State) -> str:
+    facts = state.facts
+    if facts.is_root:
+        resume = f"dendro run --resume {facts.session_id}"
+        return f"the session was closed first; resume it with `{resume}`, and send the message again"
+    name = f"agent {facts.agent_id}"
+    if state.tree.canceling:
+        return f"{name} was cancelled: it takes no more input; send it to another agent"
+    if state.tree.pruned:
+        return f"{name} was pruned: it takes no more input; send it to another agent"
+    return f"{name} is being closed; send the message again"
+
+
+# ── child folder ──────────────────────────────────────────────────────────────────────────────────
+# The folder of an agent: at first a copy of its parent's, and what it offers to its parent in the end.
+#
+# In a portable tree the copy is what the log names last. A folder of one machine is in no log: it is
+# copied first, by a call that runs, and then the agents of that response are made, all from one copy.
+#
+#     to be made ──► running: the folder is copied, the store has the copy ──► to be made ──► made
+
+
+NOT_SHARED = (
+    "workspace: the agents of this tree work in a folder each, and none writes to another's; leave "
+    '`workspace` out, or say "own"'
+)
+NOT_STORED = (
+    "not made: the last changes of the folder are not stored yet, so no copy of it can be made. Try again "
+    "when they are; a background event tells of it"
+)
+
+
+def unfit_folder(state: State, spec: ChildSpec) -> str | None:
+    """The reason why an agent cannot be given such a folder now; None if it can."""
+    if state.facts.portable is None:
+        return None
+    if spec.workspace == "shared":
+        return NOT_SHARED
+    return NOT_STORED if state.workspace.unsaved is not None else None
+
+
+# ── copies of a folder of one machine ─────────────────────────────────────────────────────────
+
+
+def _is_copied(state: State, spec: ChildSpec) -> bool:
+    """Whether the agent is to have a copy of a folder that only a machine has."""
+    return state.facts.portable is None and spec.workspace == "own"
+
+
+def copy_for(state: State, spec: ChildSpec) -> Copied | None:
+    """The copy that the agent begins with: one that this response had taken; None where it needs none."""
+    known, task = state.workspace.copied, state.task
+    if not _is_copied(state, spec) or known is None or task is None:
+        return None
+    return known if (known.request, known.cwd) == (state.requests, task.settings.cwd) else None
+
+
+def lacks_copy(state: State, spec: ChildSpec) -> bool:
+    """Whether the folder is to be copied before the agent can be made."""
+    return _is_copied(state, spec) and copy_for(state, spec) is None
+
+
+def begin_copy(draft: Draft, call: Call) -> None:
+    """Has the folder copied; the call is looked at again when the store has the copy."""
+    draft.guard()
+    work = CopyWork(draft.state.requests)
+    draft.add(f.CallMoved(call.call_id, Phase.RUNNING, epoch=draft.moment.epoch, work=work))
+
+
+def folder_copied(draft: Draft, command: FolderCopied) -> None:
+    """The store has a copy of the folder: the call that asked for it is to be assessed again."""
+    call = draft.task.call(command.call_id)
+    if call is None or call.phase is not Phase.RUNNING or not isinstance(call.work, CopyWork):
+        raise DoesNotFit(f"call {command.call_id} copies no folder")
+    if draft.task.stopping:
+        raise DoesNotFit(f"call {command.call_id} makes no agent: the task is being stopped")
+    copied = replace(command.copied, request=call.work.request)
+    draft.add(f.WorkspaceCopied(call.call_id, copied))
+    if command.warning:
+        draft.event(ev.WarningEvent(message=command.warning))
+    draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
+
+
+def moved(path: str, copied: Copied, tree: TreeId) -> str:
+    """The path in an agent's copy of a path in the folder that was copied; others stay."""
+    if path != copied.folder and not path.startswith(f"{copied.folder.rstrip('/')}/"):
+        return path
+    top = copied.portable.path(tree)
+    return posixpath.normpath(f"{top}/{posixpath.relpath(path, copied.folder)}")
+
+
+def facts_in_copy(facts: SessionFacts, copied: Copied) -> SessionFacts:
+    return replace(facts, portable=copied.portable, workspace=None)
+
+
+def settings_in_copy(settings: TurnSettings, copied: Copied, tree: TreeId) -> TurnSettings:
+    """The settings of an agent in its copy: nothing outside of it is recorded, and nothing is written."""
+    policy = {name: value for name, value in settings.sandbox_policy.items() if name != "writable_roots"}
+    cwd = posixpath.normpath(f"{copied.portable.path(tree)}/{copied.within}")
+    return replace(settings, cwd=cwd, sandbox_policy=policy)
+
+
+# ── content and offers ────────────────────────────────────────────────────────────────────────
+
+
+def began_with(parent: State, copied: Copied | None) -> tuple[Entry, ...]:
+    """The entry that names the content of a new agent's folder: the packs are its parent's, within one
+    tree."""
+    known = parent.workspace
+    if copied is not None:
+        return (e.fact(f.WorkspaceBegun(copied.snapshot, (copied.pack,), copied.omitted)),)
+    if parent.facts.portable is None or known.snapshot is None:
+        return ()
+    return (e.fact(f.WorkspaceBegun(known.snapshot, known.packs, known.omitted)),)
+
+
+def offered(state: State) -> Offer | None:
+    """The folder that an agent tells its parent of as it comes to rest; None if it has none to merge."""
+    known, facts = state.workspace, state.facts
+    if facts.portable is None or facts.helper_call is not None or known.snapshot is None:
+        return None
+    packs = tuple(dict.fromkeys((*known.base_packs, *known.packs)))
+    return Offer(known.snapshot, known.base, packs, known.change, known.unsaved is not None)
+
+
+def takes_offers(state: State, child: AgentId) -> bool:
+    """Whether what a child has changed can be merged into this session's folder."""
+    return state.facts.portable is not None or str(child) in state.workspace.given
+
+
+# ── cancel ────────────────────────────────────────────────────────────────────────────────────────
+# Ending agents: who is marked, who is told, and who still owes word of the end.
+#
+# A cancel flag holds from its commit on, for the agent and all below it: nothing starts there any more.
+# The message makes the agent stop what runs, and pass the word on. So it is enough to tell the uppermost
+# ones; the others are told at once where they are few, because that is sooner.
+#
+# An agent may have a thousand children. Those that one commit does not tell are `to_end` in the state,
+# which owes the next of them (`EndChildren`), and nothing above is over before all were told and ended.
+# Their results that a cancelled agent has not read leave its inbox in the same way.
+
+
+MOST_TOLD = 96
+"""Agents told by one decision: each is a message, an event of the tree log and a flag, a kilobyte and a half
+in all."""
+
+
+def begin_canceling(draft: Draft, reason: str) -> bool:
+    """Keeps anything from starting in this agent from here on; False if it was cancelled before.
+
+    The caller stops what runs. Mail that will not be read any more leaves the inbox.
+    """
+    tree = draft.state.tree
+    if tree.canceling:
+        return False
+    draft.add(f.AgentChanged({"canceling": reason or "canceled"}))
+    _leave_unread(draft)
+    end_watchdogs(draft)
+    stop_processes(draft)
+    cancel_children(draft, reason)
+    return True
+
+
+def cancel_children(draft: Draft, reason: str) -> None:
+    """Marks and tells every child, to do the same to its own: below a finished child, some may work."""
+    tree = draft.state.tree
+    waiting = frozenset(tree.to_end)
+    ending = [id for id, child in tree.children.items() if _may_be_told(child) and id not in waiting]
+    if len(ending) <= MOST_TOLD and not waiting:
+        _tell(draft, ending, reason)
+    elif ending:
+        draft.add(f.ToEnd((*tree.to_end, *ending), reason or None))
+
+
+def end_next(draft: Draft) -> None:
+    """The next of the children that are to end, as many as a commit carries; then unread mail, the same."""
+    tree = draft.state.tree
+    if not tree.ends_in_pieces:
+        raise DoesNotFit("no child is to be told of its end")
+    if not tree.to_end:
+        _leave_unread(draft)
+        return
+    draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
+    telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
+    _tell(draft, telling, tree.end_reason or "")
+
+
+def _leave_unread(draft: Draft) -> None:
+    """Empties the inbox, as far as one commit carries it; people are told whose words these were."""
+    mails = draft.state.tree.inbox[:MOST_TOLD]
+    take(draft, mails)
+    publish_undelivered(draft, [mail.key for mail in mails])
+
+
+def pass_over(draft: Draft, session: str) -> None:
+    """Skips a child whose queue is gone: no message reaches it, and nothing of it starts."""
+    tree = draft.state.tree
+    left = tuple(id for id in tree.to_end if tree.children[id].session != session)
+    draft.add(f.ToEnd(left, tree.end_reason))
+
+
+def _may_be_told(child: Child) -> bool:
+    return child.status != "canceled" and not child.ending
+
+
+def _tell(draft: Draft, agent_ids: Sequence[AgentId], reason: str) -> None:
+    for id in agent_ids:
+        child = draft.state.tree.children[id]
+        flag_and_notify(draft, child.session, id, reason, child_summary(draft.state.facts, child))
+    expect_ends(draft, agent_ids)
+
+
+def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: str) -> list[AgentId]:
+    """Ends an agent and those at work below it; their numbers."""
+    active = [agent for agent in (target, *below) if agent.at_work]
+    # Where they are very many, the word goes down from one to the next.
+    told = active if len(active) <= MOST_TOLD else [target]
+    for agent in told:
+        shown = SubagentSummary.model_validate(agent.record)
+        flag_and_notify(draft, agent.session, agent.agent_id, reason, shown)
+    expect_ends(draft, [agent.agent_id for agent in told])
+    return [agent.agent_id for agent in active]
+
+
+def expect_ends(draft: Draft, agent_ids: Sequence[AgentId]) -> None:
+    """Makes these agents, as far as they are children, owe a report of their end.
+
+    The timers are for agents that cannot report it: their worker renews its claim and does nothing else, or
+    no worker serves their pool any more.
+    """
+    owing = [id for id in agent_ids if id in draft.state.tree.children]
+    if len(owing) < len(agent_ids):
+        draft.set_timer(REAP_BELOW_TIMER, draft.moment.at_ms + REAP_MS)
+    if owing:
+        draft.add(f.ChildrenChanged(tuple(owing), {"ending": True}))
+        draft.set_timer(REAP_TIMER, draft.moment.at_ms + REAP_MS)
+
+
+def heard_end(draft: Draft, agent_id: AgentId) -> None:
+    """Notes that a child has ended as it was told to."""
+    if draft.state.tree.children[agent_id].ending:
+        draft.add(f.ChildChanged(agent_id, {"ending": False}))
+        if not draft.state.tree.ending_children:
+            draft.clear_timer(REAP_TIMER)
+
+
+def flag_and_notify(
+    draft: Draft, session: str, agent_id: AgentId, reason: str, shown: SubagentSummary | None = None
+) -> None:
+    """Sets the flag, which holds from this commit on; the message makes the agent stop what runs."""
+    opening = envelope(draft.state, draft.moment.at_ms)
+    payload: CancelPayload = {**opening, "reason": reason}
+    key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
+    draft.tree.send(session, "cancel", payload, key, interrupt=True)
+    draft.tree.note(cancel_flag(agent_id), "1")
+    message = ev.SubagentLifecycle(
+        event=LifecycleChange.UPDATED, agent_id=agent_id, session_id=session, subagent=shown
+    )
+    targets = tuple(dict.fromkeys((draft.state.facts.session_id, draft.state.facts.tree_id)))
+    draft.tree.publish(draft.task_id, message, targets, about={"agent_id": agent_id, "marked": True})
+
+
+def stop_processes(draft: Draft) -> None:
+    """Lets every process be killed; what stops waits for the proof."""
+    living = [one.number for one in draft.state.processes.living if not one.stopping]
+    if living:
+        draft.add(f.ProcessesStopping(tuple(living)))
