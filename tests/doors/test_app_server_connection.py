@@ -182,6 +182,16 @@ async def test_deltas_of_one_item_that_wait_are_sent_as_one() -> None:
     ]
 
 
+async def test_deltas_that_two_connections_share_are_merged_for_each_by_itself() -> None:
+    boxes = Outbox(), Outbox()
+    for text in ("one ", "two ", "three"):
+        params = {"itemId": "a", "delta": text}
+        for outbox in boxes:
+            outbox.put_delta(notification("item/delta", params, 1), ("a",), "item/delta", params, 1)
+    told = [[message["params"]["delta"] for message in await sent(outbox)] for outbox in boxes]
+    assert told == [["one two three"]] * 2
+
+
 async def test_deltas_are_not_merged_across_another_message() -> None:
     outbox = Outbox()
     delta(outbox, "a", "one")

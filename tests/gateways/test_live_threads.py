@@ -10,15 +10,25 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.records import Labels
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
+from orchestrator.gateways.app_server.live import (
+    LOOK_BACK,
+    Line,
+    LiveThread,
+    LiveThreads,
+    Told,
+    events_of_running_turn,
+)
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
+from tests.views.test_thread_log import Logs, event, turn
+from tests.views.test_threads import ROOT as TREE
 
 SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
 CHILD = SessionId("0199a2b4-0000-7000-8000-000000000002")
@@ -175,6 +185,34 @@ async def test_place_behind_a_gap_is_known_before_anything_else_happens() -> Non
     await all_threads.close()
 
 
+@pytest.mark.parametrize(
+    "behind", [0, LOOK_BACK - 2, LOOK_BACK - 1, LOOK_BACK, 8 * LOOK_BACK, 8 * LOOK_BACK + 1]
+)
+@pytest.mark.parametrize("before", [0, 2, LOOK_BACK])
+@pytest.mark.parametrize("namespace", ["", "acme"])
+async def test_running_turn_is_read_from_its_beginning_however_far_back_that_is(
+    behind: int, before: int, namespace: str
+) -> None:
+    """The turns before it are no part of it, and a tenant is told of it without the machine's paths."""
+    logs, warned = Logs(), event("warning", "now", message="read /home/ann/x")
+    lines = [line for n in range(before // 2) for line in turn(f"t{n}")]
+    lines += [event("task_started", "now"), *[warned] * behind]
+    head = logs.add(TREE, lines, status="running", labels=Labels(namespace, "cli", "ann", False))
+    found = await events_of_running_turn(cast(Any, logs), head)
+    assert [each.id for each in found] == ["now"] * (behind + 1)
+    assert {each.msg.get("message") for each in found[1:]} <= {
+        "read …/x" if namespace else "read /home/ann/x"
+    }
+
+
+async def test_nothing_is_read_of_a_turn_that_has_ended_and_of_a_log_in_which_none_began() -> None:
+    logs = Logs()
+    rests = logs.add(TREE, turn("t1"), status="idle")
+    assert await events_of_running_turn(cast(Any, logs), rests) == []
+    none = logs.add(TREE, [event("warning", message="x")] * (LOOK_BACK + 1), status="running")
+    assert await events_of_running_turn(cast(Any, logs), none) == []
+
+
 async def test_client_that_waits_behind_a_gap_comes_when_all_others_have_left() -> None:
     story, first, second, all_threads = Story(), Hears(), Hears(), live_threads()
     live = await all_threads.hear(SESSION, cast(Any, story), first)
@@ -220,6 +258,11 @@ async def test_agent_that_works_again_is_heard_by_each_client_that_came_while_it
         await all_threads.hear(SESSION, cast(Any, story), each)
         await story.tells(Event("", works))
         await asyncio.wait_for(each.adopted.wait(), 5)
+    together = [Adopting(), Adopting()]
+    for each in together:
+        await all_threads.hear(SESSION, cast(Any, story), each)
     await story.tells(Event("", works))
-    assert [each.children for each in (first, *later)] == [[CHILD]] * 3
+    await asyncio.wait_for(asyncio.gather(*(each.adopted.wait() for each in together)), 5)
+    await story.tells(Event("", works))
+    assert [each.children for each in (first, *later, *together)] == [[CHILD]] * 5
     await all_threads.close()

@@ -117,6 +117,11 @@ CALL_STREAMS: list[tuple[str, list[Json], list[Json]]] = [
         [function("f", "{}", "a"), function("g", "{}", "b")],
     ),
     (
+        "no index, and id and name in every piece",
+        [calling(part(None, "a", "f", '{"x"')), calling(part(None, "a", "f", ":1}"))],
+        [function("f", '{"x":1}', "a")],
+    ),
+    (
         "neither index nor id",
         [calling(part(None, name="f", arguments="{}")), calling(part(None, name="f", arguments="{}"))],
         [function("f", "{}", None), function("f", "{}", None)],
@@ -151,6 +156,18 @@ def test_calls_are_told_apart(about: str, chunks: list[Json], calls: list[Json])
     assert isinstance(events[-1], Completed)
 
 
+@pytest.mark.parametrize("field", ["content", "refusal", "reasoning", "reasoning_content"])
+@pytest.mark.parametrize("pieces", [["a"], ["\n", " ", "a", " ", "b"], [" a", ""], ["\n", " "]])
+def test_pieces_of_a_text_are_the_text_of_its_item_and_blanks_alone_are_none(
+    field: str, pieces: list[str]
+) -> None:
+    whole = "".join(pieces)
+    events = read(stream(*(chunk({field: piece}) for piece in pieces), STOP))
+    shown = "".join(event.delta for event in events if isinstance(event, TextDelta | ReasoningRawDelta))
+    kept = [item["content"][0]["text"] for item in items(events)]
+    assert (shown, kept) == ((whole, [whole]) if whole.strip() else ("", []))
+
+
 def test_a_call_is_handed_out_as_soon_as_the_next_begins() -> None:
     first, second = line(calling(part(0, "a", "f", "{}"))), line(calling(part(1, "b", "g", "{}")))
     assert items(read(first)) == []
@@ -169,6 +186,11 @@ def test_a_call_is_handed_out_as_soon_as_the_next_begins() -> None:
             "apply_patch",
             "*** Begin",
             {"type": "custom_tool_call", "status": "completed", "name": "apply_patch", "input": "*** Begin"},
+        ),
+        (
+            "apply_patch",
+            '{"input": ""}',
+            {"type": "custom_tool_call", "status": "completed", "name": "apply_patch", "input": ""},
         ),
         (
             "local_shell",
