@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.broker.records import SessionHead
     from orchestrator.core.ids import SessionId, TreeId
-    from orchestrator.gateways.approvals import decide
     from orchestrator.gateways.client import Client
+    from orchestrator.gateways.submit import decide
     from orchestrator.gateways.turns import Turn, run_turn
     from orchestrator.protocol.ids import SubmissionId
     from orchestrator.protocol.policy import ReviewDecision

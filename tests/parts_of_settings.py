@@ -24,13 +24,12 @@ from orchestrator.gateways.wires.authentication import Unauthenticated
 from orchestrator.mcp.connection import cleaned
 from orchestrator.mcp.servers import _transport
 from orchestrator.model.connections import InvalidProvider, verification
-from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.runtime.budget import Accounting
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.tables import McpServerSettings
-from orchestrator.tools.exec.programs import Program
-from orchestrator.tools.mcp import _program
+from orchestrator.tools.mcp import Program, _program
 from orchestrator.wiring import worker as wired
 from orchestrator.wiring.gateway import authentication, gateway_tls, tokens_of
 from orchestrator.wiring.new_threads import NewThreads, Repositories

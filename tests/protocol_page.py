@@ -21,6 +21,7 @@ from orchestrator.protocol import (
     agents,
     bounds,
     catalog,
+    codec,
     commands,
     events,
     faults,
@@ -31,7 +32,6 @@ from orchestrator.protocol import (
     plans,
     policy,
     review,
-    rollout,
     scalars,
     turn_items,
     usage,
@@ -180,12 +180,12 @@ def _rollout() -> Iterator[str]:
     yield '| `compacted` | `Compacted` |\n| `dendro` | `{"kind": …}`, a fact of Dendro\'s own |\n'
     own = ", ".join(f"`{name}`" for name in _own_fields())
     yield f"Beside them, on lines that Dendro wrote: {own}.\n"
-    yield from _module(rollout)
+    yield from _module(codec)
 
 
 def _own_fields() -> list[str]:
     known = ("timestamp", "item", "extra")
-    return [field.name for field in fields(rollout.RolloutLine) if field.name not in known]
+    return [field.name for field in fields(codec.RolloutLine) if field.name not in known]
 
 
 def _unions(module: ModuleType) -> Iterator[str]:

@@ -268,7 +268,7 @@ KERNEL = "a file of the kernel's"
 TRIED = "in a folder of mode 700 that is made for the attempt"
 
 OTHERWISE = {
-    "orchestrator/demo/stage.py": (3, "the demo's project, in a folder of mode 700"),
+    "orchestrator/demo/play.py": (3, "the demo's project, in a folder of mode 700"),
     "orchestrator/folders/build.py": (4, IN_A_COPY),
     "orchestrator/folders/copy.py": (14, IN_A_COPY),
     "orchestrator/folders/keeper_process.py": (1, IN_A_COPY),

@@ -24,8 +24,8 @@ from orchestrator.core.settings import (
 from orchestrator.gateways.app_server.turn_params import NamedSettings, TurnSettingsParams, settings_json
 from orchestrator.gateways.permissions import Policies
 from orchestrator.protocol import ops
+from orchestrator.protocol.codec import TurnContext
 from orchestrator.protocol.policy import AskForApproval, ReadOnly
-from orchestrator.protocol.rollout import TurnContext
 from orchestrator.protocol.scalars import (
     CollaborationMode,
     CollaborationSettings,

@@ -131,7 +131,7 @@ async def _answer(
     import asyncio
 
     from orchestrator.core.calls.ask import DoesNotAnswer
-    from orchestrator.gateways.approvals import hand_in
+    from orchestrator.gateways.submit import hand_in
     from orchestrator.terminal.text import plain
     from orchestrator.views.approvals import Decided, chosen
     from orchestrator.views.decisions import decided_before
@@ -213,7 +213,7 @@ def _replied(asked: Asked, answers: Answers | None) -> AnswerOp:
 async def _follow(invocation: Invocation, id: str | None, *, json: bool) -> None:
     """Shows each request as it is opened and as it ends, until the command is stopped; JSON line by line."""
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.approvals import Over, followed
+    from orchestrator.gateways.submit import Over, followed
     from orchestrator.terminal.text import json_for_stdout, one_line
     from orchestrator.views.approvals import needed
 

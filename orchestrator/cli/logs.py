@@ -63,8 +63,7 @@ async def _logs(
     from orchestrator.terminal.streams import ctrl_c
     from orchestrator.views.event_text import visible
     from orchestrator.views.find import addressed, labels
-    from orchestrator.views.messages import with_messages
-    from orchestrator.views.past import everything, page_before
+    from orchestrator.views.past import everything, page_before, with_messages
 
     follow, json = how
     view = JsonView() if json else LiveView(streaming=False, whole=True)

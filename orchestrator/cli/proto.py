@@ -14,7 +14,7 @@ from orchestrator.views.errors import SetAside
 
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
-    from orchestrator.protocol.workspaces import WorkspaceSource
+    from orchestrator.protocol.ops import WorkspaceSource
     from orchestrator.settings import Settings
     from workers.companion import Companion
 

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
-    from orchestrator.protocol.ops import OverrideTurnContext
+    from orchestrator.protocol.ops import OverrideTurnContext, WorkspaceSource
     from orchestrator.protocol.review import ReviewRequest
     from orchestrator.protocol.scalars import ModeKind
-    from orchestrator.protocol.workspaces import WorkspaceSource
     from orchestrator.settings import Settings
     from orchestrator.terminal.conversation import Conversation
     from orchestrator.wiring.open_deployment import Opened
@@ -193,7 +192,7 @@ def first_content(
     settings: Settings, origin: Origin, url: str | None, *, portable: bool
 ) -> WorkspaceSource | None:
     """The first content of a portable folder; raises `Fault` where it does not go with what was said."""
-    from orchestrator.protocol.workspaces import WorkspaceSource
+    from orchestrator.protocol.ops import WorkspaceSource
 
     if not portable:
         if url is not None:

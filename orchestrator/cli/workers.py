@@ -86,7 +86,7 @@ async def _found(invocation: Invocation) -> tuple[list[SeenWorker], int]:
 
 async def _drain(invocation: Invocation, name: str, *, wait: bool) -> None:
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.drain import drain, until_left
+    from orchestrator.gateways.pool_jobs import drain, until_left
 
     async with opened(invocation.settings()) as found:
         worker = await drain(found.broker.claims, name)

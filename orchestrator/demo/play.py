@@ -9,16 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
+import subprocess
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.broker.broker import Broker
 from orchestrator.core.birth import Birth
+from orchestrator.core.counts import counted
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.demo.machines import DemoWorker
+from orchestrator.core.registry import Agent, fold_tree, projected
+from orchestrator.demo.machines import DemoWorker, LocalMachine, machine_at
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.private_files import make_folder, open_file
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
@@ -28,9 +36,15 @@ from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import Submission
 from orchestrator.requests import ChoicesRequest, CommandRequest, PlanDecisionRequest
 from orchestrator.requests.approvals import command_text
+from orchestrator.rollouts.replay import fold_session
+from orchestrator.rollouts.tree_log import differs, tree_log
+from orchestrator.sandbox.git import run_git
+from orchestrator.sandbox.probe import cannot_mount, probe
+from orchestrator.settings import Settings
 from orchestrator.views.event import Event
 from orchestrator.views.tree import TreeReader
 from orchestrator.wiring.deployment import Deployment
+from orchestrator.wiring.open_deployment import Opened
 
 PROMPT = "Survey this repository with agents that ask me, and merge what they find into REPORT.md."
 OWN_FOLDERS = " Each of them has a folder of its own."
@@ -314,3 +328,270 @@ PARTS = frozenset({"asker", "waiter", "failing", "historian"})
 def _role_of(agent: SubagentSummary) -> Role:
     label = agent.label or agent.origin
     return Role(agent.agent_id, SessionId(agent.session_id), label, agent.agent_path or "", agent.origin)
+
+
+# ── proof ─────────────────────────────────────────────────────────────────────────────────────────
+# The demo's claims at its end, and the check of each claim.
+
+
+REPORT = "REPORT.md"
+FEWEST = 6
+
+
+@record
+class Statement:
+    """Something that was shown, or was not; `detail` says what is wrong."""
+
+    text: str
+    true: bool
+    detail: str = ""
+
+
+@record
+class Shown:
+    """A command that the demo runs as a person would, and what it said."""
+
+    words: str
+    text: str
+    failed: bool
+
+
+async def claims(found: Opened, story: Story, workspace: Path, shown: Sequence[Shown]) -> list[Statement]:
+    """The demo's claims, checked against Redis, the clone, and the commands that were run behind the play."""
+    tree = TreeId(story.root)
+    registry = projected(await found.broker.trees.agents(tree))
+    wrong = differs(fold_tree(await tree_log(found.broker, tree)), registry)
+    return [
+        Statement("the root finished", story.finished),
+        _crowd(story, folders=_has_folders(workspace)),
+        _ends(story, registry.agents),
+        Statement("an agent asked for permission, and was answered at the root", bool(story.allowed)),
+        Statement("an agent asked a question, and got its answer", bool(story.answered)),
+        Statement("an agent had its plan approved before it began", bool(story.planned)),
+        Statement(
+            "a worker was killed, and another one went on with all that it held",
+            bool(story.lost) and story.lost.keys() <= story.resumed.keys(),
+        ),
+        _report(story, workspace / REPORT),
+        *([_merged(story, workspace, shown)] if shown else []),
+        await _replays(found, story),
+        Statement("the tree's log, folded, gives the registry", not wrong, wrong),
+    ]
+
+
+def _has_folders(workspace: Path) -> bool:
+    return any(path for path in workspace.glob("[!.]*/*") if path.is_file())
+
+
+def _crowd(story: Story, *, folders: bool) -> Statement:
+    agents = [role for role in story.roles.values() if role.number]
+    deep = max((role.generation for role in agents), default=0)
+    forks = sum(role.origin == "fork" for role in agents)
+    text = f"{counted(len(agents), 'agent')} worked, {counted(deep, 'generation')} of them, {forks} by a fork"
+    enough = not folders or (len(agents) >= FEWEST and deep >= 2)
+    return Statement(text, bool(agents and forks and enough))
+
+
+def _ends(story: Story, agents: Mapping[int, Agent]) -> Statement:
+    """Checks the ends: one agent fails, one is redirected, all the others end well."""
+    wrong = [role.who for number, role in story.roles.items() if number and not _ended_well(role, agents)]
+    text = "every agent came to its end: one failed, one was redirected, the others are done"
+    return Statement(text, not wrong, ", ".join(wrong))
+
+
+def _ended_well(role: Role, agents: Mapping[int, Agent]) -> bool:
+    agent = agents.get(role.number)
+    if agent is None:
+        return False
+    expected = ("failed",) if role.label == "failing" else ("idle", "ready")
+    return agent.status in expected and role.redirected == (role.label == "waiter")
+
+
+def _report(story: Story, report: Path) -> Statement:
+    """The report has a chapter for each agent of the root."""
+    text = report.read_text() if report.is_file() else ""
+    own = [role for role in story.roles.values() if role.generation == 1]
+    missing = [role.who for role in own if f"(agent {role.number})" not in text]
+    return Statement(
+        f"{REPORT} was written, with all that they reported", bool(text) and not missing, ", ".join(missing)
+    )
+
+
+def _merged(story: Story, workspace: Path, shown: Sequence[Shown]) -> Statement:
+    """The notes that agents wrote in folders of their own are in the clone, and every pack is whole."""
+    wrote = story.surveyors
+    missing = [role.who for role in wrote if not (workspace / f"survey/{role.label}.md").is_file()]
+    failed = [each.words for each in shown if each.failed]
+    count = counted(len(wrote), "agent")
+    text = f"what {count} wrote in folders of their own was merged, applied to the clone, and verified"
+    return Statement(text, not missing and not failed, ", ".join([*missing, *failed]))
+
+
+async def _replays(found: Opened, story: Story) -> Statement:
+    """Replays every session of the tree, as `dendro replay` does."""
+    different = []
+    for role in story.roles.values():
+        head = await found.broker.logs.head(role.session)
+        if head is None or not (await fold_session(found, head, None)).matches:
+            different.append(role.who)
+    text = f"a replay of each of the {len(story.roles)} logs gives the live state"
+    return Statement(text, not different, ", ".join(different))
+
+
+# ── stage ─────────────────────────────────────────────────────────────────────────────────────────
+# The demo's environment: a clone, a home of its own, a model stub, and two machines with a worker each.
+
+
+START_S = 20.0
+CLONE_S = 120.0
+MACHINES = ("north", "south")
+WORKSPACES = "workspaces"
+SMALL_PROJECT = {
+    "README.md": "# A small project\n\nTODO: say what it is for.\n",
+    "hello/main.py": "from hello.words import GREETING\n\nprint(GREETING)\n",
+    "hello/words.py": 'GREETING = "hello"\n',
+    "tests/test_words.py": "from hello.words import GREETING\n\n\ndef test_greets():\n    assert GREETING\n",
+}
+
+
+@record
+class Stage:
+    """The folder in which the demo runs, and the command line by which its processes start."""
+
+    folder: Path
+    outer: Settings
+    dendro: Sequence[str]
+    """The command line of `dendro`."""
+
+    @property
+    def workspace(self) -> Path:
+        return self.folder / "checkout"
+
+    def run(self, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a `dendro` command as a person would, to be shown."""
+        return subprocess.run(
+            [*self.dendro, *words], env=environ, cwd=self.workspace, capture_output=True, text=True
+        )
+
+
+@record
+class Site:
+    """The machines that the demo can have here, and the folders that its agents can have."""
+
+    machines: tuple[LocalMachine, ...] = ()
+    """None: both workers run on this machine."""
+    lacking: str = ""
+    """The reason why there are none."""
+    shared: str = ""
+    """The reason why all agents work in one folder; empty if each has its own."""
+
+
+def site(stage: Stage) -> Site:
+    """Two machines with folders of their own, or what this computer has of that."""
+    root = stage.folder / WORKSPACES
+    make_folder(root)
+    shared = cannot_mount(probe(), stage.outer.sandbox.mechanism)
+    made = tuple(machine_at(stage.folder / name, name, [(WORKSPACES, root)]) for name in MACHINES)
+    lacking = next((why for machine in made if (why := machine.lacking())), "")
+    return Site(() if lacking else made, lacking, shared)
+
+
+def clone(stage: Stage, around: Path) -> str:
+    """Clones the repository around a folder, and answers where that is.
+
+    Where there is none, it makes a small one of its own and answers nothing.
+    """
+    made = (stage.folder,)
+    if source := run_git(around, "rev-parse", "--show-toplevel").text:
+        cloning = ("clone", "--quiet", "--no-hardlinks", source, str(stage.workspace))
+        done = run_git(stage.folder, *cloning, writable=made, allow="file", seconds=CLONE_S)
+        if done.code == 0 and any(stage.workspace.glob("[!.]*")):
+            return source
+    shutil.rmtree(stage.workspace, ignore_errors=True)
+    stage.workspace.mkdir()
+    for name, text in SMALL_PROJECT.items():
+        path = stage.workspace / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "Begin"]):
+        named = ("-c", "user.name=Dendro", "-c", "user.email=dendro@localhost")
+        done = run_git(stage.workspace, *named, *words, writable=made)
+        if done.code:
+            raise DemoFailed(f"git {words[0]} failed: {done.why}")
+    return ""
+
+
+def environ(stage: Stage, base_url: str) -> dict[str, str]:
+    """A home of its own: neither the user's sessions nor the user's settings are touched."""
+    kept = {name: value for name, value in stage.outer.host.environ.items() if not name.startswith("DENDRO_")}
+    return {
+        **kept,
+        "DENDRO_HOME": str(stage.folder / "home"),
+        "DENDRO_UPKEEP_ARCHIVE_URL": (stage.folder / "archive").as_uri(),
+        "DENDRO_WORKSPACE_ROOT": str(stage.folder / WORKSPACES),
+        "OPENAI_BASE_URL": base_url,
+        "OPENAI_API_KEY": "the stub needs none",
+    }
+
+
+@contextmanager
+def _process(
+    words: list[str],
+    environ: dict[str, str],
+    stage: Stage,
+    stdout: int = subprocess.DEVNULL,
+    machine: LocalMachine | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    log = os.fdopen(open_file(stage.folder / f"{words[0]}.log", os.O_WRONLY | os.O_APPEND), "a")
+    words = [*stage.dendro, *words]
+    process = subprocess.Popen(
+        words if machine is None else machine.words(*words),
+        env=environ,
+        cwd=stage.workspace,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+        stdout=stdout,
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log.close()
+
+
+@contextmanager
+def stub(stage: Stage) -> Iterator[str]:
+    words = ["model-stub", "--behaviour", "tree", "--think-ms", "250", "--delta-delay-ms", "40"]
+    environment = environ(stage, "http://127.0.0.1:9/v1")
+    with _process(words, environment, stage, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        base_url = process.stdout.readline().strip()
+        if not base_url.startswith("http"):
+            raise DemoFailed(f"the model stub did not start: {base_url or 'it said nothing'}")
+        yield base_url
+
+
+@contextmanager
+def worker(
+    environ: dict[str, str], stage: Stage, machine: LocalMachine | None = None
+) -> Iterator[DemoWorker]:
+    with _process(["worker"], environ, stage, machine=machine) as process:
+        yield DemoWorker(process, machine.name if machine else "")
+
+
+async def both_alive(opened: Deployment, workers: Sequence[DemoWorker]) -> None:
+    async with asyncio.timeout(START_S):
+        while True:
+            alive = {state.worker for state in await opened.broker.claims.workers()}
+            if all(any(f"-{worker.process.pid}-" in name for name in alive) for worker in workers):
+                return
+            for worker in workers:
+                if worker.process.poll() is not None:
+                    raise DemoFailed(f"a worker ended at its start with {worker.process.returncode}")
+            await asyncio.sleep(0.05)

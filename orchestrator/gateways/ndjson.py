@@ -23,8 +23,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
-from orchestrator.protocol.codec import parse_submission
-from orchestrator.protocol.framing import Frame, LineSplitter, OverlongLine
+from orchestrator.protocol.codec import Frame, LineSplitter, OverlongLine, parse_submission
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
 from orchestrator.requests import ServerRequest

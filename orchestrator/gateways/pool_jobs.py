@@ -10,11 +10,13 @@ from typing import Final
 import orjson
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import Claims
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.jobs import Ends, JobLook, JobsFull, JobState
 from orchestrator.core.frozen import record
 from orchestrator.protocol.jobs import JOB_RESULT, Job, JobFailed, Result, RunCommand
 from orchestrator.protocol.wire import written
+from orchestrator.views.workers import SeenWorker, named_worker, workers_of
 
 PATIENCE_S: Final = 5.0
 """The wait for a worker that takes a job."""
@@ -114,3 +116,25 @@ def _no_worker(pool: str, seconds: float) -> str:
     if not pool.startswith("host:"):
         where = f"dendro worker --pool {pool}"
     return f"no worker of pool {pool} has taken it within {seconds:g} s; start one {where}"
+
+
+# ── drain ─────────────────────────────────────────────────────────────────────────────────────────
+# Workers sent home by a person.
+
+
+LOOK_S = 0.5
+
+
+async def drain(claims: Claims, name: str) -> SeenWorker | None:
+    """Asks a worker to drain; answers which one, or None if it has left. Raises `ViewError`."""
+    worker = named_worker(await workers_of(claims), name)
+    return worker if await claims.drain(worker.name) else None
+
+
+async def until_left(claims: Claims, worker: SeenWorker) -> SeenWorker | None:
+    """Returns None when the worker has left, or the worker as it was heard from last once it is silent."""
+    while True:
+        found = [one for one in await workers_of(claims) if one.name == worker.name]
+        if not found or found[0].silent:
+            return found[0] if found else None
+        await asyncio.sleep(LOOK_S)

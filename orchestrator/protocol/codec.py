@@ -6,8 +6,10 @@ needs no dict in between. Encoded frames carry no newline: framing is the transp
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Final, cast
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, cast
 
 import orjson
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -23,15 +25,8 @@ from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, EventField, Eve
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import ResponseItem, ResponseItemField
 from orchestrator.protocol.ops import OP_SYNONYMS, OPS, Op, OpField
-from orchestrator.protocol.policy import ExternalSandbox
-from orchestrator.protocol.rollout import (
-    Compacted,
-    DendroFact,
-    RolloutItem,
-    SessionMeta,
-    TurnContext,
-    UnknownRolloutItem,
-)
+from orchestrator.protocol.policy import AskForApproval, ExternalSandbox, SandboxPolicyField
+from orchestrator.protocol.scalars import CollaborationMode, Personality, ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import (
     Event,
     MalformedEvent,
@@ -39,7 +34,114 @@ from orchestrator.protocol.submission import (
     Submission,
     UnknownOp,
 )
-from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, Maybe, Source, WireModel
+
+# ── rollout ───────────────────────────────────────────────────────────────────────────────────────
+# A session's durable log as lines: the items (`RolloutItem`) and the line around them.
+#
+# A line is flat, `{"timestamp", "type", "payload"}`, as Codex records it. Dendro adds fields of its own
+# beside these, which foreign readers ignore, and one own type, `dendro`, for facts that the protocol has
+# no event for. What such a fact means is `core`'s to know.
+
+
+class GitInfo(WireModel):
+    """The commit a session started from."""
+
+    commit_hash: Maybe[str] = None
+    branch: Maybe[str] = None
+    repository_url: Maybe[str] = None
+
+
+class BaseInstructions(WireModel):
+    """The fixed prompt that a session was made with."""
+
+    stated_in = Source.JANUARY_2026
+    text: str
+
+
+class SessionMeta(WireModel):
+    """The session's origin: its program, its folder and its provider; a file's first line counts."""
+
+    id: str
+    forked_from_id: Maybe[str] = None
+    timestamp: str
+    cwd: str
+    originator: str
+    cli_version: str
+    instructions: str | None = None
+    source: Maybe[JsonValue] = None
+    model_provider: Maybe[str] = None
+    base_instructions: Maybe[BaseInstructions] = None
+    dynamic_tools: Maybe[tuple[JsonValue, ...]] = None
+    git: Maybe[GitInfo] = None
+
+
+class TurnContext(WireModel):
+    """The settings in force for a model request."""
+
+    cwd: str
+    approval_policy: AskForApproval
+    sandbox_policy: SandboxPolicyField
+    model: str
+    personality: Maybe[Personality] = None
+    collaboration_mode: Maybe[CollaborationMode] = None
+    effort: Maybe[ReasoningEffort] = None
+    summary: ReasoningSummary
+    user_instructions: Maybe[str] = None
+    developer_instructions: Maybe[str] = None
+    final_output_json_schema: Maybe[JsonValue] = None
+    truncation_policy: Maybe[JsonValue] = None
+
+
+class Compacted(WireModel):
+    """The history was summarised; `replacement_history` is what stands in its place."""
+
+    message: str
+    replacement_history: Maybe[tuple[ResponseItemField, ...]] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DendroFact:
+    """A fact of Dendro's own: `{"kind": …}` with the fields of that kind beside it."""
+
+    kind: str
+    fields: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownRolloutItem:
+    """A line of a type, or with a payload, that this version cannot read; held as it came."""
+
+    type: str
+    payload: JsonValue
+
+
+RolloutItem: TypeAlias = (
+    SessionMeta | ResponseItem | Compacted | TurnContext | EventMsg | DendroFact | UnknownRolloutItem
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLine:
+    """A line of the log. `type` on the wire follows from the item's class.
+
+    `id` is the `Event.id` the item belongs to, `seq` its place, `epoch` the claim that
+    wrote it, `agent_id` its agent in the tree; `salt` and `chain` tie it to the line before.
+    """
+
+    timestamp: str
+    item: RolloutItem
+    id: str | None = None
+    seq: int | None = None
+    epoch: int | None = None
+    agent_id: int | None = None
+    salt: str | None = None
+    chain: str | None = None
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+# ── codec ────────────────────────────────────────────────────────────
+
 
 MAX_DEPTH: Final = 128
 """Nesting that Codex's JSON reader accepts; deeper values could be read here, but not written."""
@@ -237,3 +339,88 @@ def _path(loc: tuple[int | str, ...], value: JsonValue, root: str) -> str:
 def _short(message: str) -> str:
     flat = " ".join(message.split())
     return flat if len(flat) <= MESSAGE_LIMIT else flat[: MESSAGE_LIMIT - 1] + "…"
+
+
+# ── framing ───────────────────────────────────────────────────────────────────────────────────────
+# Newline-delimited JSON without I/O: bytes in, lines out.
+#
+# Feed whatever arrived; complete lines come back with their position, so that an error can say which one
+# it means. A line over the limit is dropped as it streams by: memory stays bounded by the limit, and the
+# connection goes on at the next newline. It does not look inside a line.
+
+
+DEFAULT_LIMIT = 8 * 1024 * 1024
+HEAD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A complete line without its ending; `number` counts from 1, blank lines included."""
+
+    number: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OverlongLine:
+    """A line that went over the limit and was dropped."""
+
+    number: int
+    limit: int
+    head: bytes = field(default=b"", compare=False)
+    """Its first bytes, `HEAD_BYTES` at most: they may say whose it was."""
+
+
+Frame: TypeAlias = Line | OverlongLine
+
+
+class LineSplitter:
+    """Cuts a byte stream into lines at `\\n`, with `\\r` before it tolerated."""
+
+    def __init__(self, limit: int = DEFAULT_LIMIT, first: int = 1) -> None:
+        if limit < 1:
+            raise ValueError("a line limit must be at least one byte")
+        self._limit = limit
+        self._number = first
+        self._pending = bytearray()
+        self._dropping = False
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yields what `data` completed; exhaust it before the next call."""
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            yield from self._grow(data[start:end])
+            yield from self._finish()
+            start = end + 1
+        yield from self._grow(data[start:])
+
+    def close(self) -> Iterator[Frame]:
+        """Yields the last line if no newline ended it; the splitter is fresh afterwards."""
+        yield from self._finish()
+        self._number = 1
+
+    def _grow(self, piece: bytes) -> Iterator[Frame]:
+        if self._dropping or not piece:
+            return
+        # One byte of grace for the "\r" of a line that fits without it.
+        if len(self._pending) + len(piece) > self._limit + 1:
+            yield from self._drop(piece)
+            return
+        self._pending += piece
+
+    def _drop(self, piece: bytes) -> Iterator[Frame]:
+        head = bytes(self._pending[:HEAD_BYTES]) + piece[: HEAD_BYTES - min(HEAD_BYTES, len(self._pending))]
+        self._pending.clear()
+        self._dropping = True
+        yield OverlongLine(self._number, self._limit, head)
+
+    def _finish(self) -> Iterator[Frame]:
+        if not self._dropping:
+            content = bytes(self._pending.removesuffix(b"\r"))
+            if len(content) > self._limit:
+                yield OverlongLine(self._number, self._limit, content[:HEAD_BYTES])
+            elif content.strip():
+                yield Line(self._number, content)
+        self._pending.clear()
+        self._dropping = False
+        self._number += 1

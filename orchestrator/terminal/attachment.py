@@ -24,8 +24,8 @@ from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.event import Event
 from orchestrator.views.find import Addressed
-from orchestrator.views.messages import with_messages
 from orchestrator.views.open_requests import OpenRequests
+from orchestrator.views.past import with_messages
 from orchestrator.wiring.open_deployment import Opened
 
 MOST_TYPED = 32 << 10

@@ -29,11 +29,28 @@ from rich.text import Text
 
 from orchestrator.broker.errors import Unavailable
 from orchestrator.demo.machines import DemoWorker
-from orchestrator.demo.play import OWN_FOLDERS, PROMPT, DemoFailed, DemoView, Play, Story
-from orchestrator.demo.proof import REPORT, Shown, Statement, claims
-from orchestrator.demo.stage import Site, Stage, both_alive, clone, environ, site, stub, worker
+from orchestrator.demo.play import (
+    OWN_FOLDERS,
+    PROMPT,
+    REPORT,
+    DemoFailed,
+    DemoView,
+    Play,
+    Shown,
+    Site,
+    Stage,
+    Statement,
+    Story,
+    both_alive,
+    claims,
+    clone,
+    environ,
+    site,
+    stub,
+    worker,
+)
 from orchestrator.gateways.workspace import look_at
-from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.requests import TO_PEOPLE, PatchRequest
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.terminal.text import shown

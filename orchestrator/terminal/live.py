@@ -49,7 +49,7 @@ from orchestrator.views.event_text import (
     review_asked_text,
     review_verdict_text,
 )
-from orchestrator.views.messages import message_line
+from orchestrator.views.past import message_line
 
 PROPOSED = "the agent proposes a plan:"
 OUTPUT_LINES = 12

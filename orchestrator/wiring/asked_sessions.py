@@ -10,7 +10,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.mcp_server.door import NotPermitted
 from orchestrator.gateways.mcp_server.tools import RunArguments
-from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings, SettingsError, SettingsSources, keys_that_loosen, load_settings
 from orchestrator.tables import SESSION_KEYS

@@ -40,8 +40,8 @@ from orchestrator.gateways.workspace import look_at
 from orchestrator.instructions.project import Repository, repository
 from orchestrator.private_files import make_folder, new_file
 from orchestrator.protocol.bounds import PATH_BYTES
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.sandbox.git import in_git_thread

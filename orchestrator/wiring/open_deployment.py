@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.gateways.bursts import Messages
     from orchestrator.gateways.client import Client
     from orchestrator.gateways.permissions import Permits
-    from orchestrator.protocol.workspaces import WorkspaceSource
+    from orchestrator.protocol.ops import WorkspaceSource
     from orchestrator.rollouts.archive import Archive
     from orchestrator.rollouts.segments import Manifest
     from orchestrator.rollouts.storage import Storage

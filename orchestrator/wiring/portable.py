@@ -31,7 +31,7 @@ from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.workspace import Workspace, look_at
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import SnapshotId
-from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.source import LogSource
 from orchestrator.sandbox.git import in_git_thread

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.notes import MOST_NOTES, TooManyNotes
+from orchestrator.broker.open_requests import MOST_NOTES, TooManyNotes
 from tests.broker.actors import created, session_id
 
 

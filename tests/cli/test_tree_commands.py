@@ -17,8 +17,8 @@ from orchestrator.cli.invocation import opened
 from orchestrator.cli.send import _all_stopped
 from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.settings import NO_HISTORY
-from orchestrator.gateways.approvals import decide
 from orchestrator.gateways.resume import greeting
+from orchestrator.gateways.submit import decide
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.approvals import open_requests_of

@@ -14,8 +14,8 @@ from orchestrator.core.history import Item, for_model, message_text, user_messag
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
+from orchestrator.protocol.codec import UnknownRolloutItem
 from orchestrator.protocol.ids import SnapshotId
-from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.wire import written
 from tests.core.driver import FACTS, NOON_MS, SETTINGS, Session
 from tests.protocol.lines import parse_rollout_line

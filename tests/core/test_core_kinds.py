@@ -22,10 +22,9 @@ from orchestrator.core.entries.stored import (
     stored_kind,
 )
 from orchestrator.core.lines import LINES
-from orchestrator.protocol.codec import event_of, rollout_item
+from orchestrator.protocol.codec import DendroFact, UnknownRolloutItem, event_of, rollout_item
 from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, ExecCommandEnd, UnknownEvent
 from orchestrator.protocol.items import ITEM_SYNONYMS, ITEMS, UnknownItem
-from orchestrator.protocol.rollout import DendroFact, UnknownRolloutItem
 from tests.core import golden
 from tests.core.driver import NOON_MS
 from tests.core.test_core_facts import facts, objects

@@ -8,10 +8,9 @@ import orjson
 import pytest
 
 from orchestrator.core.blobs import resolve
-from orchestrator.protocol.codec import event_msg
+from orchestrator.protocol.codec import UnknownRolloutItem, event_msg
 from orchestrator.protocol.events import UnknownEvent
 from orchestrator.protocol.ops import OPS
-from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.served import NEVER_SERVED
 from tests.core.driver import Session, op, text
 from tests.core.lives import LIVES

@@ -11,8 +11,8 @@ from orchestrator.core.settings import PortableFolder, SessionFacts, portable_wi
 from orchestrator.core.state import State
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.policy import WorkspaceWrite
-from orchestrator.protocol.workspaces import WorkspaceSource
 from tests.core.driver import Session
 from tests.core.driver import op as parsed
 

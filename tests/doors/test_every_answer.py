@@ -15,7 +15,7 @@ from orchestrator.gateways.app_server.live import Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import GAP_TEXTS
-from orchestrator.gateways.mcp_server.turns import form_of
+from orchestrator.gateways.mcp_server.door import form_of
 from orchestrator.gateways.principals import Principal
 from orchestrator.requests import known_request_of, request_of
 from orchestrator.views.event import Event

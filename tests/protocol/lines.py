@@ -11,10 +11,7 @@ from typing import Any, Final
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.protocol.codec import _fault, _object, _rest, _Unreadable, rollout_item
-from orchestrator.protocol.events import EventModel, EventMsg, UnknownEvent
-from orchestrator.protocol.items import UnknownItem
-from orchestrator.protocol.rollout import (
+from orchestrator.protocol.codec import (
     Compacted,
     DendroFact,
     RolloutItem,
@@ -22,7 +19,14 @@ from orchestrator.protocol.rollout import (
     SessionMeta,
     TurnContext,
     UnknownRolloutItem,
+    _fault,
+    _object,
+    _rest,
+    _Unreadable,
+    rollout_item,
 )
+from orchestrator.protocol.events import EventModel, EventMsg, UnknownEvent
+from orchestrator.protocol.items import UnknownItem
 from orchestrator.protocol.submission import Event, MalformedRolloutLine
 from orchestrator.protocol.wire import ItemModel, JsonObject, JsonValue
 

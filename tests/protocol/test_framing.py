@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.protocol.framing import DEFAULT_LIMIT, Frame, Line, LineSplitter, OverlongLine
+from orchestrator.protocol.codec import DEFAULT_LIMIT, Frame, Line, LineSplitter, OverlongLine
 
 
 def split(chunks: Iterable[bytes], limit: int = DEFAULT_LIMIT) -> list[Frame]:

@@ -8,10 +8,9 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.protocol.codec import parse_event
+from orchestrator.protocol.codec import UnknownRolloutItem, parse_event
 from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, UnknownEvent
 from orchestrator.protocol.items import UnknownItem
-from orchestrator.protocol.rollout import UnknownRolloutItem
 from tests.protocol.lines import encode_event, encode_rollout_line, parse_rollout_line
 
 values = st.recursive(

@@ -13,7 +13,7 @@ from orchestrator.core.entries import DENDRO
 from orchestrator.core.entries.stored import decode_entry
 from orchestrator.core.facts import decode
 from orchestrator.views.event import Event
-from orchestrator.views.messages import message_in, message_line, with_messages
+from orchestrator.views.past import message_in, message_line, with_messages
 from orchestrator.wiring.open_deployment import Opened
 from tests.core.tree_driver import Agent, TreeDriver, answers
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core.birth import first_entries
 from orchestrator.core.frozen import replace
 from orchestrator.core.settings import FolderSetup
-from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import SettingsError, TrustList
 from orchestrator.wiring.portable import SCRIPT_BYTES, NoWorkspace, first_folder, machine_folders

@@ -20,7 +20,7 @@ from orchestrator.core.workspace import Unsaved
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.records import FolderSnapshot, Place
 from orchestrator.gateways.workspace import Workspace
-from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.portable import (

@@ -16,7 +16,7 @@ from orchestrator.gateways.app_server.methods.running import ThreadStartParams, 
 from orchestrator.gateways.app_server.ports import BadSetting, Born, NewThread
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope, WorkspaceKind
 from orchestrator.gateways.sq_eq import _done_with, parse_first_line
-from orchestrator.protocol.workspaces import WorkspaceSource
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.new_threads import NewThreads, Repositories

@@ -19,10 +19,9 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, m
 from orchestrator.core.facts import CallMoved, Fact, InputQueued, Steered, states
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.lines import LINES, Line
-from orchestrator.protocol.codec import event_of
+from orchestrator.protocol.codec import UnknownRolloutItem, event_of
 from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, EventMsg, UnknownEvent
 from orchestrator.protocol.items import ITEM_SYNONYMS, ITEMS, UnknownItem
-from orchestrator.protocol.rollout import UnknownRolloutItem
 from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, JsonObject, JsonValue
 
 LINE_BYTES = 128 << 10

@@ -17,8 +17,8 @@ from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.sign_in import SignIn
 from orchestrator.instructions.skills import Skills
 from orchestrator.model.credentials import CredentialStore
+from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.wire import JsonValue
-from orchestrator.protocol.workspaces import WorkspaceSource
 from orchestrator.rollouts.source import LogSource
 from orchestrator.tables import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
 from orchestrator.views.thread_log import Rollbacks

@@ -1,6 +1,6 @@
 """`dendro mcp-server`: sessions as tools of an MCP server, for any client of the protocol.
 
 tools      the tools, their arguments and what they answer
-turns      one turn, followed to its end: progress, requests as forms and their answers, its outcome
-door       the server: which call leads to what, cancels, and the end of a connection
+door       the server: which call leads to what, cancels, and the end of a connection; a turn,
+           followed to its end: progress, requests as forms and their answers, its outcome
 """

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import Principal
-from orchestrator.protocol.framing import Line, LineSplitter, OverlongLine
+from orchestrator.protocol.codec import Line, LineSplitter, OverlongLine
 from orchestrator.tables import KIB, MIB
 
 MESSAGE_LIMIT = 16 * MIB

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.wires.wire import LineWire, StandardStreams, WireClosed
-from orchestrator.protocol.framing import OverlongLine
+from orchestrator.protocol.codec import OverlongLine
 
 ANNA = Principal("anna")
 

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from orchestrator.gateways.principals import Principal, Scope, machine_user
-from orchestrator.gateways.wires import websocket
+from orchestrator.gateways.wires import listeners
 from orchestrator.gateways.wires.addresses import Address, BadAddress, parse_address
 from orchestrator.gateways.wires.authentication import Authentication, Peer, TokenWatch
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
@@ -114,9 +114,9 @@ async def test_messages_that_are_sent_together_are_a_frame_each_and_one_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     writes: list[int] = []
-    sent = websocket.DoorConnection.send_data
+    sent = listeners.DoorConnection.send_data
 
-    def counted(connection: websocket.DoorConnection) -> None:
+    def counted(connection: listeners.DoorConnection) -> None:
         frames = connection.protocol.writes
         with monkeypatch.context() as patched:
             spied = _Writes(connection.transport)
@@ -125,7 +125,7 @@ async def test_messages_that_are_sent_together_are_a_frame_each_and_one_write(
         if len(frames) > 1 and all(frames):
             writes.append(spied.count)
 
-    monkeypatch.setattr(websocket.DoorConnection, "send_data", counted)
+    monkeypatch.setattr(listeners.DoorConnection, "send_data", counted)
 
     async def several(wire: Wire) -> None:
         while (message := await wire.receive()) is not None:
@@ -155,8 +155,8 @@ class _Writes:
 async def test_message_over_the_limit_ends_its_connection_with_1009_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert websocket.BOUNDS["max_size"] == 16 * 1024 * 1024
-    monkeypatch.setitem(websocket.BOUNDS, "max_size", 1000)
+    assert listeners.BOUNDS["max_size"] == 16 * 1024 * 1024
+    monkeypatch.setitem(listeners.BOUNDS, "max_size", 1000)
     async with gateway() as address, connect(str(address), **TOKEN) as other:
         async with connect(str(address), **TOKEN) as client:
             await client.send("x" * 1000)
@@ -182,8 +182,8 @@ async def test_gateway_that_leaves_tells_its_clients_to_come_back() -> None:
 async def test_websocket_client_that_reads_nothing_is_dropped_and_no_other_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(websocket, "STALL_S", 0.2)
-    monkeypatch.setattr(websocket, "CLOSE_S", 0.2)
+    monkeypatch.setattr(listeners, "STALL_S", 0.2)
+    monkeypatch.setattr(listeners, "CLOSE_S", 0.2)
     dropped = asyncio.get_running_loop().create_future()
 
     async def flood(wire: Wire) -> None:

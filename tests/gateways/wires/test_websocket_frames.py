@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.protocol import OPEN, SERVER, Protocol
 
-from orchestrator.gateways.wires.websocket import KEPT_BYTES, text_frame
+from orchestrator.gateways.wires.listeners import KEPT_BYTES, text_frame
 
 
 def of_the_library(message: bytes) -> bytes:
