@@ -1,0 +1,227 @@
+"""The attempts of one model request: what is waited for, what is sent with each, and what the last one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+import orjson
+import pytest
+
+from orchestrator.core.settings import HELD_WAIT_S
+from orchestrator.model.client import (
+    BACKOFF_BASE_S,
+    MAX_BACKOFF_S,
+    ClientPorts,
+    HttpBudget,
+    ModelClient,
+)
+from orchestrator.model.refusals import (
+    MAX_ERROR_BODY,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
+)
+from orchestrator.model.request import Completed, ModelEvent, RateLimits
+from orchestrator.tables import MIB, ProviderSettings, Secret
+from tests.model.chat_chunks import STOP, stream
+from tests.model.stubbed_client import API_KEY, prompt, provider
+
+WHOLE = {
+    "chat": stream(STOP),
+    "responses": b'event: response.completed\ndata: {"response": {"id": "r"}}\n\n',
+}
+FORMATS = sorted(WHOLE)
+
+
+class Body:
+    """The body of an answer: one piece, and its end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._pieces = [data, b""]
+
+    async def readany(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+
+def answer(status: int, body: Any = b"{}", **headers: str) -> Any:
+    data = body if isinstance(body, bytes) else orjson.dumps(body)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return SimpleNamespace(status=status, headers=named, content=Body(data))
+
+
+class Provider:
+    """A client whose provider answers one thing after the other, with each attempt's headers and naps."""
+
+    def __init__(self, wire_api: str, *answers: Any, **options: Any) -> None:
+        self.answers = [*answers, answer(200, WHOLE[wire_api])]
+        self.headers: list[Mapping[str, str]] = []
+        self.naps: list[float] = []
+        self.between: Callable[[], None] = lambda: None
+        table: ProviderSettings = provider(
+            "http://x/v1", wire_api=wire_api, api_key=Secret(API_KEY), **options
+        )
+        self.client = ModelClient(table, ClientPorts(sleep=self._nap, jitter=lambda: 1.0))
+        vars(self.client)["_connections"] = SimpleNamespace(post=self._post, release=lambda answer: None)
+
+    async def _nap(self, delay_s: float) -> None:
+        self.naps.append(delay_s)
+        self.between()
+
+    async def _post(self, url: Any, headers: Mapping[str, str], content: bytes) -> Any:
+        self.headers.append(headers)
+        found = self.answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def ask(self, budget: int = 4) -> list[ModelEvent]:
+        return [event async for event in self.client.stream(prompt(), HttpBudget(budget))]
+
+    async def fails(self, budget: int = 4) -> ModelError:
+        with pytest.raises(ModelError) as raised:
+            await self.ask(budget)
+        return raised.value
+
+
+PASSES = (408, 409, 425, 429, 500, 502, 503, 504, 599)
+ENDS = (400, 401, 403, 404, 405, 410, 413, 422, 451)
+NAMES_WAITS = (429, 503)
+"""Statuses that say for how long nobody is to come."""
+
+
+@pytest.mark.parametrize("wire_api", FORMATS)
+@pytest.mark.parametrize("status", PASSES)
+async def test_status_that_may_pass_is_passed_over(wire_api: str, status: int) -> None:
+    peer = Provider(wire_api, answer(status))
+    assert isinstance((await peer.ask())[-1], Completed)
+    assert peer.naps == [BACKOFF_BASE_S]
+
+
+@pytest.mark.parametrize("wire_api", FORMATS)
+@pytest.mark.parametrize("status", ENDS)
+async def test_status_that_no_repetition_cures_ends_the_request_and_is_not_billed(
+    wire_api: str, status: int
+) -> None:
+    error = await Provider(wire_api, answer(status)).fails()
+    assert isinstance(error, FatalModelError)
+    assert not error.served
+
+
+@pytest.mark.parametrize("wire_api", FORMATS)
+@pytest.mark.parametrize("status", PASSES)
+@pytest.mark.parametrize("wait_s", [0.0, 1.0, HELD_WAIT_S, HELD_WAIT_S + 1, 100.0])
+async def test_wait_that_is_asked_for_is_sat_out_where_it_is_short_and_where_no_status_means_it_so(
+    wire_api: str, status: int, wait_s: float
+) -> None:
+    peer = Provider(wire_api, answer(status, retry_after=str(wait_s)))
+    if status in NAMES_WAITS and wait_s > HELD_WAIT_S:
+        error = await peer.fails()
+        assert isinstance(error, RateLimited)
+        assert (error.retry_after_s, error.served, peer.naps) == (wait_s, False, [])
+    else:
+        await peer.ask()
+        assert peer.naps == [min(wait_s, HELD_WAIT_S)]
+
+
+async def test_naps_grow_with_the_attempts_of_the_whole_request_up_to_a_bound() -> None:
+    peer = Provider("responses", *[answer(500)] * 9, request_max_retries=9)
+    await peer.ask(9)
+    assert peer.naps == [min(BACKOFF_BASE_S * 2**used, MAX_BACKOFF_S) for used in range(9)]
+    # A later stream of the same request goes on where the one before it was.
+    later = Provider("responses", answer(500), request_max_retries=9)
+    await later.ask(6)
+    assert later.naps == [BACKOFF_BASE_S * 2**3]
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2])
+async def test_request_is_sent_once_more_for_each_retry_that_is_left_and_then_fails(budget: int) -> None:
+    peer = Provider("responses", *[answer(500)] * 5)
+    error = await peer.fails(budget)
+    assert isinstance(error, RetryableModelError)
+    assert (len(peer.headers), len(peer.naps)) == (budget + 1, budget)
+    assert not error.served
+
+
+LOST = aiohttp.ServerDisconnectedError()
+"""A connection that broke behind the request's last byte: it may have been served."""
+
+
+@pytest.mark.parametrize(
+    "attempts", [["lost"], ["lost", "refused"], ["refused", "lost"], ["refused", "refused"]]
+)
+@pytest.mark.parametrize("end", ["fatal", "limited", "exhausted"])
+async def test_request_may_be_billed_if_any_attempt_may(attempts: list[str], end: str) -> None:
+    last = {
+        "fatal": [answer(401)],
+        "limited": [answer(429, retry_after="60")],
+        "exhausted": [answer(500)],
+    }[end]
+    answers = [LOST if one == "lost" else answer(500) for one in attempts]
+    error = await Provider("responses", *answers, *last).fails(len(answers))
+    assert error.served is ("lost" in attempts)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_error_quotes_no_key_of_any_attempt(at: int) -> None:
+    """A key that another one has replaced is one still, as is the one that replaced it."""
+    keys = [API_KEY, "sk-of-the-second-attempt", "sk-of-the-third-attempt"]
+    refused = answer(401, {"error": {"message": f"the key {keys[at]} is wrong"}})
+    peer = Provider("responses", answer(500), answer(500), refused)
+    peer.between = lambda: peer.client.use_key(Secret(keys[len(peer.naps)]))
+    error = await peer.fails()
+    assert [headers["Authorization"] for headers in peer.headers] == [f"Bearer {key}" for key in keys]
+    assert keys[at] not in str(error)
+    assert "[redacted]" in str(error)
+
+
+async def test_headers_of_the_table_replace_those_of_the_client_and_secret_ones_both() -> None:
+    peer = Provider(
+        "responses",
+        http_headers={"User-Agent": "mine", "X-Both": "open"},
+        secret_headers={"X-Both": Secret("hidden")},
+    )
+    await peer.ask()
+    (headers,) = peer.headers
+    assert (headers["User-Agent"], headers["X-Both"]) == ("mine", "hidden")
+
+
+@pytest.mark.parametrize("window", ["primary", "secondary"])
+async def test_rate_limits_are_told_whichever_window_the_answer_names(window: str) -> None:
+    peer = Provider("responses")
+    peer.answers = [
+        answer(200, WHOLE["responses"], **{f"x_codex_{window}_used_percent": "7"}),
+    ]
+    limits, _ = await peer.ask()
+    assert isinstance(limits, RateLimits)
+    assert cast(Any, limits.snapshot)[window] == {"used_percent": 7.0}
+
+
+@pytest.mark.parametrize("length", [MAX_ERROR_BODY - 1, MAX_ERROR_BODY, MAX_ERROR_BODY + 1])
+async def test_refusal_is_read_up_to_a_bound(length: int) -> None:
+    begun, end = b'{"error": {"message": "no", "more": "', b'"}}'
+    body = begun + b"x" * (length - len(begun) - len(end)) + end
+    error = await Provider("responses", answer(400, body)).fails()
+    # What is cut is no JSON any more: its beginning is shown as it is.
+    assert ("answered 400: no;" in str(error)) is (length <= MAX_ERROR_BODY)
+
+
+@pytest.mark.parametrize("wire_api", FORMATS)
+@pytest.mark.parametrize(("more", "whole"), [(0, True), (1, False)])
+async def test_response_is_taken_up_to_its_bound_in_all_its_pieces(
+    wire_api: str, more: int, whole: bool
+) -> None:
+    comment = b": " + b"x" * (MIB // 2) + b"\n\n"
+    rest = MIB - len(comment) - len(WHOLE[wire_api]) - len(b": \n\n")
+    pieces = [comment, b": " + b"x" * (rest + more) + b"\n\n", WHOLE[wire_api], b""]
+    peer = Provider(wire_api, max_response_bytes=MIB)
+    found = answer(200)
+    found.content._pieces = pieces
+    peer.answers = [found]
+    if whole:
+        assert isinstance((await peer.ask())[-1], Completed)
+    else:
+        assert "was cut off there" in str(await peer.fails())
