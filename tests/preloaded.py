@@ -38,6 +38,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.trusted_files import find_program
 
 LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
+_MADV_COLLAPSE = 25
 _PR_SET_DUMPABLE = 4
 BYTES_PASS = ("", "C", "POSIX", "C.UTF-8", "C.utf8", "UTF-8")
 """Locales in which Python lets bytes that are no text through its standard streams."""
@@ -184,7 +185,18 @@ def _where() -> object:
     return namespaces, os.geteuid(), find_program("bwrap"), os.environ.get("TMPDIR")
 
 
+def _use_large_pages() -> None:
+    """Has the memory in pages of 2 MiB, where the kernel knows how: a fork is then made in half the time."""
+    madvise = ctypes.CDLL(None).madvise
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, _, _, file, *name = line.split()
+        begin, end = (int(part, 16) for part in place.split("-"))
+        if file == "0" and "w" in rights and name in ([], ["[heap]"]):
+            madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
+
+
 if __name__ == "__main__":
     import_all()
+    _use_large_pages()
     serve(socket.socket(fileno=int(sys.argv[1])))
     _run()

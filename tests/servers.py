@@ -5,7 +5,10 @@ Knows nothing of the product. A missing binary skips on a developer's machine an
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
+import itertools
 import os
 import shutil
 import signal
@@ -213,6 +216,23 @@ def start_redis(
     """A server to be used as `with start_redis(tmp_path) as server:`; by default the installed one."""
     chosen = required(binary or debian_redis() or wheel_redis(), "redis-server")
     return RedisServer(folder, chosen, config or {}, port)
+
+
+def own_database() -> str:
+    """The URL of an empty database of a server that all tests of this process share and none ends."""
+    return f"{_shared_server().url}?db={next(_DATABASES)}"
+
+
+_DATABASES = itertools.count()
+
+
+@functools.cache
+def _shared_server() -> RedisServer:
+    server = start_redis(Path(tempfile.mkdtemp(prefix="dr-")), config={"databases": "10000"})
+    server.start()
+    atexit.register(shutil.rmtree, server.folder, ignore_errors=True)
+    atexit.register(server.close)
+    return server
 
 
 def free_ports(count: int) -> list[int]:

@@ -36,9 +36,10 @@ _RETRY_KEYS = ("request_max_retries", "stream_max_retries", "stream_idle_timeout
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The folders of one conversation."""
+    """The folders of one conversation, and its Redis if that is not one of its own."""
 
     root: Path
+    redis_url: str = ""
 
     @property
     def workspace(self) -> Path:
@@ -60,9 +61,9 @@ class Setup:
         return Bindings({"WORKSPACE": str(self.workspace), "OUTSIDE": str(self.outside)})
 
 
-def set_up(root: Path, config: str) -> Setup:
+def set_up(root: Path, config: str, redis_url: str = "") -> Setup:
     """A committed workspace, a folder beside it, and an empty home with the configuration."""
-    setup = Setup(root)
+    setup = Setup(root, redis_url)
     for folder in (setup.workspace, setup.outside, setup.data):
         folder.mkdir(parents=True)
     (setup.workspace / "README.md").write_text("hello\n")
@@ -75,7 +76,9 @@ def set_up(root: Path, config: str) -> Setup:
 
 
 def environment(setup: Setup, base_url: str = "") -> dict[str, str]:
+    redis = {"DENDRO_REDIS_URL": setup.redis_url} if setup.redis_url else {}
     return {
+        **redis,
         "PATH": os.environ["PATH"],
         "HOME": str(setup.home),
         "LANG": "C.UTF-8",
@@ -228,10 +231,14 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(
-    root: Path, config: str, model: Sequence[Message] | Message, wire: str = RESPONSES
+    root: Path,
+    config: str,
+    model: Sequence[Message] | Message,
+    wire: str = RESPONSES,
+    redis_url: str = "",
 ) -> AsyncIterator[Scene]:
     """Sets up the folders and serves the scripted model; requests and log are read at the end."""
-    setup = set_up(root, with_provider_table(config, wire))
+    setup = set_up(root, with_provider_table(config, wire), redis_url)
     try:
         scenario = Scenario.parse(model if isinstance(model, dict) else [*model])
         async with running(StubConfig(scenario)) as stub:

@@ -24,6 +24,7 @@ from tests.acceptance.comparator import compare_events, compare_requests, compar
 from tests.acceptance.conversation import Setup, hold, scene
 from tests.acceptance.placeholders import ABSENT, Difference
 from tests.acceptance.wires import expected, over
+from tests.servers import own_database
 
 FOLDER = Path(__file__).parent / "further"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -34,7 +35,7 @@ OPEN_DOORS = 'model = "gpt-5"\napproval_policy = "never"\nsandbox_mode = "danger
 @pytest.mark.parametrize(("wire", "name"), over([file.stem for file in FILES]))
 async def test_client_is_served_as_the_protocol_says(wire: str, name: str, tmp_path: Path) -> None:
     told = json.loads((FOLDER / f"{name}.json").read_text())
-    async with scene(tmp_path, config_of(told), told["model"], wire) as place:
+    async with scene(tmp_path, config_of(told), told["model"], wire, own_database()) as place:
         bindings = place.setup.bindings()
         furnish(place.setup, told.get("before", {}))
         found: list[Difference] = []

@@ -23,6 +23,7 @@ from orchestrator.stub import Scenario, StubConfig, running
 from tests.acceptance.conversation import PATIENCE_S, Pipes, Setup, Stuck, environment, set_up, stop_orphan
 from tests.acceptance.conversation import with_provider_table as settings_of
 from tests.doors.comparator import Message
+from tests.servers import own_database
 from tests.started import COMMAND, Started
 
 RECORDINGS = Path(__file__).parent / "recordings" / "app-server-v2"
@@ -260,7 +261,7 @@ def _item(message: Message) -> Message:
 async def app_server(root: Path, recorded: Recorded) -> AsyncIterator[tuple[AppServer, Setup, str]]:
     """A running server with the recording's model behind it."""
     # Folders of tests lie where commands may write, if nothing forbids it.
-    setup = set_up(root, settings_of(f"{recorded.config}\n") + NOT_IN_TMP)
+    setup = set_up(root, settings_of(f"{recorded.config}\n") + NOT_IN_TMP, own_database())
     try:
         scenario = Scenario.parse(model_of(recorded, setup))
         async with running(StubConfig(scenario)) as stub:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.conversation import scene
 from tests.doors.exec_runs import exec_run
+from tests.servers import own_database
 
 RECORDINGS = Path(__file__).parent / "recordings" / "exec-json"
 Line = dict[str, Any]
@@ -43,7 +44,8 @@ def comparable(events: Sequence[Line]) -> list[Line]:
 async def test_program_reads_of_a_run_what_the_peer_wrote(name: str, tmp_path: Path) -> None:
     folder = RECORDINGS / name
     model = json.loads((folder / "model.json").read_text())
-    async with scene(tmp_path, (folder / "config.toml").read_text(), model) as place:
+    config = (folder / "config.toml").read_text()
+    async with scene(tmp_path, config, model, redis_url=own_database()) as place:
         ids: dict[str, str] = {}
         for process, recorded, code in runs(folder):
             words = [ids.get(word, word) for word in process["process"]]
