@@ -19,7 +19,7 @@ from bench.lab import Fleet, Lab, fleet
 from bench.latency import marks
 from bench.turns import PATIENCE_S, submit_turn, take_turns
 from orchestrator.core.ids import SessionId
-from orchestrator.core.tagged import TagParser
+from orchestrator.core.modes import TagParser
 from orchestrator.gateways.workspace import Workspace, look_at
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId

@@ -15,7 +15,7 @@ from bench.shares import POOL, position_of
 from orchestrator.broker.records import Submit
 from orchestrator.core.chain import SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot

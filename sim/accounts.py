@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.keys import Keys
-from orchestrator.core.timers import BUDGET_TIMER
+from orchestrator.core.commit_parts import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
 from orchestrator.runtime.budget import Accounting, cost
 from orchestrator.tables import ModelPrice, ModelSettings

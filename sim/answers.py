@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import Any
 
-from orchestrator.core.turn_calls import ANSWERABLE
+from orchestrator.core.calls import ANSWERABLE
 from sim.observer import Observer
 from sim.seen import Seen
 

@@ -17,9 +17,9 @@ import zstandard
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.keys import Keys
 from orchestrator.core.blobs import references
+from orchestrator.core.commit_parts import STANDING_TIMERS
 from orchestrator.core.outstanding import outstanding
 from orchestrator.core.snapshot import decode_snapshot, encode
-from orchestrator.core.timers import STANDING_TIMERS
 from sim.double import EPOCH_S, Double
 from sim.objects import SimObjects
 from sim.observer import TreeObserver

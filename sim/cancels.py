@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.core.calls import Phase
 from orchestrator.core.entries import Entry
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Phase
 from sim.ledger import Ledger
 from sim.observer import Observer
 from sim.rights import Rights

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.broker.keys import Keys
 from orchestrator.core.calls import AwaitWork, ClientToolWork, timer_of
-from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
-from orchestrator.core.state import State
-from orchestrator.core.timers import (
+from orchestrator.core.commit_parts import (
     BUDGET_TIMER,
     FOLDER_TIMER,
     RETRY_TIMER,
@@ -22,6 +20,8 @@ from orchestrator.core.timers import (
     wait_timer,
     watchdog_timer,
 )
+from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
+from orchestrator.core.state import State
 from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 

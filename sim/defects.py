@@ -15,9 +15,8 @@ from orchestrator.broker.records import BudgetPart, Committed
 from orchestrator.core import decide as decide_module
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
-from orchestrator.core.commit_parts import NewEntry, TreePart
+from orchestrator.core.commit_parts import RETRY_TIMER, NewEntry, TreePart, approval_timer, watchdog_timer
 from orchestrator.core.decide import call, takeover
-from orchestrator.core.timers import RETRY_TIMER, approval_timer, watchdog_timer
 from orchestrator.gateways.client import Client
 from orchestrator.runtime import effects, runner
 from orchestrator.runtime.commits import Writing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core import compaction, evolve
+from orchestrator.core import evolve as evolve_task
 from orchestrator.core.decide import task
-from orchestrator.core.evolve import task as evolve_task
 from sim.mutant import Mutant, text
 
 DEFECTS = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.core import evolve as workspace_facts
 from orchestrator.core.decide import agent
-from orchestrator.core.evolve import workspace as workspace_facts
 from orchestrator.folders import keeper_process, known, merge, names
 from orchestrator.folders.build import Build
 from orchestrator.folders.merge import Planner

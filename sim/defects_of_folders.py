@@ -5,8 +5,8 @@ from __future__ import annotations
 from orchestrator.broker import claims, commit_requests
 from orchestrator.broker.claims import Claims
 from orchestrator.core import evolve, outstanding
+from orchestrator.core import evolve as workspace_facts
 from orchestrator.core.decide import agent, folder
-from orchestrator.core.evolve import workspace as workspace_facts
 from orchestrator.folders import keeper_process
 from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.runner import Runner

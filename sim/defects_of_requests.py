@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.broker import follow
-from orchestrator.core import agent_views, context, plans
+from orchestrator.core import agent_views, context, modes
 from orchestrator.core.calls.ask import QuestionWork
 from orchestrator.core.decide import agent, task
 from orchestrator.runtime import requests
@@ -104,13 +104,13 @@ DEFECTS = (
     Mutant(
         "approved plans come last",
         "the approved plan stands behind the conversation, and not behind its context",
-        swapped(plans, "_behind_context", _at_the_end),
+        swapped(modes, "_behind_context", _at_the_end),
         "plans",
     ),
     Mutant(
         "approved plans lose their steps",
         "an approved plan is told by its title and its summary",
-        text(plans, "plan_text", "enumerate(plan.plan.plan, 1)", "enumerate(plan.plan.plan[1:], 1)"),
+        text(modes, "plan_text", "enumerate(plan.plan.plan, 1)", "enumerate(plan.plan.plan[1:], 1)"),
         "plans",
     ),
     Mutant(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import decide, evolve, input_items, lines, outstanding, snapshot
+from orchestrator.core import decide, evolve, lines, outstanding, snapshot, user_turns
 from orchestrator.core import evolve as evolve_request
-from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork, client_tool
+from orchestrator.core import evolve as evolve_task
+from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork, ask
 from orchestrator.core.decide import agent, call, call_end, request, takeover, task
 from orchestrator.core.decide.draft import Draft
-from orchestrator.core.evolve import task as evolve_task
 from orchestrator.core.frozen import replace
-from orchestrator.core.tagged import Proposal
+from orchestrator.core.modes import Proposal
 from orchestrator.runtime import lookups, requests, runner
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
@@ -166,7 +166,7 @@ DEFECTS = (
     Mutant(
         "pictures are left out",
         "the event that tells what somebody said leaves its pictures out",
-        text(input_items, "user_message_event", "images=images or None", "images=None"),
+        text(user_turns, "user_message_event", "images=images or None", "images=None"),
     ),
     Mutant(
         "earlier answers count",
@@ -222,7 +222,7 @@ DEFECTS = (
     Mutant(
         "models are shown images that are none",
         "an image of a client's tool is taken whatever it holds",
-        text(client_tool, "_shown", "check_image_url(part.image_url)", "pass"),
+        text(ask, "_shown", "check_image_url(part.image_url)", "pass"),
         "asks",
     ),
     Mutant(

@@ -9,10 +9,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from orchestrator.core.calls import ClientToolWork
+from orchestrator.core.calls import Call, ClientToolWork
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from sim.machines import Site
 from sim.nemesis import Nemesis
 from sim.people import Diary, Person

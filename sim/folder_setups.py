@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.commands import SetupEnded
 from orchestrator.tools.site import CallSite
 from sim.folders import SETUP, Folders
 from sim.worker_runs import WorkerRuns

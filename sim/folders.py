@@ -18,12 +18,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
-from orchestrator.core.folder_use import may_write
+from orchestrator.core.calls import Call
+from orchestrator.core.commands import FolderMerged, FolderNotMerged
 from orchestrator.core.frozen import replace
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import may_write
 from orchestrator.protocol.ids import CallId
 from orchestrator.tools.site import CallSite
 from orchestrator.workspaces.packs import BIRTH

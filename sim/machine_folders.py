@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.folder_commands import (
+from orchestrator.core.commands import (
     FolderCopied,
     FolderFailed,
     FolderMade,

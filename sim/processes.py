@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from orchestrator.core.calls import ExecWork, StdinWork
+from orchestrator.core.calls import Call, ExecWork, StdinWork
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import CallFinished, ProcessEnd
-from orchestrator.core.processes import Process
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import Process
 from orchestrator.sandbox.policy import Confinement
 from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink
 from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses, follow

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.core.calls import PatchWork
+from orchestrator.core.calls import Call, PatchWork, Phase
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.tools.site import CallSite
 from sim.commits import reply_fields
 from sim.double import EPOCH_S

@@ -11,6 +11,7 @@ import orjson
 
 from orchestrator.core.calls import (
     ApplyPatch,
+    Call,
     ClientToolWork,
     Exec,
     ExecWork,
@@ -22,17 +23,14 @@ from orchestrator.core.calls import (
     StdinWork,
     UserInputWork,
     WriteStdin,
+    command_of,
 )
 from orchestrator.core.calls.exec import Lasting, Segment
-from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
-from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd, SetupEnded
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
-from orchestrator.core.processes import Process
 from orchestrator.core.settings import Rules
-from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
-from orchestrator.core.user_shell import command_of
+from orchestrator.core.state import Process, State
 from orchestrator.model.request import Item
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand

@@ -14,12 +14,11 @@ from typing import Any
 from orchestrator.broker.keys import Keys
 from orchestrator.broker.replies import stored_entry
 from orchestrator.core.blobs import REFERENCE, resolve
+from orchestrator.core.calls import Phase
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
-from orchestrator.core.turn_calls import Phase
 from orchestrator.model.request import Prompt
 from sim.accounts import Accounts
 from sim.admissions import Admissions

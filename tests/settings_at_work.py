@@ -22,12 +22,11 @@ from orchestrator.broker.keys import Keys
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim, Claimed, Renewed
 from orchestrator.core.birth import Birth
-from orchestrator.core.calls import ExecWork
+from orchestrator.core.calls import Call, ExecWork
 from orchestrator.core.calls.exec import amendment
 from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Answer, State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.model.client import HttpBudget, ModelClient, format_of
 from orchestrator.model.connections import Connections

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TypeVar
 
-from orchestrator.core.phases import AGENT, TASK
-from orchestrator.core.turn_calls import TRANSITIONS
+from orchestrator.core.calls import TRANSITIONS
+from orchestrator.core.state import AGENT, TASK
 
 S = TypeVar("S", bound=str | None)
 
@@ -18,7 +18,7 @@ decision against: `python -m tests.states_page > docs/states.md`.
 """
 _TASK = """## A task
 
-`orchestrator/core/phases.py` says what each phase means. A session without a task is at either end: the
+`orchestrator/core/state.py` says what each phase means. A session without a task is at either end: the
 next task begins with queued input, with mail, or with a person's op. What follows from a state by itself
 (a turn is over, a wait is over, the next task begins, an agent comes to rest) is
 `orchestrator/core/decide/transitions.py`.

@@ -61,7 +61,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.port import Port
 from orchestrator.broker.records import Fired
-from orchestrator.core.timers import STANDING_TIMERS
+from orchestrator.core.commit_parts import STANDING_TIMERS
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import FireOk, SubmitMoved, TimersDue

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.chain import GENESIS, SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry, NewEvent
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import encode_event
+from orchestrator.core.entries import EVENT_MSG, encode_event
 from orchestrator.core.frozen import record, replace
 
 if TYPE_CHECKING:
     from orchestrator.core.commit_parts import NewSession
-    from orchestrator.core.entries.stored import Encoded
+    from orchestrator.core.entries import Encoded
 
 
 class ChainWriter(Protocol):

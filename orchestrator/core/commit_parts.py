@@ -17,7 +17,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.protocol.ids import SubmissionId
 
 if TYPE_CHECKING:
-    from orchestrator.core.entries.stored import Encoded
+    from orchestrator.core.entries import Encoded
     from orchestrator.core.settings import SessionFacts, TurnSettings
     from orchestrator.core.tree import AgentRecord
     from orchestrator.protocol.wire import EventModel, JsonMapping, JsonObject
@@ -106,7 +106,7 @@ class Approval:
 def approval(call_id: str, request: JsonMapping, blobs: dict[str, bytes]) -> Approval:
     """The approval that shows `request`, the event that asks; large changes go to `blobs`."""
     from orchestrator.core.blobs import externalise
-    from orchestrator.core.entries.stored import encode_value
+    from orchestrator.core.entries import encode_value
 
     return Approval(call_id, encode_value(externalise(request, blobs), blobs))
 
@@ -184,8 +184,7 @@ def tree_event(
 
     With `inbox` it tells that inbox's depths.
     """
-    from orchestrator.core.entries import event
-    from orchestrator.core.entries.stored import encode_json, encode_value
+    from orchestrator.core.entries import encode_json, encode_value, event
 
     payload = encode_value({"id": id or "", "msg": event("", message).payload}, blobs)
     targeted = tuple(SessionId(target) for target in targets)
@@ -233,7 +232,7 @@ def new_session(
     facts: SessionFacts, settings: TurnSettings, title: str = "", forked_from: str | None = None
 ) -> NewSession:
     """The session with these facts, without a log yet; lists show the title until it rests."""
-    from orchestrator.core.entries.stored import encode_json
+    from orchestrator.core.entries import encode_json
 
     shown = {
         "cwd": settings.cwd,
@@ -317,3 +316,39 @@ class TreePart:
 def _size(child: NewSession) -> int:
     logged = sum(len(entry.payload) for entry in child.entries) + sum(len(ev.payload) for ev in child.events)
     return logged + sum(len(submission.payload) for submission in child.submissions) + len(child.meta)
+
+
+# ── timers ────────────────────────────────────────────────────────────────────────────────────────
+# The names of a session's timers; each becomes an SQ entry when its time has passed.
+
+
+RETRY_TIMER = "retry"
+"""A model request is to be tried again."""
+BUDGET_TIMER = "budget"
+"""The timer that a commit makes due when it makes room in the tree's budget."""
+REAP_TIMER = "reap"
+REAP_BELOW_TIMER = "reap-below"
+"""The reap timer for agents further below, whose end is told to their own parents alone."""
+REAP_MS = 30_000
+"""Milliseconds until the claim of a cancelled agent that has not reported its end is taken from its
+worker."""
+FOLDER_TIMER = "folder"
+"""A folder's changes that the store has not got are to be tried again."""
+FOLDER_MS = 600_000
+"""Milliseconds until then."""
+STANDING_TIMERS: Mapping[str, int] = {REAP_TIMER: REAP_MS, REAP_BELOW_TIMER: REAP_MS}
+"""Timers that fire again, after so many milliseconds, until they are cleared: the worker that one woke may be
+lost before it has read why, and another must then be woken."""
+
+
+def approval_timer(call_id: str) -> str:
+    return f"approval:{call_id}"
+
+
+def wait_timer(call_id: str) -> str:
+    """The deadline of a call that waits for agents."""
+    return f"wait:{call_id}"
+
+
+def watchdog_timer(agent_id: int) -> str:
+    return f"watchdog:{agent_id}"

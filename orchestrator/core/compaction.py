@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from orchestrator.core.blobs import INLINE_TEXT_BYTES
+from orchestrator.core.calls import USER_SHELL_TAG
 from orchestrator.core.context import (
     CONTEXT_TAGS,
     FOLDER_CHANGED_TAG,
@@ -23,12 +24,10 @@ from orchestrator.core.history import (
     message_text,
     user_message,
 )
-from orchestrator.core.input_items import SKILL_TAG
 from orchestrator.core.modes import is_of_modes, standing_modes, task_settings
-from orchestrator.core.processes import Processes
 from orchestrator.core.review import REVIEW_TAG
-from orchestrator.core.state import Branch, State, Task
-from orchestrator.core.user_shell import USER_SHELL_TAG
+from orchestrator.core.state import Branch, Processes, State, Task
+from orchestrator.core.user_turns import SKILL_TAG
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
 SUMMARY_PROMPT = (

@@ -7,14 +7,22 @@ system prompt stays as it is: a provider's copy of the conversation begins with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, cast
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
 
+from pydantic import ValidationError
+
+from orchestrator.core.context import is_context, is_role
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item, message_text
+from orchestrator.core.review import object_in
 from orchestrator.core.settings import NAMED_BY_OPS, OF_TURNS, SettingsChanges, TurnSettings
 from orchestrator.protocol import ops
 from orchestrator.protocol.items import InputText, Message
+from orchestrator.protocol.plans import PlanOutputEvent, PlanProposal, UpdatePlanArgs
 from orchestrator.protocol.scalars import CollaborationMode, ModeKind, Personality
+from orchestrator.protocol.wire import JsonMapping, JsonObject, written
+from orchestrator.tables import SANDBOX_MODES
 
 PERSONALITY_TAG, MODE_TAG = "<personality>", "<collaboration_mode>"
 MOST_INSTRUCTIONS: Final = 32 << 10
@@ -195,3 +203,287 @@ def _wrapped(tag: str, words: str) -> str:
 
 def _developer(text: str) -> Message:
     return Message(role="developer", content=(InputText(text=text),))
+
+
+# ── plans ─────────────────────────────────────────────────────────────────────────────────────────
+# Plans as people and models read them, and an approved one in the requests of the task that follows it.
+
+
+MOST_STEPS: Final = 64
+PLANNED_OPENING: Final = "The user ran a planning session for: "
+_RESULT: Final = "\n\nResult: "
+PLAN_TAG: Final = "<approved_plan>"
+_TOLD: Final = (
+    f"{PLAN_TAG}\nThe user approved this plan in a planning session. Unless they say otherwise now, carry it "
+    "out step by step, and say so where you have to leave it.\n\n{plan}\n</approved_plan>"
+)
+
+
+def plan_text(plan: PlanOutputEvent | PlanProposal) -> str:
+    """A plan as people read it: title, summary, explanation, steps with numbers."""
+    steps = "\n".join(f"{n}. {step.step}" for n, step in enumerate(plan.plan.plan, 1))
+    parts = (plan.title, plan.summary, plan.plan.explanation or "", steps)
+    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+
+def session_told(goal: str, result: str) -> str:
+    """The words by which the conversation knows of a planning session."""
+    return f"{PLANNED_OPENING}{goal}{_RESULT}{result}."
+
+
+def goal_in(text: str) -> str:
+    """The goal of the planning session that a message tells of; empty if it tells of none."""
+    opening, _, _ = text.rpartition(_RESULT)
+    return opening.removeprefix(PLANNED_OPENING) if text.startswith(PLANNED_OPENING) else ""
+
+
+def variant(answer: str, title: str, why: str) -> JsonObject:
+    """The plan that a helper has answered; any other text, or `why` there is none, is an explanation."""
+    plan = object_in(answer)
+    try:
+        found = PlanProposal.model_validate({"summary": "", **plan, "title": title}, extra="ignore")
+    except ValidationError:
+        found = None
+    if found is None or not 1 <= len(found.plan.plan) <= MOST_STEPS:
+        found = PlanProposal(title=title, summary="", plan=UpdatePlanArgs(explanation=answer or why, plan=()))
+    return written(found)
+
+
+def with_plan(conversation: Sequence[Item], plan: JsonMapping) -> list[Item]:
+    """The conversation with an approved plan behind the context that it begins with.
+
+    The message is in no log: a compaction can neither sum it up nor take it away.
+    """
+    text = _TOLD.format(plan=plan_text(PlanOutputEvent.model_validate(plan)))
+    message = Message(role="developer", content=(InputText(text=text),))
+    place = _behind_context(conversation)
+    return [*conversation[:place], written(message), *conversation[place:]]
+
+
+def _behind_context(conversation: Iterable[Item]) -> int:
+    place = 0
+    for item in conversation:
+        if not (is_context(item) or is_role(item) or is_of_modes(item)):
+            break
+        place += 1
+    return place
+
+
+# ── tagged ────────────────────────────────────────────────────────────────────────────────────────
+# Plan blocks in a model's text: `<proposed_plan>` and `</proposed_plan>`, each alone on its line.
+#
+# A text comes in pieces of any length, and any cut of it gives the same parts. At the beginning of a line
+# characters are held as long as the line may still become the tag that is looked for; the first one that
+# disproves it sets all of them free. Blanks around a tag do not matter. An opening tag inside a block is
+# the plan's own text, and so is a closing tag outside of one the message's.
+
+
+OPEN, CLOSE = "<proposed_plan>", "</proposed_plan>"
+MOST_HELD: Final = 256
+"""Characters of a line that may be a tag, blanks counted: what is held stays small."""
+
+
+@dataclass(slots=True)
+class Normal:
+    """Text of the message itself. Not frozen: one is made of each piece, and freezing doubles its cost."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A block begins."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """Text of a block. Not frozen, as `Normal` is not."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A block is over."""
+
+
+Part: TypeAlias = Normal | Start | Plan | End
+_START, _END = Start(), End()
+
+
+class TagParser:
+    """The parts of one message, as its text comes."""
+
+    __slots__ = ("_held", "_inside", "_kind", "_passing")
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._kind: type[Normal | Plan] = Normal
+        """Of the text that comes now."""
+        self._held = ""
+        """The beginning of a line that may still become a tag."""
+        self._passing = False
+        """Whether the rest of the line is text, whatever comes."""
+
+    def feed(self, text: str) -> list[Part]:
+        """The parts that are certain once `text` has come.
+
+        Most pieces have no tag in them, and no more is done for these than to see that.
+        """
+        if self._passing:
+            if "\n" not in text:
+                return [self._kind(text)] if text else []
+        elif self._held:
+            text, self._held = self._held + text, ""
+        if "<" not in text:
+            rest = text[text.rfind("\n") + 1 :]
+            if not rest.isspace():
+                self._passing = bool(rest)
+                return [self._kind(text)] if text else []
+        return self._lines(text)
+
+    def _lines(self, text: str) -> list[Part]:
+        """Reads line by line; the last of them has no end yet."""
+        parts: list[Part] = []
+        at = text.find("\n") + 1 if self._passing else 0
+        self._passing = False
+        begun, last = 0, text.rfind("\n") + 1
+        while (found := text.find(self._tag, at, last)) >= 0:
+            line = max(at, text.rfind("\n", at, found) + 1)
+            at = text.find("\n", found) + 1
+            if self._is_tag(text[line : at - 1]):
+                self._text(parts, text[begun:line])
+                self._turn(parts)
+                begun = at
+        rest = text[last:]
+        if self._may_be_tag(rest):
+            self._held, rest = rest, ""
+        else:
+            self._passing = True
+        self._text(parts, text[begun:last] + rest)
+        return parts
+
+    def finish(self) -> list[Part]:
+        """The parts that the end of the message makes certain; an open block ends with it."""
+        parts: list[Part] = []
+        held, self._held = self._held, ""
+        if self._is_tag(held):
+            self._turn(parts)
+        else:
+            self._text(parts, held)
+        if self._inside:
+            self._turn(parts)
+        return parts
+
+    @property
+    def _tag(self) -> str:
+        return CLOSE if self._inside else OPEN
+
+    def _is_tag(self, line: str) -> bool:
+        return len(line) <= MOST_HELD and line.strip() == self._tag
+
+    def _may_be_tag(self, line: str) -> bool:
+        return len(line) <= MOST_HELD and (self._tag.startswith(line.lstrip()) or self._is_tag(line))
+
+    def _text(self, parts: list[Part], text: str) -> None:
+        if text:
+            parts.append(self._kind(text))
+
+    def _turn(self, parts: list[Part]) -> None:
+        parts.append(_END if self._inside else _START)
+        self._inside = not self._inside
+        self._kind = Plan if self._inside else Normal
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A finished message: what it says beside its blocks, and the plan in them; None without a block."""
+
+    said: str
+    plan: str | None
+
+
+def proposal(text: str) -> Proposal:
+    """Reads a whole message; several blocks are one plan, joined by lines."""
+    if OPEN not in text:
+        return Proposal(_trimmed(text), None)
+    parser = TagParser()
+    parts = [*parser.feed(text), *parser.finish()]
+    blocks = list(_blocks(parts))
+    said = "".join(part.text for part in parts if isinstance(part, Normal))
+    return Proposal(_trimmed(said), "\n".join(blocks) if blocks else None)
+
+
+def _blocks(parts: Iterable[Part]) -> Iterable[str]:
+    block = ""
+    for part in parts:
+        if isinstance(part, Plan):
+            block += part.text
+        elif isinstance(part, End):
+            yield block.removesuffix("\n").removesuffix("\r")
+            block = ""
+
+
+def _trimmed(text: str) -> str:
+    """The text without blank lines at its two ends; empty if it has no others."""
+    if not text.strip():
+        return ""
+    begun = text[: len(text) - len(text.lstrip())].rfind("\n") + 1
+    return text[begun:].rstrip()
+
+
+# ── narrowing ─────────────────────────────────────────────────────────────────────────────────────
+# Narrowing: a child runs under what its parent's turn has, or less.
+#
+# The turn counts, not what the session was started with: a turn that was narrowed to read-only makes
+# read-only children.
+
+
+_RANK = {mode: rank for rank, mode in enumerate(SANDBOX_MODES)}
+_WORDS = {
+    "read": "read-only",
+    "readonly": "read-only",
+    "workspace": "workspace-write",
+    "workspacewrite": "workspace-write",
+    "danger": "danger-full-access",
+    "fullaccess": "danger-full-access",
+    "dangerfullaccess": "danger-full-access",
+}
+
+
+class Widening(ValueError):
+    """A child was to get more than its parent's turn has, or something that nobody knows."""
+
+
+def sandbox_mode(text: str) -> str:
+    """The mode that a model's word means; case, `_`, `-` and spaces do not matter."""
+    folded = "".join(letter for letter in text.lower() if letter not in "_- ")
+    mode = _WORDS.get(folded)
+    if mode is None:
+        raise Widening(f"unknown sandbox_mode {text!r}: read-only, workspace-write or danger-full-access")
+    return mode
+
+
+def narrowed(parent: TurnSettings, mode: str | None, model: str | None) -> TurnSettings:
+    """The child's settings; raises `Widening` with what was asked for and what the parent has."""
+    settings = parent if model is None else parent.changed({"model": model})
+    if mode is None:
+        return settings
+    wanted, has = sandbox_mode(mode), parent.sandbox_policy["mode"]
+    if _RANK[wanted] > _RANK.get(has, 0):
+        raise Widening(
+            f"an agent may not get more than its parent: {wanted} was asked for, {has} is in force"
+        )
+    return replace(settings, sandbox_policy=_policy(parent.sandbox_policy, wanted))
+
+
+def _policy(parent: JsonMapping, mode: str) -> JsonMapping:
+    if mode == parent["mode"]:
+        return parent
+    return {"mode": mode}
+
+
+def helper_settings(parent: TurnSettings, model: str | None) -> TurnSettings:
+    """The settings of a helper: read-only, and no approval is ever asked for."""
+    settings = narrowed(parent, "read-only", model)
+    return replace(settings, approval_policy="never")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from orchestrator.core.folder_use import lacks_setup, needs_folder
+from orchestrator.core.calls import Call, Phase
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import Rules
-from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.core.state import State, Task, lacks_setup, needs_folder
 
 MOST_AT_ONCE = 16
 """Calls that run together: each that was running when its worker was lost takes several entries of the one

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
-
-if TYPE_CHECKING:
-    from orchestrator.core.history import Item
 
 NOT_KEPT: Final = "[a secret answer, not kept]"
 """The text that the log has in the place of a secret one."""
@@ -70,7 +67,7 @@ def put_back(payload: bytes, texts: bytes) -> bytes:
     return orjson.dumps(frame)
 
 
-def with_secrets(items: Iterable[Item], told: Iterable[tuple[str, JsonMapping]]) -> list[Item]:
+def with_secrets(items: Iterable[JsonMapping], told: Iterable[tuple[str, JsonMapping]]) -> list[JsonMapping]:
     """A conversation as the model reads it, with the texts of secret answers by the ids of their calls.
 
     A call's last output is the one that was answered; a text that is gone stays `NOT_KEPT`.

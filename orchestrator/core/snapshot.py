@@ -17,29 +17,33 @@ from typing import TypeVar, cast
 import orjson
 
 from orchestrator.core import CORE_VERSION
-from orchestrator.core.calls import spec_of, work_of
+from orchestrator.core.calls import Call, Calls, Phase, spec_of, work_of
 from orchestrator.core.chain import mac, same_mac
-from orchestrator.core.extras import NO_EXTRAS, read_extras, without_extras, write_extras
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.lines import encode_line, read_meta
-from orchestrator.core.processes import NO_PROCESSES, USUAL_PROCESSES, Processes
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.settings import FACTS_EMPTY, NEW_SETTINGS, USUAL_FACTS, SessionFacts, TurnSettings
 from orchestrator.core.state import (
+    NO_EXTRAS,
+    NO_PROCESSES,
+    USUAL_PROCESSES,
     USUAL_TASK,
     Answer,
     Branch,
     Elicitation,
+    Processes,
     Queued,
     Request,
     Response,
     State,
     Task,
+    read_extras,
+    without_extras,
+    write_extras,
 )
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import STORED_EMPTY, decode_tree
-from orchestrator.core.turn_calls import Call, Calls, Phase
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.core.workspace import NO_WORKSPACE, USUAL_COPIES, USUAL_WORKSPACE, Workspace
 from orchestrator.protocol.ids import CallId

@@ -3,33 +3,237 @@
 Theory. A session is idle, or one `Task` holds it. A task alternates between a model
 request and the calls that the response asked for; it owes a request whenever none is in
 flight and no call is open, and it ends when a response asks for nothing more. A call
-moves through the phases of `turn_calls`; everything that a worker needs to carry it on stands
+moves through the phases of `calls`; everything that a worker needs to carry it on stands
 in the call, so that any worker can. A task that is stopped ends when nothing of it runs; if it
 has more open calls than one commit can close, it is `ending` until the last one is closed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, fields
+from enum import StrEnum
+from typing import assert_never
 
-from orchestrator.core.extras import NO_EXTRAS, PendingLookUp, SessionExtras
+import orjson
+
+from orchestrator.core.calls import (
+    ANSWERABLE,
+    AwaitWork,
+    Call,
+    Calls,
+    CallWork,
+    ClientToolWork,
+    CopyWork,
+    CustomWork,
+    ExecWork,
+    HelperWork,
+    IllegalTransition,
+    McpWork,
+    MergeWork,
+    PatchWork,
+    Phase,
+    PlanWork,
+    QuestionWork,
+    StdinWork,
+    UnknownWork,
+    UserInputWork,
+    VariantsWork,
+)
+from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.lines import NO_META, MetaLine, given
-from orchestrator.core.processes import NO_PROCESSES, Processes
 from orchestrator.core.secrets import SecretAnswer
-from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.task_kinds import Outcome, Purpose, StopReason, TaskKind
+from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
-from orchestrator.core.tree import TreeView
-from orchestrator.core.turn_calls import ANSWERABLE, Call, Calls, Phase
-from orchestrator.core.user_turns import UserTurn
+from orchestrator.core.tree import AgentStatus, TreeView
+from orchestrator.core.user_turns import Outcome, Purpose, StopReason, TaskKind, UserTurn
 from orchestrator.core.workspace import NO_WORKSPACE, Workspace
+from orchestrator.protocol import ops
 from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
-from orchestrator.protocol.wire import JsonMapping
+from orchestrator.protocol.wire import JsonMapping, JsonObject, tag_of
+
+# ── extras ────────────────────────────────────────────────────────────────────────────────────────
+# The parts of a state that only some sessions have.
+#
+# A snapshot has them among the fields of `session_meta`, each under a name that is there only if it is
+# needed: snapshots of sessions without them stay what they were before there were such parts.
+
+
+MOST_EARLIER = 10_000
+"""Turns before compactions that can be gone back to, the newest."""
+
+HISTORY_OPS = frozenset({tag_of(ops.AddToHistory), tag_of(ops.GetHistoryEntryRequest)})
+
+
+@record
+class PendingLookUp:
+    """An op whose answer lies outside of the log, in its wire form; `who` sent it."""
+
+    id: SubmissionId
+    op: JsonMapping
+    client: str | None
+    who: str
+
+    @property
+    def key(self) -> str:
+        """Tells it from all others: two clients may use one id."""
+        return f"{self.client or ''}|{self.id}"
+
+    @property
+    def turn(self) -> str | None:
+        """The response that ended the turn to find, for input that goes on from there."""
+        return self.op.get("last_response_id")
+
+    @property
+    def of_history(self) -> bool:
+        return self.op["type"] in HISTORY_OPS
+
+
+@record
+class PinnedPlan:
+    """An approved plan, with the length of the conversation that knows of it."""
+
+    plan: JsonMapping
+    length: int
+
+
+def _read_lookups(wire: Sequence[JsonMapping]) -> tuple[PendingLookUp, ...]:
+    return tuple(PendingLookUp(**lookup) for lookup in wire)
+
+
+def _write_lookups(lookups: Sequence[PendingLookUp]) -> list[JsonObject]:
+    return [asdict(lookup) for lookup in lookups]
+
+
+_read_plan, _write_plan = reader_of(PinnedPlan), writer_of(PinnedPlan)
+
+
+def _read_pinned(wire: JsonMapping | None) -> PinnedPlan | None:
+    return None if wire is None else _read_plan(wire)
+
+
+@record
+class SessionExtras:
+    """The parts of one session: each is as it says here where the session has none of it."""
+
+    thread_name: str | None = None
+    """The session's name for people."""
+    lookups: tuple[PendingLookUp, ...] = field(
+        default=(), metadata=form(read=_read_lookups, write=_write_lookups)
+    )
+    """Look-ups that are not answered yet, oldest first."""
+    told_folders: tuple[str, ...] = field(default=(), metadata=LIST)
+    """The folders whose instructions were told, if there were others than the one that it began in."""
+    pinned_plan: PinnedPlan | None = field(default=None, metadata=form(read=_read_pinned, write=_write_plan))
+    """The approved plan that the next task of a person is shown."""
+    earlier_turns: tuple[str, ...] = field(default=(), metadata=LIST)
+    """The response ids of turns that compactions summed up, oldest first: the log still has what was said."""
+
+
+NO_EXTRAS = SessionExtras()
+read_extras, write_extras = reader_of(SessionExtras), writer_of(SessionExtras)
+_NAMES = frozenset(spec.name for spec in fields(SessionExtras))
+
+
+def without_extras(meta: JsonMapping) -> JsonObject:
+    """The fields of a `session_meta` alone; no line of a log brings such parts along."""
+    return {name: value for name, value in meta.items() if name not in _NAMES}
+
+
+# ── processes ─────────────────────────────────────────────────────────────────────────────────────
+# The processes of a session: commands that go on behind their call.
+#
+# A process lives under the claim that started it, on the machine of the claim's holder. So a session with
+# a living process keeps its claim, and a new claim has none of the old one's processes. What a process
+# said last before it ended stays here until the model has read it.
+
+
+MOST_PROCESSES = 16
+"""Processes of a session that live at once, and ended ones whose last output is kept."""
+COMMAND_CHARS = 200
+FOLDER_CHARS = 1_000
+
+
+@record
+class Process:
+    """A process that lives, as far as the log knows."""
+
+    number: int
+    call_id: CallId
+    """The call that started it: its events bear this id."""
+    turn: SubmissionId
+    """The task of that call: its events belong to it, also in later tasks."""
+    command: str
+    """Its command, cut for people."""
+    cwd: str
+    epoch: int
+    rights: str
+    """The identity of the policies that it was started under."""
+    tty: bool = False
+    sandboxed: bool = True
+    stopping: bool = False
+    """Whether it is being killed."""
+
+
+@record
+class EndedProcess:
+    """A process that ended while the model did not look."""
+
+    number: int
+    exit_code: int
+    unread: str
+
+
+@record
+class Processes:
+    """The processes of a session."""
+
+    taken: int = 0
+    """The last number that was taken: none is used twice."""
+    living: tuple[Process, ...] = ()
+    ended: tuple[EndedProcess, ...] = ()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the end of a process is awaited."""
+        return any(process.stopping for process in self.living)
+
+    def get(self, number: int) -> Process | None:
+        return next((one for one in self.living if one.number == number), None)
+
+    def unread(self, number: int) -> EndedProcess | None:
+        return next((one for one in self.ended if one.number == number), None)
+
+    def without(self, number: int) -> Processes:
+        return replace(self, living=tuple(one for one in self.living if one.number != number))
+
+    @classmethod
+    def of(cls, wire: JsonMapping) -> Processes:
+        return cls(
+            wire["taken"],
+            tuple(Process(**one) for one in wire["living"]),
+            tuple(EndedProcess(**one) for one in wire["ended"]),
+        )
+
+
+NO_PROCESSES = Processes()
+USUAL_PROCESSES: Mapping[str, Processes] = {"processes": NO_PROCESSES}
+"""A field that snapshots of sessions without a process leave out: those of earlier versions have none."""
+
+
+def rights_of(settings: TurnSettings) -> str:
+    """The identity of the policies that a task's commands run under."""
+    stated = [settings.approval_policy, settings.sandbox_policy]
+    data = orjson.dumps(stated, default=dict, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+# ── state ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @record
@@ -354,3 +558,132 @@ class State:
 
 
 ANSWERS_KEPT = 128
+
+
+# ── phases ────────────────────────────────────────────────────────────────────────────────────────
+# The phases of a task and the statuses of an agent, and what may follow what.
+#
+# A call's phase is a field (`core.calls.Phase`, with its table `TRANSITIONS`). A task's is read from
+# its fields, which say more than the phase; an agent's status is a fact of its own log. A decision that
+# leaves the tables raises: a rule is wrong. `docs/states.md` draws the three.
+
+
+class TaskPhase(StrEnum):
+    """The phase of a task; `None` in the table is a session that no task holds."""
+
+    OWING = "owing"
+    """A model request is owed: it is begun as soon as it is due and the tree's budget permits."""
+    REQUESTING = "requesting"
+    """A model request is in flight; calls that its response has made so far may run beside it."""
+    DELAYED = "delayed"
+    """The request is tried again when a timer has fired; nobody holds the session meanwhile."""
+    CALLING = "calling"
+    """No request is in flight, and calls are to be decided, wait or run."""
+    TURN_OVER = "turn_over"
+    """The response is complete and its calls are done: the task goes on with a request, or is over.
+
+    A person's command is over with its call."""
+    STOPPING = "stopping"
+    """The work is being stopped; nothing new begins."""
+    ENDING = "ending"
+    """Nothing runs any more: the open calls are closed piece by piece, and the last piece ends the task."""
+
+
+def task_phase(task: Task) -> TaskPhase:
+    if task.ending:
+        return TaskPhase.ENDING
+    if task.stopping:
+        return TaskPhase.STOPPING
+    if task.request is not None:
+        return TaskPhase.REQUESTING
+    if task.calls.any_open:
+        return TaskPhase.CALLING
+    if task.response_complete or task.kind == "shell":
+        return TaskPhase.TURN_OVER
+    return TaskPhase.DELAYED if task.wait else TaskPhase.OWING
+
+
+TASK: Mapping[TaskPhase | None, frozenset[TaskPhase | None]] = {
+    None: frozenset({TaskPhase.OWING, TaskPhase.CALLING}),
+    TaskPhase.OWING: frozenset({TaskPhase.REQUESTING, TaskPhase.STOPPING, None}),
+    TaskPhase.REQUESTING: frozenset(
+        {
+            TaskPhase.OWING,
+            TaskPhase.DELAYED,
+            TaskPhase.CALLING,
+            TaskPhase.TURN_OVER,
+            TaskPhase.STOPPING,
+        }
+    ),
+    TaskPhase.DELAYED: frozenset({TaskPhase.OWING, TaskPhase.STOPPING, None}),
+    TaskPhase.CALLING: frozenset(
+        {TaskPhase.OWING, TaskPhase.DELAYED, TaskPhase.TURN_OVER, TaskPhase.STOPPING, None}
+    ),
+    TaskPhase.TURN_OVER: frozenset({TaskPhase.REQUESTING, TaskPhase.OWING, TaskPhase.STOPPING, None}),
+    TaskPhase.STOPPING: frozenset({TaskPhase.ENDING, None}),
+    TaskPhase.ENDING: frozenset({None}),
+}
+
+AGENT: Mapping[AgentStatus, frozenset[AgentStatus]] = {
+    "queued": frozenset({"running", "canceled"}),
+    "running": frozenset({"ready", "failed", "canceled"}),
+    "ready": frozenset({"running", "idle"}),
+    "idle": frozenset({"running"}),
+    "failed": frozenset({"running"}),
+    "canceled": frozenset(),
+}
+"""`idle` is the parent's word for an agent whose result was read: its own log goes on saying `ready`."""
+
+
+def check(before: State, after: State) -> None:
+    """Raises `IllegalTransition` if a fact has moved a task or an agent as no table permits."""
+    if before.task is not after.task:
+        was, now = _phase(before), _phase(after)
+        if was is not now and now not in TASK[was]:
+            raise IllegalTransition(f"a task is {was or 'over'}, it cannot become {now or 'over'}")
+    old, new = before.tree.status, after.tree.status
+    if old != new and old is not None and new not in AGENT[old]:
+        raise IllegalTransition(f"an agent is {old}, it cannot become {new}")
+
+
+def _phase(state: State) -> TaskPhase | None:
+    return None if state.task is None else task_phase(state.task)
+
+
+# ── folder use ────────────────────────────────────────────────────────────────────────────────────
+# Calls and a portable folder: which of them need it, and which may write to it.
+
+
+def needs_folder(call: Call, rules: Rules) -> bool:
+    """Whether the call is assessed by the folder's files, or runs in it."""
+    return call.name not in rules.folder_free
+
+
+def lacks_setup(state: State) -> bool:
+    """Whether the session has a set-up that has not run in its folder as it is."""
+    portable = state.facts.portable
+    return portable is not None and portable.setup is not None and not state.workspace.set_up
+
+
+def may_write(work: CallWork | None, settings: TurnSettings) -> bool:
+    """Whether a call that runs may change the folder.
+
+    Words to a process are none of it: what the process does is recorded with the next call that ends, and
+    with its own end.
+    """
+    match work:
+        case ExecWork(sandboxed=sandboxed):
+            return not sandboxed or settings.sandbox_policy["mode"] != "read-only"
+        case PatchWork() | MergeWork() | CustomWork() | McpWork() | UnknownWork():
+            return True
+        case None | StdinWork() | CopyWork() | AwaitWork() | HelperWork() | VariantsWork():
+            return False
+        case QuestionWork() | UserInputWork() | PlanWork() | ClientToolWork():
+            return False
+        case _:
+            assert_never(work)
+
+
+def writing(task: Task) -> Sequence[Call]:
+    """The calls that run now and may change the folder."""
+    return [call for call in task.running if may_write(call.work, task.settings)]

@@ -36,7 +36,7 @@ from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewSession, new_session
-from orchestrator.core.entries.stored import encode_entry
+from orchestrator.core.entries import encode_entry
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId
 from orchestrator.core.registry import first_limits

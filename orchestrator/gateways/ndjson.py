@@ -15,7 +15,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.entries.stored import EventKind
+from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.bursts import Burst, Numbers

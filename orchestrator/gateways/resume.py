@@ -16,7 +16,7 @@ from orchestrator.core.agent_views import child_summary
 from orchestrator.core.birth import session_configured
 from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.context import is_context
-from orchestrator.core.entries.stored import (
+from orchestrator.core.entries import (
     decode_entry,
     event_kind,
     is_event,

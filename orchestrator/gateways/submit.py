@@ -18,8 +18,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.commands import AnswerOp
 from orchestrator.core.commit_parts import WITHDRAWN, TreeEvent
 from orchestrator.core.decide.call import reply_of
-from orchestrator.core.entries import DENDRO, event
-from orchestrator.core.entries.stored import encode_event
+from orchestrator.core.entries import DENDRO, encode_event, event
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId

@@ -12,7 +12,7 @@ from typing import Literal, assert_never
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.decide.ops import REMOVED
-from orchestrator.core.entries.stored import EventKind
+from orchestrator.core.entries import EventKind
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId

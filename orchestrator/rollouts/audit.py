@@ -30,7 +30,7 @@ from orchestrator.core.chain import (
     first_broken,
     names_session,
 )
-from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
+from orchestrator.core.entries import Kind, decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.tree import Child

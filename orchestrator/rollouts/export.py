@@ -11,8 +11,14 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead, TreeEntry
 from orchestrator.core.counts import counted
-from orchestrator.core.entries import EVENT_MSG, milliseconds, timestamp
-from orchestrator.core.entries.stored import EventKind, published_kind, read_event
+from orchestrator.core.entries import (
+    EVENT_MSG,
+    EventKind,
+    milliseconds,
+    published_kind,
+    read_event,
+    timestamp,
+)
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.events import AgentInbox, EventMsg, SubagentLifecycle

@@ -40,8 +40,7 @@ from orchestrator.core.chain import (
     payload_digest,
     same_mac,
 )
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
-from orchestrator.core.entries.stored import stored_form
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds, stored_form
 from orchestrator.core.frozen import record
 from orchestrator.rollouts.inherited_lines import Inherited, LogLine, proves, texts_inside
 

@@ -14,7 +14,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainWalk
-from orchestrator.core.entries.stored import decode_entry, stored_kind
+from orchestrator.core.entries import decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.events import TokenCount

@@ -33,12 +33,19 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls import timer_of
+from orchestrator.core.calls import Call, timer_of
 from orchestrator.core.chain import GENESIS, NOT_FOLLOWING, ChainKey
-from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, approval, new_session
+from orchestrator.core.commit_parts import (
+    Approval,
+    NewEntry,
+    NewEvent,
+    Timer,
+    approval,
+    approval_timer,
+    new_session,
+)
 from orchestrator.core.counts import counted
-from orchestrator.core.entries import Entry, timestamp
-from orchestrator.core.entries.stored import Encoded, encode_entry, kind_of
+from orchestrator.core.entries import Encoded, Entry, encode_entry, kind_of, timestamp
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
@@ -46,8 +53,6 @@ from orchestrator.core.lines import MetaLine, read_meta
 from orchestrator.core.packs import Pack, read_pack
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.timers import approval_timer
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.codec import rollout_item
 from orchestrator.protocol.events import SessionConfigured, SubagentLifecycle

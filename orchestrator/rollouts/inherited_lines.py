@@ -21,13 +21,12 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.records import StoredEntry
+from orchestrator.core.birth import needed
 from orchestrator.core.blobs import externalise, is_reference, may_refer, references, resolve
 from orchestrator.core.chain import SALT_BYTES, payload_digest
-from orchestrator.core.entries import DENDRO, RESPONSE_ITEM
-from orchestrator.core.entries.stored import Kind, stored_kind
+from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Kind, stored_kind
 from orchestrator.core.facts import Forked, states
 from orchestrator.core.history import INHERITED, Item
-from orchestrator.core.inheritance import needed
 
 # ── log line ──────────────────────────────────────────────────────────────────────────────────────
 # An entry of a log with its JSON, which is read once: for those who look at a line several times.

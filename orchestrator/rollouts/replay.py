@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record
 from orchestrator.core.snapshot import digest

@@ -15,8 +15,8 @@ from orchestrator.core.compaction import is_bridge_text, nothing_said
 from orchestrator.core.frozen import record
 from orchestrator.core.history import message_text
 from orchestrator.core.lines import given
+from orchestrator.core.modes import goal_in
 from orchestrator.core.packs import FolderChange
-from orchestrator.core.plans import goal_in
 from orchestrator.core.review import asked_in
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State

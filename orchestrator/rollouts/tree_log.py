@@ -17,7 +17,7 @@ from orchestrator.broker.records import TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.commit_parts import WITHDRAWN
-from orchestrator.core.entries.stored import decode_entry, published_kind, stored_kind
+from orchestrator.core.entries import decode_entry, published_kind, stored_kind
 from orchestrator.core.ids import TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.tree import Child

@@ -19,14 +19,13 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, Refused, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.frozen import replace
-from orchestrator.core.history import Item
+from orchestrator.core.history import Item, check_image_url
 from orchestrator.core.ids import SessionId
-from orchestrator.core.images import check_image_url
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.core.state import State
-from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.mcp.records import PREFIX
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (

@@ -26,12 +26,11 @@ from orchestrator.broker.records import (
 from orchestrator.broker.trees import warned
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference
-from orchestrator.core.commit_parts import TreeEvent, TreePart, tree_event
+from orchestrator.core.commit_parts import BUDGET_TIMER, TreeEvent, TreePart, tree_event
 from orchestrator.core.decide.task import more
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import State
-from orchestrator.core.timers import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
 from orchestrator.model.request import Prompt
 from orchestrator.protocol.agents import BudgetReport

@@ -8,11 +8,10 @@ from dataclasses import replace
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.errors import BrokerError
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls import spec_of, work_of
+from orchestrator.core.calls import Call, spec_of, work_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.runtime.log import log
 from orchestrator.sandbox.policy import InvalidPolicy

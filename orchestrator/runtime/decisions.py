@@ -10,10 +10,10 @@ from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core.commands import SetupBegins
 from orchestrator.core.commit_parts import COUNTED, TreePart
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.decide.draft import Decision, Note, noted
-from orchestrator.core.folder_commands import SetupBegins
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import (
     AssessCall,

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.calls import MergeWork
-from orchestrator.core.commands import CallFinished, Command
-from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import (
+from orchestrator.core.calls import Call, MergeWork
+from orchestrator.core.commands import (
+    CallFinished,
+    Command,
     FolderCommand,
     FolderCopied,
     FolderFailed,
@@ -25,10 +25,9 @@ from orchestrator.core.folder_commands import (
     FolderUnsaved,
     SetupEnded,
 )
-from orchestrator.core.folder_use import lacks_setup, may_write, writing
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.outstanding import MakeFolder, SaveFolder, Work
-from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import State, lacks_setup, may_write, writing
 from orchestrator.core.workspace import Unsaved
 from orchestrator.protocol.ids import CallId
 from orchestrator.runtime.arrivals import Arrivals

@@ -14,17 +14,24 @@ from orchestrator.broker.records import Claim, Place, SqEntry, StoredEvent
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls import CustomWork, ExecWork, MergeWork, PatchWork, RunnableWork, spec_of, work_of
+from orchestrator.core.calls import (
+    Call,
+    CustomWork,
+    ExecWork,
+    MergeWork,
+    PatchWork,
+    RunnableWork,
+    spec_of,
+    work_of,
+)
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.decide.call_end import lost_processes, unknown_end
 from orchestrator.core.decide.draft import Note
-from orchestrator.core.entries.stored import published_event, published_kind
+from orchestrator.core.entries import published_event, published_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId
-from orchestrator.core.processes import Process
 from orchestrator.core.secrets import SET_APART, put_back, secret_name
-from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import Process, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import encode_submission, parse_submission, short_id
 from orchestrator.protocol.ops import UserInputAnswer

@@ -20,7 +20,7 @@ from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Claimed, Refused, SessionHead, StoredEntry, Unstored
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId

@@ -11,10 +11,9 @@ from pathlib import Path
 import orjson
 
 from orchestrator.core import commands as c
-from orchestrator.core.extras import PendingLookUp
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import TurnSettings, context_window
-from orchestrator.core.state import State
+from orchestrator.core.state import PendingLookUp, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import HistoryEntry, ListedModel

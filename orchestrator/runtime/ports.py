@@ -17,10 +17,10 @@ from orchestrator.boottime import boottime
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim
-from orchestrator.core.calls import MergeWork
-from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
-from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import (
+from orchestrator.core.calls import Call, MergeWork
+from orchestrator.core.commands import (
+    Assessment,
+    CallFinished,
     FolderCopied,
     FolderFailed,
     FolderMade,
@@ -28,13 +28,13 @@ from orchestrator.core.folder_commands import (
     FolderNotCopied,
     FolderNotMerged,
     FolderUnsaved,
+    ProcessEnd,
     SetupEnded,
 )
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
-from orchestrator.core.processes import Process
-from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import Process, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.request import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId, SnapshotId

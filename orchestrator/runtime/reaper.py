@@ -17,10 +17,10 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Fired
+from orchestrator.core.commit_parts import REAP_MS, STANDING_TIMERS
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
-from orchestrator.core.timers import REAP_MS, STANDING_TIMERS
 from orchestrator.core.tree import ROOT
 
 SILENT_S = 2.0

@@ -9,19 +9,27 @@ from typing import Any, Final, cast
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.claims import ProviderLimits
 from orchestrator.core import commands as c
+from orchestrator.core.birth import needed, opened, whole
 from orchestrator.core.blobs import resolve
 from orchestrator.core.compaction import compaction_input
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import for_model, made_together, message_text, since
 from orchestrator.core.ids import TreeId
-from orchestrator.core.inheritance import needed, opened, whole
-from orchestrator.core.modes import plan_item_id, plans
-from orchestrator.core.plans import with_plan
+from orchestrator.core.modes import (
+    Normal,
+    Part,
+    Plan,
+    Start,
+    TagParser,
+    plan_item_id,
+    plans,
+    proposal,
+    with_plan,
+)
 from orchestrator.core.secrets import hidden, with_secrets
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Request, Response, State, Task
-from orchestrator.core.tagged import Normal, Part, Plan, Start, TagParser, proposal
-from orchestrator.core.turn_items import begun_item, publishes_items
+from orchestrator.core.user_turns import begun_item, publishes_items
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.refusals import (
     FatalKind,

@@ -20,7 +20,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.decide.draft import Note
-from orchestrator.core.entries.stored import encode_event
+from orchestrator.core.entries import encode_event
 from orchestrator.core.outstanding import (
     AssessCall,
     BeginSetup,

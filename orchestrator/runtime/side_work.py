@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Collection
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import CopyWork, MergeWork
+from orchestrator.core.calls import Call, CopyWork, MergeWork
+from orchestrator.core.commands import FolderCopied, SetupEnded
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries import EVENT_MSG, Entry
-from orchestrator.core.folder_commands import FolderCopied, SetupEnded
 from orchestrator.core.outstanding import (
     AnswerServer,
     FollowProcess,
@@ -31,9 +31,7 @@ from orchestrator.core.outstanding import (
     StopAll,
     Work,
 )
-from orchestrator.core.processes import Process
-from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import Process, State
 from orchestrator.protocol.events import AgentReasoningRawContentDelta
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import ElicitationAction

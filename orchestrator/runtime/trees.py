@@ -12,9 +12,10 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import OpenApproval, TreeEntry
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
 from orchestrator.core.commit_parts import OpenRequest
-from orchestrator.core.entries.stored import (
+from orchestrator.core.entries import (
     decode_entry,
     is_event,
     line_ms,
@@ -26,7 +27,6 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, sh
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.tree import ROOT
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping

@@ -28,15 +28,22 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
 from orchestrator.core import facts as f
-from orchestrator.core.calls import CallWork, UnknownWork
-from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
-from orchestrator.core.entries.stored import Kind, decode_entry, kind_of, line_ms, read_event
+from orchestrator.core.calls import CallWork, Phase, UnknownWork
+from orchestrator.core.entries import (
+    DENDRO,
+    RESPONSE_ITEM,
+    Entry,
+    Kind,
+    decode_entry,
+    kind_of,
+    line_ms,
+    read_event,
+)
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.faults import fault_kind
 from orchestrator.protocol.wire import JsonMapping

@@ -13,12 +13,10 @@ from typing import assert_never
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim, Claimed
 from orchestrator.core import facts as f
-from orchestrator.core.calls import UnknownWork
-from orchestrator.core.entries import DENDRO
-from orchestrator.core.entries.stored import kind_of, read_event
+from orchestrator.core.calls import Phase, UnknownWork
+from orchestrator.core.entries import DENDRO, kind_of, read_event
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.faults import CodexErrorKind, HttpFaultKind, fault_kind
 from orchestrator.telemetry import catalogue as m

@@ -404,7 +404,7 @@ def _show_request(live: Live, request: Request) -> None:
         case ChoicesRequest() | InputRequest():
             _show_questions(live, request.questions)
         case PlanDecisionRequest():
-            from orchestrator.core.plans import plan_text
+            from orchestrator.core.modes import plan_text
             from orchestrator.protocol.plans import PlanProposal
 
             live.line(_indented(plan_text(PlanProposal.model_validate(request.proposal)), "  "))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import Assessment
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.subagents import AgentCall, assess_agent_call

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from orchestrator.core.calls import ApplyPatch, PatchWork
+from orchestrator.core.calls import ApplyPatch, Call, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.modes import plans
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText

@@ -15,13 +15,12 @@ from typing import Annotated, Final
 import orjson
 from pydantic import Field
 
-from orchestrator.core.calls import ClientToolWork
-from orchestrator.core.calls.client_tool import MOST_ARGUMENT_BYTES
+from orchestrator.core.calls import Call, ClientToolWork
+from orchestrator.core.calls.ask import MOST_ARGUMENT_BYTES
 from orchestrator.core.client_tools import MOST_TOOLS, SEARCH, ClientTool
 from orchestrator.core.commands import Immediate
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, json_object, parsed
 from orchestrator.tools.tool import function, function_of_schema, integer, string

@@ -18,12 +18,11 @@ from typing import Final
 import orjson
 
 from orchestrator.core.agent_views import one_line
-from orchestrator.core.calls import Custom, CustomWork
+from orchestrator.core.calls import Call, Custom, CustomWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.mcp import text_result
 from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import json_object

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.commands import SetupEnded
 from orchestrator.core.settings import FolderSetup
 from orchestrator.core.state import State
 from orchestrator.sandbox.environment import command_environment

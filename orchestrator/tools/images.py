@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import Assessment, Immediate
-from orchestrator.core.images import DATA_URL, MAX_IMAGE_BYTES, kind_of
+from orchestrator.core.history import DATA_URL, MAX_IMAGE_BYTES, kind_of
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ViewImageToolCall
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import InputImage

@@ -20,12 +20,11 @@ from typing import Any
 import orjson
 
 from orchestrator.boottime import boottime
-from orchestrator.core.calls import Mcp, McpWork
+from orchestrator.core.calls import Call, Mcp, McpWork
 from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.mcp.records import (
     JSON_DEPTH,
     PREFIX,

@@ -7,12 +7,10 @@ from typing import Final, Literal
 
 import orjson
 
-from orchestrator.core.calls import PlanWork
+from orchestrator.core.calls import Call, PlanWork
 from orchestrator.core.commands import Assessment, Immediate
-from orchestrator.core.modes import plans
-from orchestrator.core.plans import MOST_STEPS
+from orchestrator.core.modes import MOST_STEPS, plans
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import PlanUpdate
 from orchestrator.protocol.plans import PlanItemArg, PlanProposal, StepStatus, UpdatePlanArgs
 from orchestrator.protocol.wire import JsonObject, written

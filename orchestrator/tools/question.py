@@ -8,11 +8,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from orchestrator.core.calls import QuestionWork, UserInputWork
+from orchestrator.core.calls import Call, QuestionWork, UserInputWork
 from orchestrator.core.commands import Assessment
 from orchestrator.core.modes import asks_by_input
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.plans import AskUserQuestion, QuestionOption, RequestUserInputQuestion
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed

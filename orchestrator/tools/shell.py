@@ -14,14 +14,13 @@ from typing import Final, TypeAlias
 import orjson
 from pydantic import AliasChoices, Field
 
-from orchestrator.core.calls import Exec, ExecWork
+from orchestrator.core.calls import Call, Exec, ExecWork
 from orchestrator.core.calls.exec import Segment, amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.events import ExecCommandEnd, WarningEvent
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration

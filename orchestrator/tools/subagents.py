@@ -14,14 +14,13 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import LABEL_CHARS, MESSAGE_BYTES, one_line
-from orchestrator.core.calls import Await, Merge
+from orchestrator.core.calls import Await, Call, Merge, Phase
 from orchestrator.core.context import ROLE_OPENING
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
-from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.wire import json_text
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import State, Task
-from orchestrator.core.task_kinds import TaskKind
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.user_turns import TaskKind
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.site import CallSite
 

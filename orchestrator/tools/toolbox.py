@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from orchestrator.core.calls import McpWork, RunnableWork
-from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
-from orchestrator.core.folder_commands import SetupEnded
-from orchestrator.core.processes import Process
-from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.calls import Call, McpWork, RunnableWork
+from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd, SetupEnded
+from orchestrator.core.state import Process, State, Task
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools import client_tools

@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 from typing import Final
 
-from orchestrator.core.calls import Exec, ExecWork
+from orchestrator.core.calls import USER_SHELL, Call, Exec, ExecWork, command_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.frozen import replace
-from orchestrator.core.turn_calls import Call
-from orchestrator.core.user_shell import USER_SHELL, command_of
 from orchestrator.protocol.events import Error, ExecCommandEnd
 from orchestrator.protocol.wire import UNSET
 from orchestrator.tools.commands.parsed import parsed_cmd

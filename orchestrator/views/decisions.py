@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries.stored import decode_entry, event_kind, stored_kind
+from orchestrator.core.entries import decode_entry, event_kind, stored_kind
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import RequestResolved

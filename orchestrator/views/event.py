@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import orjson
 
 from orchestrator.broker.follow import EqCursor
-from orchestrator.core.entries.stored import EventKind, event_kind, read_event
+from orchestrator.core.entries import EventKind, event_kind, read_event
 from orchestrator.core.frozen import record
 from orchestrator.protocol.events import EventMsg
 from orchestrator.protocol.wire import JsonMapping, JsonObject

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.core.entries.stored import Kind
+from orchestrator.core.entries import Kind
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.wire import JsonMapping

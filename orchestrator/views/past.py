@@ -15,7 +15,7 @@ import orjson
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import may_refer, references, resolve
-from orchestrator.core.entries.stored import (
+from orchestrator.core.entries import (
     EventKind,
     decode_entry,
     is_event,

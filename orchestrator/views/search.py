@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
+from orchestrator.core.entries import Kind, decode_entry, stored_kind
 from orchestrator.protocol.events import EVENTS, AgentMessage, ExecCommandBegin, UserMessage
 from orchestrator.requests import TO_PEOPLE, CommandRequest, PatchRequest, request_of
 from orchestrator.requests.approvals import command_text

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import may_refer, references, resolve
-from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
+from orchestrator.core.entries import Kind, decode_entry, stored_kind
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId

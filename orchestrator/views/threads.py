@@ -17,7 +17,7 @@ from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import AT_REST, SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
-from orchestrator.core.entries.stored import Kind, decode_entry, stored_kind
+from orchestrator.core.entries import Kind, decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.lines import ContextLine, read_context

@@ -16,15 +16,14 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import BudgetKind, Registry, SessionHead, Spend, StoredEntry
 from orchestrator.core import facts as f
-from orchestrator.core.calls import AwaitWork, HelperWork
+from orchestrator.core.calls import AwaitWork, HelperWork, Phase
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import age, counted
-from orchestrator.core.entries.stored import Kind, decode_entry, is_event, line_ms, read_event, stored_kind
+from orchestrator.core.entries import Kind, decode_entry, is_event, line_ms, read_event, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.events import SubagentLifecycle, TokenCount
 from orchestrator.requests import TYPES, CommandRequest, PatchRequest, Request, request_of
 from orchestrator.requests.approvals import command_text

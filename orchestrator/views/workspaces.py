@@ -13,8 +13,8 @@ from typing import get_args
 from orchestrator.boottime import boottime
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import facts as f
-from orchestrator.core.entries.stored import decode_entry, line_ms, stored_kind
-from orchestrator.core.evolve.workspace import evolve_workspace
+from orchestrator.core.entries import decode_entry, line_ms, stored_kind
+from orchestrator.core.evolve import evolve_workspace
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack

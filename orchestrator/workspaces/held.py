@@ -11,8 +11,8 @@ from pathlib import Path
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
+from orchestrator.core.commands import FolderMerged, FolderNotMerged
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.calls.merge import GUARDED, writable_folders
-from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
+from orchestrator.core.calls.patch import GUARDED, writable_folders
+from orchestrator.core.commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder

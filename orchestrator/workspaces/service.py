@@ -22,8 +22,7 @@ from typing import TypeVar
 from orchestrator.boottime import boottime
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import (
+from orchestrator.core.commands import (
     FolderCopied,
     FolderFailed,
     FolderMade,
@@ -32,6 +31,7 @@ from orchestrator.core.folder_commands import (
     FolderNotMerged,
     FolderUnsaved,
 )
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder

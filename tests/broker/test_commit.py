@@ -20,8 +20,7 @@ from orchestrator.core.commit_parts import (
     TreeEvent,
     TreePart,
 )
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import Encoded
+from orchestrator.core.entries import Encoded, Entry
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
     POOL,

@@ -7,8 +7,8 @@ import sys
 from typing import NoReturn
 
 from orchestrator.cli.main import main
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import CallFinished
-from orchestrator.core.turn_calls import Call
 from orchestrator.runtime.calls import ToolCalls
 from orchestrator.tools.site import CallSite
 from orchestrator.wiring import worker

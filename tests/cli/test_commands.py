@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.entries import event
-from orchestrator.core.entries.stored import encode_event
+from orchestrator.core.entries import encode_event, event
 from orchestrator.protocol.events import Error
 from orchestrator.protocol.wire import UNSET
 from orchestrator.wiring.deployment import QUARANTINE_EVENT, QUARANTINED

@@ -15,12 +15,11 @@ from orchestrator.cli.invocation import opened
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, first_entries
-from orchestrator.core.calls import work_of
+from orchestrator.core.calls import Phase, work_of
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import PortableFolder, TurnSettings
 from orchestrator.core.snapshot import encode
-from orchestrator.core.turn_calls import Phase
 from orchestrator.gateways.workspace import Workspace
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.errors import RolloutError

@@ -15,11 +15,10 @@ from orchestrator.broker.records import Account, Registry, SessionHead, Spend, S
 from orchestrator.cli.budget import amounts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import AwaitWork
-from orchestrator.core.entries.stored import encode_entry
+from orchestrator.core.calls import AwaitWork, Phase
+from orchestrator.core.entries import encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision

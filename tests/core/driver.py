@@ -17,21 +17,19 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import ApplyPatch, Exec, RunnableWork
+from orchestrator.core.calls import ApplyPatch, Call, Exec, RunnableWork
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.commit_parts import Approval, Timer
 from orchestrator.core.decide import decide
 from orchestrator.core.decide.draft import Decision, Draft
 from orchestrator.core.decide.transitions import advance
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import decode_entry, encode_entry
+from orchestrator.core.entries import Entry, decode_entry, encode_entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message
 from orchestrator.core.outstanding import CloseCalls, EndChildren, Work, outstanding
 from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.events import ExecCommandEnd, PatchApplyEnd

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import facts as f
+from orchestrator.core.commands import FolderMade, FolderUnsaved
 from orchestrator.core.entries import fact
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import FolderMade, FolderUnsaved
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.settings import PortableFolder, Rules, portable_wire
 from orchestrator.protocol.ids import CallId, SnapshotId

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core import CORE_VERSION
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.snapshot import digest, encode
 from orchestrator.core.state import State

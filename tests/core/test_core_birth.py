@@ -6,8 +6,7 @@ import orjson
 
 from orchestrator.core.birth import MOST_NAMED, Birth, ForkedFrom, first_entries
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import encode_entry
+from orchestrator.core.entries import Entry, encode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.facts import WorkspaceBegun
 from orchestrator.core.history import Item, for_model, message_text, user_message

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Phase
 from orchestrator.core.decide.task import INSTRUCTIONS, MOST_GOAL_BYTES
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.core.turn_calls import Phase
 from orchestrator.runtime.requests import known_response
 from tests.core.driver import Seen, Session, op
 from tests.core.tree_driver import a_family

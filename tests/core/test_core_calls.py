@@ -12,7 +12,7 @@ from orchestrator.core.commands import BeginRequest, SearchBegun
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
-from orchestrator.core.turn_items import begun_item
+from orchestrator.core.user_turns import begun_item
 from orchestrator.protocol.wire import written
 from tests.core.driver import Session, a_command, assistant, function_call
 

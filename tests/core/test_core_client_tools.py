@@ -8,8 +8,13 @@ import orjson
 import pytest
 
 from orchestrator.core.calls import ClientToolWork
-from orchestrator.core.calls.ask import MOST_ANSWER_BYTES
-from orchestrator.core.calls.client_tool import MOST_IMAGE_BYTES, MOST_IMAGES, NO_CLIENT, NOTHING_SAID
+from orchestrator.core.calls.ask import (
+    MOST_ANSWER_BYTES,
+    MOST_IMAGE_BYTES,
+    MOST_IMAGES,
+    NO_CLIENT,
+    NOTHING_SAID,
+)
 from orchestrator.core.client_tools import (
     MOST_BYTES,
     MOST_BYTES_TOGETHER,

@@ -5,19 +5,17 @@ from __future__ import annotations
 import orjson
 
 from orchestrator.core import commands as c
+from orchestrator.core.birth import opened
 from orchestrator.core.compaction import compacted_history
 from orchestrator.core.context import initial_context
-from orchestrator.core.entries import COMPACTED, Entry, item
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import COMPACTED, Entry, decode_entry, item
 from orchestrator.core.evolve import evolve, fold
-from orchestrator.core.extras import MOST_EARLIER
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item, Log
-from orchestrator.core.inheritance import opened
 from orchestrator.core.outstanding import LookUp, ReadInstructions
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.core.state import State
+from orchestrator.core.state import MOST_EARLIER, State
 from tests.core.driver import SETTINGS, Seen, Session, assistant, op
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import Mcp
+from orchestrator.core.calls import Mcp, Phase
+from orchestrator.core.commit_parts import approval_timer
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.outstanding import AnswerServer
 from orchestrator.core.snapshot import decode, digest, encode
-from orchestrator.core.timers import approval_timer
-from orchestrator.core.turn_calls import Phase
 from tests.core.driver import Seen, Session, op
 from tests.core.tree_driver import Agent, a_tree
 

@@ -14,17 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import AwaitWork
+from orchestrator.core.calls import AwaitWork, Phase
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.request import MOST_CALLS
 from orchestrator.core.decide.task import BY_FAILURE, BY_USER
-from orchestrator.core.entries import EVENT_MSG
-from orchestrator.core.entries.stored import decode_entry, encode_event
+from orchestrator.core.entries import EVENT_MSG, decode_entry, encode_event
 from orchestrator.core.evolve import fold
 from orchestrator.core.outstanding import CloseCalls, OweRequest, RunCall
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.auditor import Audit, check_calls, check_liveness
 from tests.core.driver import Session, a_command, assistant, op, text

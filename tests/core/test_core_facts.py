@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from orchestrator.core import facts as f
 from orchestrator.core import snapshot
-from orchestrator.core.entries import DENDRO, Entry
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.calls import Phase
+from orchestrator.core.entries import DENDRO, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.packs import FileCounts, FolderChange, Pack, read_change, write_change
 from orchestrator.core.settings import FACTS_EMPTY, PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Queued, State, Task
 from orchestrator.core.tree import Child, Mail, Watchdog
-from orchestrator.core.turn_calls import Phase
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.core.workspace import Copied, Offer, write_offer
 from orchestrator.protocol import ops

@@ -6,8 +6,8 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
+from orchestrator.core.commands import FolderMade
 from orchestrator.core.entries import SESSION_META, Entry, fact
-from orchestrator.core.folder_commands import FolderMade
 from orchestrator.core.outstanding import OweRequest, ReadInstructions
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder, portable_wire

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core import facts as f
+from orchestrator.core.commands import FolderMade, SetupBegins, SetupEnded
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.entries import fact
-from orchestrator.core.folder_commands import FolderMade, SetupBegins, SetupEnded
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import (
     AssessCall,

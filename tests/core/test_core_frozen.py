@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from orchestrator.core.calls import Call, Phase
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import UNCONFIGURED, State, Task
 from orchestrator.core.tokens import Usage
-from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.ids import CallId, SubmissionId
 
 RECORDS = [

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core import CORE_VERSION
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import State

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core import commands as c
-from orchestrator.core.input_items import fault, user_message_event
+from orchestrator.core.user_turns import fault, user_message_event
 from orchestrator.protocol.ids import SubmissionId
 from tests.core.driver import Session, op, text
 

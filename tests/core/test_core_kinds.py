@@ -12,11 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core import facts as f
-from orchestrator.core.entries import EVENT_MSG, RESPONSE_ITEM, Entry, fact, line
-from orchestrator.core.entries.stored import (
+from orchestrator.core.entries import (
+    EVENT_MSG,
+    RESPONSE_ITEM,
+    Entry,
     decode_entry,
     encode_entry,
     encode_event,
+    fact,
+    line,
     line_ms,
     published_kind,
     stored_kind,
@@ -132,7 +136,7 @@ def test_event_that_lacks_what_its_kind_has_passes_whole() -> None:
 
 LAYS_OUT_JSON = {
     "protocol/codec.py",
-    "core/entries/stored.py",
+    "core/entries.py",
     "core/commit_parts.py",
     "gateways/app_server/messages.py",
 }

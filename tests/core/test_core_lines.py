@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from orchestrator.core.entries import Entry, line
 from orchestrator.core.evolve import evolve, fold
-from orchestrator.core.extras import NO_EXTRAS, PendingLookUp, PinnedPlan, SessionExtras
 from orchestrator.core.ids import SessionId
 from orchestrator.core.lines import (
     CompactedLine,
@@ -25,7 +24,7 @@ from orchestrator.core.lines import (
 )
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
-from orchestrator.core.state import State
+from orchestrator.core.state import NO_EXTRAS, PendingLookUp, PinnedPlan, SessionExtras, State
 from orchestrator.protocol.ids import SubmissionId
 
 words = st.text(max_size=8)

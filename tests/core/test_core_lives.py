@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import ExecWork, PatchWork, WriteStdin
+from orchestrator.core.calls import USER_SHELL, ExecWork, PatchWork, Phase, WriteStdin
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.context import is_context
 from orchestrator.core.decide import IllegalCommand, request, task
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import (
@@ -43,8 +43,6 @@ from orchestrator.core.outstanding import (
 from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Phase
-from orchestrator.core.user_shell import USER_SHELL
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import Op

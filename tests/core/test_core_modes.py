@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.calls import ExecWork
 from orchestrator.core.calls.exec import unconfined_key
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text
 from orchestrator.core.settings import TurnSettings

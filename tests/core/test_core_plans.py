@@ -15,8 +15,8 @@ from orchestrator.core.context import environment_context
 from orchestrator.core.decide.call import NOT_RUN
 from orchestrator.core.entries import item
 from orchestrator.core.history import message_text
+from orchestrator.core.modes import PLAN_TAG
 from orchestrator.core.outstanding import OweRequest
-from orchestrator.core.plans import PLAN_TAG
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.rollouts.summary import title

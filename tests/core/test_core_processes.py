@@ -8,13 +8,12 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import WriteStdin
+from orchestrator.core.calls import Phase, WriteStdin
 from orchestrator.core.calls.exec import Lasting, cut_output
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import FollowProcess, OweRequest, StopAll
-from orchestrator.core.processes import MOST_PROCESSES
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.core.turn_calls import Phase
+from orchestrator.core.state import MOST_PROCESSES
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, a_command, exec_end, op
 from tests.core.tree_driver import Agent, a_family, a_tree, answers, statuses

@@ -9,12 +9,11 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import CallWork, QuestionWork, UserInputWork
+from orchestrator.core.calls import CallWork, Phase, QuestionWork, UserInputWork
 from orchestrator.core.calls.ask import CANCELLED, MOST_TEXT_BYTES, digest_of
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, a_command, a_patch, op, text
 from tests.core.tree_driver import Agent, a_family

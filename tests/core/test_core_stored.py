@@ -18,13 +18,18 @@ from orchestrator.core.blobs import (
     references,
     resolve,
 )
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, event, timestamp
-from orchestrator.core.entries.stored import (
+from orchestrator.core.entries import (
+    DENDRO,
+    EVENT_MSG,
     LINE_BYTES,
+    RESPONSE_ITEM,
+    Entry,
     decode_entry,
     encode_entry,
     encode_event,
     encode_value,
+    event,
+    timestamp,
 )
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import AgentId, SessionId

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.tagged import (
+from orchestrator.core.modes import (
     CLOSE,
     MOST_HELD,
     OPEN,

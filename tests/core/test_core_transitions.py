@@ -9,11 +9,11 @@ import pytest
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import Call, IllegalTransition, Phase
 from orchestrator.core.commands import Moment
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.evolve import evolve
-from orchestrator.core.phases import AGENT, TASK, TaskPhase, task_phase
-from orchestrator.core.turn_calls import Call, IllegalTransition, Phase
+from orchestrator.core.state import AGENT, TASK, TaskPhase, task_phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Session, function_call
 from tests.states_page import page

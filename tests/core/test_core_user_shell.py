@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import MOST_COMMAND_BYTES, Call, Phase, answer_item
 from orchestrator.core.calls.exec import Shown, StrictRule
 from orchestrator.core.compaction import newest_texts, user_turns
 from orchestrator.core.outstanding import AssessCall, RunCall
-from orchestrator.core.phases import TaskPhase, task_phase
 from orchestrator.core.snapshot import decode, digest, encode
-from orchestrator.core.state import Task
-from orchestrator.core.turn_calls import Call, Phase
-from orchestrator.core.user_shell import MOST_COMMAND_BYTES, answer_item
+from orchestrator.core.state import Task, TaskPhase, task_phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, a_command, exec_end, op
 from tests.core.tree_driver import a_tree

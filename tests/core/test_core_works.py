@@ -16,6 +16,7 @@ from orchestrator.core.calls import (
     Custom,
     ExecWork,
     Mcp,
+    Phase,
     Runnable,
     UnknownWork,
     spec_of,
@@ -25,7 +26,6 @@ from orchestrator.core.calls import (
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText
 from tests.core.call_works import works_of_calls

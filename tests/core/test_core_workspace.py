@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.folder_commands import FolderFailed, FolderMade
+from orchestrator.core.commands import FolderFailed, FolderMade
+from orchestrator.core.commit_parts import FOLDER_TIMER
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, MakeFolder, OweRequest, RunCall, SaveFolder
 from orchestrator.core.settings import portable_wire
-from orchestrator.core.timers import FOLDER_TIMER
 from orchestrator.core.workspace import MOST_TRIES
 from orchestrator.protocol.ids import SnapshotId
 from tests.core.driver import Session, a_command

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import PlanWork, QuestionWork, UserInputWork
+from orchestrator.core.calls import Phase, PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.exec import Lasting
+from orchestrator.core.commands import FolderMade
 from orchestrator.core.compaction import newest_texts
 from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
-from orchestrator.core.folder_commands import FolderMade
-from orchestrator.core.folder_use import may_write
 from orchestrator.core.outstanding import MakeFolder, OweRequest, SaveFolder
-from orchestrator.core.turn_calls import Phase
+from orchestrator.core.state import may_write
 from orchestrator.protocol.ids import SnapshotId
 from tests.core.driver import Session, a_command, a_patch, op
 from tests.core.folders import RULES, changed, kinds, made, portable, running, unsaved

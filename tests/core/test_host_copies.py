@@ -8,16 +8,15 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
-from orchestrator.core.calls import CopyWork, Merge
+from orchestrator.core.calls import CopyWork, Merge, Phase
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
+from orchestrator.core.commands import FolderCopied, FolderMade
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import FolderCopied, FolderMade
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import PortableFolder, TurnSettings
 from orchestrator.core.snapshot import decode_snapshot, encode_snapshot
-from orchestrator.core.turn_calls import Phase
 from orchestrator.core.workspace import Copied
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.driver import function_call

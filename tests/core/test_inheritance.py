@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.birth import opened, whole
 from orchestrator.core.history import INHERITED, user_message
-from orchestrator.core.inheritance import opened, whole
 from orchestrator.protocol.wire import written
 
 REFERENCE = {"$blob": "ab" * 32, "bytes": 5000}

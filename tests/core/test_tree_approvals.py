@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Phase
 from orchestrator.core.calls.exec import Segment, prefix_key
 from orchestrator.core.decide.call import MOST_NAMED
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, sandboxed, text
 from tests.core.tree_driver import Agent, TreeDriver, a_family

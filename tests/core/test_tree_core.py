@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.calls import Phase
 from orchestrator.core.history import for_model
-from orchestrator.core.turn_calls import Phase
 from tests.core.driver import op
 from tests.core.tree_driver import TreeDriver, a_family, a_tree, answers, statuses
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
+from orchestrator.core.commit_parts import REAP_TIMER
 from orchestrator.core.ids import AgentId
-from orchestrator.core.timers import REAP_TIMER
 from tests.core.driver import a_command, function_call
 from tests.core.tree_driver import a_family, answers, statuses
 

@@ -6,17 +6,16 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
-from orchestrator.core.calls import Merge, MergeWork
+from orchestrator.core.calls import Merge, MergeWork, Phase
 from orchestrator.core.calls.verdict import Ask, Refuse, Run
+from orchestrator.core.commands import FolderMade, FolderUnsaved, SetupBegins
 from orchestrator.core.decide.agent import NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import FolderMade, FolderUnsaved, SetupBegins
-from orchestrator.core.folder_use import lacks_setup
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder, TurnSettings, portable_wire
-from orchestrator.core.turn_calls import Phase
+from orchestrator.core.state import lacks_setup
 from orchestrator.protocol.ids import CallId, SnapshotId
 from tests.core.tree_driver import Agent, TreeDriver, a_tree, answers
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import helper_calls
-from orchestrator.core.calls import HelperWork
+from orchestrator.core.calls import Call, HelperWork, Phase
 from orchestrator.core.ids import AgentId
-from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import SubAgentToolCallBegin, SubAgentToolCallEnd
 from orchestrator.protocol.ids import CallId

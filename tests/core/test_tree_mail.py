@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import commands as c
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from tests.core.driver import assistant, op
 from tests.core.tree_driver import Agent, TreeDriver, a_family, a_tree, answers, statuses
 

@@ -14,7 +14,7 @@ from orchestrator.core.evolve import stated
 from orchestrator.core.facts import Answered
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId
-from orchestrator.core.plans import variant
+from orchestrator.core.modes import variant
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.protocol.ids import CallId, SubmissionId
 from tests.core.driver import op

@@ -13,13 +13,10 @@ from unittest import mock
 
 from orchestrator.broker.connection import Connection, ScriptCall, connect
 from orchestrator.broker.records import LogPlace, StoredEntry
-from orchestrator.core.calls import McpWork, PatchWork, StdinWork
-from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
-from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.calls import Call, McpWork, PatchWork, StdinWork
+from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd, SetupEnded
 from orchestrator.core.ids import SessionId
-from orchestrator.core.processes import Process
-from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import Process, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.request import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId

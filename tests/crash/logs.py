@@ -11,8 +11,7 @@ import orjson
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls.ask import MOST_ANSWER_BYTES
-from orchestrator.core.calls.client_tool import MOST_IMAGES
+from orchestrator.core.calls.ask import MOST_ANSWER_BYTES, MOST_IMAGES
 from orchestrator.gateways.app_server.write_requests import answer_of
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written

@@ -11,8 +11,7 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEntry, StoredEvent
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import encode_entry
+from orchestrator.core.entries import Entry, encode_entry
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import GAP_TEXTS, Client, ClientPorts
 from orchestrator.gateways.sq_eq import STEP, cursor_of

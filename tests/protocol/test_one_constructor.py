@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import orchestrator
-from orchestrator.core.input_items import input_messages, user_message_event
 from orchestrator.core.tokens import TokenInfo, Usage
+from orchestrator.core.user_turns import input_messages, user_message_event
 from orchestrator.protocol.events import (
     EVENTS,
     AgentMessage,

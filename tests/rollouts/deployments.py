@@ -14,13 +14,12 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, first_entries
-from orchestrator.core.calls import work_of
+from orchestrator.core.calls import Phase, work_of
 from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Phase
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.full_log import full_log

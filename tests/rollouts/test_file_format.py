@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.birth import inherited_history, opened
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import GENESIS, BrokenLink, ExpectedHead, next_chain, payload_digest
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import decode_entry, encode_entry
+from orchestrator.core.entries import Entry, decode_entry, encode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED, user_message
 from orchestrator.core.ids import SessionId
-from orchestrator.core.inheritance import inherited_history, opened
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.file_format import (

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import (
+from orchestrator.core.commands import (
     FolderFailed,
     FolderMade,
     FolderMerged,
     FolderNotMerged,
     FolderUnsaved,
 )
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.state import State

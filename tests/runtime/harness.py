@@ -23,7 +23,7 @@ from orchestrator.broker.connection import connect
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
 from orchestrator.core.birth import Birth
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.snapshot import digest

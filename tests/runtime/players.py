@@ -10,15 +10,12 @@ from typing import Any
 
 import orjson
 
-from orchestrator.core.calls import ApplyPatch, Exec, PatchWork, StdinWork, UserInputWork, WriteStdin
+from orchestrator.core.calls import ApplyPatch, Call, Exec, PatchWork, StdinWork, UserInputWork, WriteStdin
 from orchestrator.core.calls.exec import Lasting
-from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
+from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd, SetupEnded
 from orchestrator.core.decide.call_end import unknown_end
-from orchestrator.core.folder_commands import SetupEnded
 from orchestrator.core.ids import SessionId
-from orchestrator.core.processes import Process
-from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import Process, State
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
 from orchestrator.protocol import events as ev

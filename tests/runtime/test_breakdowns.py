@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, NoReturn, cast
 import orjson
 import pytest
 
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import Immediate
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.model.request import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId

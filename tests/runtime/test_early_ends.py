@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator.core.calls import CallWork
+from orchestrator.core.calls import Call, CallWork
 from orchestrator.core.commands import CallFinished
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.intake import drained_call, failed_call, refused_call

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.commands import SetupEnded
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.workspace import SetupOutcome

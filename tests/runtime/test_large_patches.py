@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from orchestrator.core.blobs import references
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.ids import SessionId
-from orchestrator.core.turn_calls import Call
 from orchestrator.model.request import ItemDone
 from orchestrator.requests import request_of
 from orchestrator.runtime.calls import ToolCalls

@@ -12,8 +12,7 @@ import pytest
 
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import item
-from orchestrator.core.entries.stored import encode_entry
+from orchestrator.core.entries import encode_entry, item
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.summary import Position

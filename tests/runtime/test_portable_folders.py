@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.entries.stored import decode_entry
-from orchestrator.core.folder_commands import FolderFailed
+from orchestrator.core.commands import FolderFailed
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State

@@ -12,11 +12,11 @@ import orjson
 import pytest
 
 from orchestrator.broker.records import StoredEntry
+from orchestrator.core.birth import inherited_history
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.facts import Forked, ForkedAt, encode
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.inheritance import inherited_history
 from orchestrator.protocol.wire import written
 from orchestrator.rollouts.rollout_file import FileLine, RolloutFile, last_line, locked
 from orchestrator.runtime.ports import Ports

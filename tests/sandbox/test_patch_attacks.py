@@ -9,11 +9,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.core.calls import ApplyPatch
+from orchestrator.core.calls import ApplyPatch, Call
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig

@@ -13,10 +13,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.workspace import look_at, mark
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills

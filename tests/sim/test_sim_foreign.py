@@ -71,7 +71,7 @@ def test_defect_that_its_finders_do_not_notice_survives() -> None:
 @pytest.mark.slice
 def test_seeds_find_what_breaks_a_rule_of_the_simulator() -> None:
     old = "def evolve_processes(known: Processes, fact: f.ProcessFact) -> Processes:\n"
-    deadly = _changed("orchestrator/core/evolve/__init__.py", old, f"{old}    return known\n")
+    deadly = _changed("orchestrator/core/evolve.py", old, f"{old}    return known\n")
     by = tried(replace(deadly, finders=("seeds 0-9 of processes",))).by
     assert by is not None
     assert re.fullmatch(r"`\w+`, seed \d of `processes`", by)

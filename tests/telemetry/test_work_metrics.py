@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.broker.records import Claim, Claimed
 from orchestrator.core import entries as e
+from orchestrator.core.calls import Phase
 from orchestrator.core.facts import CallMoved, TaskEnded
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Phase
 from orchestrator.model.refusals import RetryableModelError
 from orchestrator.protocol.faults import CodexErrorKind
 from orchestrator.protocol.ids import CallId

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.calls import ApplyPatch, Exec
+from orchestrator.core.calls import ApplyPatch, Call, Exec
 from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.commands import Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.commands import bash

@@ -7,12 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.core.calls import ClientToolWork
-from orchestrator.core.calls.client_tool import MOST_ARGUMENT_BYTES
+from orchestrator.core.calls import Call, ClientToolWork
+from orchestrator.core.calls.ask import MOST_ARGUMENT_BYTES
 from orchestrator.core.client_tools import SEARCH, TAKEN, ClientTools, client_tool, client_tools
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.client_tools import offered

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.folder_commands import SetupEnded
+from orchestrator.core.commands import SetupEnded
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import FolderSetup, PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import images as core_images
-from orchestrator.core.images import check_image_url
+from orchestrator.core import history as core_images
+from orchestrator.core.history import check_image_url
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.runtime.library import Files

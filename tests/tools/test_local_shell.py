@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.core.calls import Exec
+from orchestrator.core.calls import Call, Exec
 from orchestrator.core.calls.verdict import Ask, Run
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import ToolSettings

@@ -11,11 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.core.calls import Mcp
+from orchestrator.core.calls import Call, Mcp
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport

@@ -9,11 +9,11 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import Immediate
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Branch, State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.runtime.requests import BASE_INSTRUCTIONS, base_instructions
 from orchestrator.sandbox.probe import SandboxSupport

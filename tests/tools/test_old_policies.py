@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.narrowing import Widening, narrowed, sandbox_mode
+from orchestrator.core.modes import Widening, narrowed, sandbox_mode
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import SubmissionId

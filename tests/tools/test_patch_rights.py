@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls import ApplyPatch
+from orchestrator.core.calls import ApplyPatch, Call
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools import apply_patch

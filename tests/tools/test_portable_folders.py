@@ -13,12 +13,11 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.core.calls import ApplyPatch, Exec
+from orchestrator.core.calls import ApplyPatch, Call, Exec
 from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.policy import Place
 from orchestrator.sandbox.probe import probe

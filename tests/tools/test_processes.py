@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls import Exec, StdinWork, WriteStdin
+from orchestrator.core.calls import Call, Exec, StdinWork, WriteStdin
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
 from orchestrator.core.frozen import replace
-from orchestrator.core.processes import Process
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import Process, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME

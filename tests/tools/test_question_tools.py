@@ -8,11 +8,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.core.calls import QuestionWork, UserInputWork
+from orchestrator.core.calls import Call, QuestionWork, UserInputWork
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.question import HELPER_ASKS

@@ -8,10 +8,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.core.calls import Call
 from orchestrator.core.client_tools import MOST_TOOLS, SEARCH, ClientTool, client_tool, client_tools
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId
 from orchestrator.tools import client_tools as offering
 from orchestrator.tools.client_tools import MOST_FOUND, MOST_WORDS, offered, search

@@ -29,12 +29,11 @@ from orchestrator import (
     opened,
     run_worker,
 )
-from orchestrator.core.calls import CustomWork
+from orchestrator.core.calls import Call, CustomWork
 from orchestrator.core.commands import Immediate
 from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import TextInput

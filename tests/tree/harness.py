@@ -16,12 +16,12 @@ from typing import Any, cast
 
 import orjson
 
+from orchestrator.core.calls import Call
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
 from orchestrator.runtime.worker import Worker

@@ -16,14 +16,13 @@ from typing import Any, cast
 
 import orjson
 
-from orchestrator.core.calls import Mcp, McpWork, StdinWork, WriteStdin
+from orchestrator.core.calls import Call, Mcp, McpWork, StdinWork, WriteStdin
 from orchestrator.core.commands import Assessment, CallFinished
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.forms import whole
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
-from orchestrator.core.turn_calls import Call
 from orchestrator.gateways.client import Client
 from orchestrator.model.client import HttpBudget
 from orchestrator.model.request import Completed, Item, ModelEvent, Prompt

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.core.ids import SessionId
-from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.protocol import ops
 from orchestrator.runtime.worker import Worker
 from tests.runtime.connections import Gate

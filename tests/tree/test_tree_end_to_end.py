@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.core.timers import REAP_TIMER
+from orchestrator.core.commit_parts import REAP_TIMER
 from orchestrator.model.refusals import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision

@@ -9,8 +9,7 @@ from typing import Any, cast
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import commands as c
-from orchestrator.core.entries import DENDRO
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import DENDRO, decode_entry
 from orchestrator.core.facts import decode
 from orchestrator.views.event import Event
 from orchestrator.views.past import message_in, message_line, with_messages

@@ -10,8 +10,7 @@ import pytest
 
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
-from orchestrator.core.entries import Entry, fact
-from orchestrator.core.entries.stored import encode_entry
+from orchestrator.core.entries import Entry, encode_entry, fact
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId

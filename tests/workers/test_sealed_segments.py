@@ -10,7 +10,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import SessionArchived, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core import entries as e
-from orchestrator.core.entries.stored import decode_entry
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.audit import audit_session

@@ -10,10 +10,10 @@ from typing import Any
 from orchestrator.broker.records import Claim
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
+from orchestrator.core.commands import FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.decide.agent import offered
-from orchestrator.core.evolve.workspace import evolve_workspace
+from orchestrator.core.evolve import evolve_workspace
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import FolderFailed, FolderMade, FolderUnsaved
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.settings import PortableFolder, SessionFacts

@@ -18,8 +18,8 @@ import pytest
 from orchestrator.broker.records import Claim
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
-from orchestrator.core.evolve.workspace import evolve_workspace
-from orchestrator.core.folder_commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
+from orchestrator.core.commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
+from orchestrator.core.evolve import evolve_workspace
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.packs import Pack

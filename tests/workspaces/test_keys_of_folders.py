@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator.core.commands import FolderFailed, FolderUnsaved
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import FolderFailed, FolderUnsaved
 from orchestrator.workspaces.keys import PackKeys, add_key, new_file
 from tests.workspaces.machines import NewMachine, Session
 

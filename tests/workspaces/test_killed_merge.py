@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.folder_commands import FolderMerged, FolderNotMerged
+from orchestrator.core.commands import FolderMerged, FolderNotMerged
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.records import FolderError
 from orchestrator.workspaces.copies import Copy

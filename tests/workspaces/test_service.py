@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.extras import SessionExtras
-from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.folder_commands import (
+from orchestrator.core.commands import (
     FolderFailed,
     FolderMade,
     FolderMerged,
     FolderNotMerged,
     FolderUnsaved,
 )
+from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import FolderSetup
+from orchestrator.core.state import SessionExtras
 from orchestrator.folders.records import FolderError
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects

@@ -109,3 +109,16 @@ class AwaitWork:
     agent_ids: tuple[AgentId, ...] = field(metadata=LIST)
     timer: int
     until_ms: int
+
+
+# ── copy ──────────────────────────────────────────────────────────────────────────────────────────
+# Copies of a session's own folder, for agents that are to work in one: taken before they are made.
+
+
+@record
+class CopyWork:
+    """A copy that is being taken, for all agents that one response makes; the folder stays as it is."""
+
+    kind: ClassVar[Literal["copy"]] = "copy"
+    request: int
+    """The number of the model's response."""

@@ -25,12 +25,23 @@ from __future__ import annotations
 from typing import assert_never
 
 from orchestrator.core import commands as c
+from orchestrator.core import commands as fc
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core import folder_commands as fc
-from orchestrator.core.calls import AwaitWork, timer_of
+from orchestrator.core.calls import AwaitWork, Phase, timer_of
 from orchestrator.core.commands import TimerFired
-from orchestrator.core.commit_parts import SLOTS, SPAWNED
+from orchestrator.core.commit_parts import (
+    BUDGET_TIMER,
+    FOLDER_TIMER,
+    REAP_BELOW_TIMER,
+    REAP_TIMER,
+    RETRY_TIMER,
+    SLOTS,
+    SPAWNED,
+    approval_timer,
+    wait_timer,
+    watchdog_timer,
+)
 from orchestrator.core.decide.agent import end_next, folder_copied, pass_over
 from orchestrator.core.decide.agent_calls import arm, timed_out, watchdog_fired
 from orchestrator.core.decide.call import BY_TIMER, assessed, finished, give_up, resolve
@@ -66,18 +77,7 @@ from orchestrator.core.decide.takeover import refused, stopped, took_over
 from orchestrator.core.decide.task import fail, go_on, pause, resume, unpriced
 from orchestrator.core.decide.transitions import advance
 from orchestrator.core.state import State
-from orchestrator.core.timers import (
-    BUDGET_TIMER,
-    FOLDER_TIMER,
-    REAP_BELOW_TIMER,
-    REAP_TIMER,
-    RETRY_TIMER,
-    approval_timer,
-    wait_timer,
-    watchdog_timer,
-)
 from orchestrator.core.tree import pruned_flag
-from orchestrator.core.turn_calls import Phase
 
 __all__ = ["Decision", "IllegalCommand", "decide"]
 

@@ -16,23 +16,6 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import (
     AwaitedAgent,
-    awaited,
-    child_summary,
-    envelope,
-    event_summary,
-    record_of,
-    told_result,
-)
-from orchestrator.core.calls import CopyWork
-from orchestrator.core.commands import ChildSpec, Target
-from orchestrator.core.commit_parts import SLOTS, Debit, TreeNote
-from orchestrator.core.decide.draft import DoesNotFit, Draft, header_of, publish_call
-from orchestrator.core.entries import Entry
-from orchestrator.core.folder_commands import FolderCopied
-from orchestrator.core.frozen import replace
-from orchestrator.core.history import Item, user_message
-from orchestrator.core.ids import AgentId, TreeId
-from orchestrator.core.message_payloads import (
     CancelPayload,
     Completion,
     CompletionPayload,
@@ -41,13 +24,33 @@ from orchestrator.core.message_payloads import (
     Offered,
     StatusPayload,
     ToParent,
+    awaited,
+    child_summary,
+    envelope,
+    event_summary,
+    record_of,
+    told_result,
 )
+from orchestrator.core.calls import Call, CopyWork, Phase
+from orchestrator.core.commands import ChildSpec, FolderCopied, Target
+from orchestrator.core.commit_parts import (
+    REAP_BELOW_TIMER,
+    REAP_MS,
+    REAP_TIMER,
+    SLOTS,
+    Debit,
+    TreeNote,
+    watchdog_timer,
+)
+from orchestrator.core.decide.draft import DoesNotFit, Draft, header_of, publish_call
+from orchestrator.core.entries import Entry
+from orchestrator.core.frozen import replace
+from orchestrator.core.history import Item, user_message
+from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.task_kinds import Outcome
-from orchestrator.core.timers import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER, watchdog_timer
 from orchestrator.core.tree import ACTIVE, AgentStatus, Child, Mail, TreeChanges, cancel_flag
-from orchestrator.core.turn_calls import Call, Phase
+from orchestrator.core.user_turns import Outcome
 from orchestrator.core.workspace import Copied, Offer, write_offer
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import CancelEvidence, LifecycleChange, SubagentStatus, SubagentSummary

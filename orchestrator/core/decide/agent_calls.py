@@ -20,6 +20,9 @@ from orchestrator.core.agent_views import (
     MESSAGE_BYTES,
     SENT_CHARS,
     SUMMARY_CHARS,
+    InterruptPayload,
+    MessagePayload,
+    Said,
     agent_of,
     envelope,
     event_summary,
@@ -27,11 +30,20 @@ from orchestrator.core.agent_views import (
     one_line,
     record_of,
 )
-from orchestrator.core.birth import Birth, first_entries
-from orchestrator.core.calls import Await, AwaitWork, HelperWork, VariantsWork
+from orchestrator.core.birth import Birth, first_entries, inherited_history
+from orchestrator.core.calls import Await, AwaitWork, Call, HelperWork, Phase, VariantsWork
 from orchestrator.core.calls.agents import variant_id
 from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn, Submitted, Target, Variants
-from orchestrator.core.commit_parts import SLOTS, SPAWNED, Debit, NewSubmission, TreeNote, new_session
+from orchestrator.core.commit_parts import (
+    SLOTS,
+    SPAWNED,
+    Debit,
+    NewSubmission,
+    TreeNote,
+    new_session,
+    wait_timer,
+    watchdog_timer,
+)
 from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import context_told, standing_instructions
 from orchestrator.core.counts import counted
@@ -59,20 +71,22 @@ from orchestrator.core.decide.agent import (
 )
 from orchestrator.core.decide.call_end import close
 from orchestrator.core.decide.draft import STARTING, Draft
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import encode_json
+from orchestrator.core.entries import Entry, encode_json
 from orchestrator.core.frozen import record
 from orchestrator.core.history import call_output
 from orchestrator.core.ids import AgentId
-from orchestrator.core.inheritance import inherited_history
 from orchestrator.core.lines import given
-from orchestrator.core.message_payloads import InterruptPayload, MessagePayload, Said
-from orchestrator.core.modes import back_to_code, child_settings, task_settings
-from orchestrator.core.narrowing import Widening, helper_settings, narrowed
-from orchestrator.core.plans import variant
+from orchestrator.core.modes import (
+    Widening,
+    back_to_code,
+    child_settings,
+    helper_settings,
+    narrowed,
+    task_settings,
+    variant,
+)
 from orchestrator.core.settings import Origin, SessionFacts, TurnSettings
 from orchestrator.core.state import State
-from orchestrator.core.timers import wait_timer, watchdog_timer
 from orchestrator.core.tree import (
     ACTIVE,
     ROOT,
@@ -86,7 +100,6 @@ from orchestrator.core.tree import (
     Watchdog,
     pruned_flag,
 )
-from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.core.workspace import Copied
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import (

@@ -7,9 +7,11 @@ from typing import Final, assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.agent_views import AnswerPayload
 from orchestrator.core.calls import (
     ApplyPatch,
     AskWork,
+    Call,
     ClientToolWork,
     Custom,
     Exec,
@@ -18,6 +20,7 @@ from orchestrator.core.calls import (
     Merge,
     MergeWork,
     PatchWork,
+    Phase,
     PlanWork,
     QuestionWork,
     Runnable,
@@ -27,8 +30,7 @@ from orchestrator.core.calls import (
     WriteStdin,
     answered_by,
 )
-from orchestrator.core.calls.ask import DoesNotAnswer, Settled, digest_of
-from orchestrator.core.calls.client_tool import ANSWERED, FAILED
+from orchestrator.core.calls.ask import ANSWERED, FAILED, DoesNotAnswer, Settled, digest_of
 from orchestrator.core.calls.exec import (
     AMENDED,
     UNSANDBOXED_REASON,
@@ -47,7 +49,7 @@ from orchestrator.core.commands import (
     PendingBelow,
     Submitted,
 )
-from orchestrator.core.commit_parts import WITHDRAWN
+from orchestrator.core.commit_parts import WITHDRAWN, approval_timer
 from orchestrator.core.decide.agent_calls import agent_call
 from orchestrator.core.decide.call_end import KIND as ELICITATION
 from orchestrator.core.decide.call_end import (
@@ -68,11 +70,8 @@ from orchestrator.core.decide.draft import DoesNotFit, Draft, show_activity, sho
 from orchestrator.core.decide.task import decided, stop
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId
-from orchestrator.core.message_payloads import AnswerPayload
 from orchestrator.core.modes import plans
 from orchestrator.core.state import Answer, Elicitation, State
-from orchestrator.core.timers import approval_timer
-from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.items import ToolOutput

@@ -14,7 +14,17 @@ from typing import Final, assert_never
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
-from orchestrator.core.calls import CustomWork, ExecWork, McpWork, MergeWork, PatchWork, RunnableWork
+from orchestrator.core.calls import (
+    Call,
+    CustomWork,
+    ExecWork,
+    McpWork,
+    MergeWork,
+    PatchWork,
+    Phase,
+    RunnableWork,
+    answer_item,
+)
 from orchestrator.core.calls.ask import digest_of
 from orchestrator.core.calls.exec import (
     NOTHING_SHOWN,
@@ -26,27 +36,25 @@ from orchestrator.core.calls.exec import (
     look_output,
     unseen_end,
 )
-from orchestrator.core.calls.merge import writable_folders
+from orchestrator.core.calls.patch import writable_folders
 from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.commands import CallFinished, Elicited, ProcessEnd, ProcessFinished
-from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest, TreeNote
+from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest, TreeNote, approval_timer
 from orchestrator.core.context import PROCESS_GONE
 from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_call, show_activity
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
 from orchestrator.core.modes import plans
-from orchestrator.core.processes import (
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.state import (
     COMMAND_CHARS,
     FOLDER_CHARS,
     MOST_PROCESSES,
+    Elicitation,
     Process,
+    State,
     rights_of,
 )
-from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import Elicitation, State
-from orchestrator.core.timers import approval_timer
-from orchestrator.core.turn_calls import Call, Phase
-from orchestrator.core.user_shell import answer_item
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import ElicitationRequest, Reach, RequestResolved
 from orchestrator.protocol.ids import CallId, SubmissionId

@@ -8,7 +8,7 @@ from dataclasses import field
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import TOLD_BY_ITEMS, one_line
+from orchestrator.core.agent_views import TOLD_BY_ITEMS, Payload, one_line
 from orchestrator.core.commands import ItemCompleted, Moment
 from orchestrator.core.commit_parts import (
     Approval,
@@ -23,20 +23,16 @@ from orchestrator.core.commit_parts import (
     tree_event,
 )
 from orchestrator.core.context import context_told
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import Encoded, encode_entry, encode_json
+from orchestrator.core.entries import Encoded, Entry, encode_entry, encode_json
 from orchestrator.core.evolve import evolve, stated
 from orchestrator.core.facts import Fact, RequestFact
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, message_text, searched
 from orchestrator.core.ids import SessionId
-from orchestrator.core.message_payloads import Payload
 from orchestrator.core.modes import task_settings
-from orchestrator.core.phases import check
-from orchestrator.core.state import State, Task
-from orchestrator.core.task_kinds import Outcome
+from orchestrator.core.state import State, Task, check
 from orchestrator.core.tree import AgentRecord, cancel_flags
-from orchestrator.core.turn_items import completed_item, publishes_items, user_item
+from orchestrator.core.user_turns import Outcome, completed_item, publishes_items, user_item
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.scalars import CompactionPhase

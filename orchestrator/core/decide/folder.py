@@ -17,23 +17,22 @@ from collections.abc import Sequence
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.commands import TookOver
-from orchestrator.core.context import FOLDER_CHANGED
-from orchestrator.core.decide.call_end import say_to_model
-from orchestrator.core.decide.draft import DoesNotFit, Draft
-from orchestrator.core.decide.task import FAILED, fail
-from orchestrator.core.folder_commands import (
+from orchestrator.core.calls import Call
+from orchestrator.core.commands import (
     FolderFailed,
     FolderMade,
     FolderUnsaved,
     SetupEnded,
+    TookOver,
 )
-from orchestrator.core.folder_use import lacks_setup, may_write
+from orchestrator.core.commit_parts import FOLDER_MS, FOLDER_TIMER
+from orchestrator.core.context import FOLDER_CHANGED
+from orchestrator.core.decide.call_end import say_to_model
+from orchestrator.core.decide.draft import DoesNotFit, Draft
+from orchestrator.core.decide.task import FAILED, fail
 from orchestrator.core.frozen import replace
 from orchestrator.core.settings import FolderSetup
-from orchestrator.core.state import State
-from orchestrator.core.timers import FOLDER_MS, FOLDER_TIMER
-from orchestrator.core.turn_calls import Call
+from orchestrator.core.state import State, lacks_setup, may_write
 from orchestrator.core.workspace import MOST_TRIES, MOST_UNSAVED_CALLS, Unsaved, fitting
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops

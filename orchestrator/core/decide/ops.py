@@ -8,6 +8,7 @@ from typing import Final, Literal, assert_never
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import session_configured
+from orchestrator.core.calls import command_fault
 from orchestrator.core.commands import FileNotWritten, InstructionsRead, LookedUp, Submitted
 from orchestrator.core.compaction import user_turns, was_compacted
 from orchestrator.core.context import instructions_item
@@ -28,13 +29,10 @@ from orchestrator.core.decide.task import (
     stop,
 )
 from orchestrator.core.decide.task import fault as unfit
-from orchestrator.core.extras import MOST_EARLIER, PendingLookUp
 from orchestrator.core.history import INJECTED, Item
-from orchestrator.core.input_items import fault, input_messages, items_fault, user_message_event
 from orchestrator.core.modes import mode_fault, settings_named
-from orchestrator.core.state import Queued, State
-from orchestrator.core.user_shell import command_fault
-from orchestrator.core.user_turns import UserTurn
+from orchestrator.core.state import MOST_EARLIER, PendingLookUp, Queued, State
+from orchestrator.core.user_turns import UserTurn, fault, input_messages, items_fault, user_message_event
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.events import WarningEvent

@@ -6,7 +6,9 @@ from typing import get_args
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import Phase
 from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted, SearchBegun
+from orchestrator.core.commit_parts import RETRY_TIMER
 from orchestrator.core.compaction import (
     COMPACTED_MESSAGE,
     COMPACTED_WARNING,
@@ -27,14 +29,11 @@ from orchestrator.core.decide.draft import (
 from orchestrator.core.decide.task import complete, fail, first_said, token_count
 from orchestrator.core.history import BESIDE, CALL_KINDS, call_output, message_text, searched
 from orchestrator.core.lines import CompactedLine, ContextLine
-from orchestrator.core.modes import plan_item_id, plans
+from orchestrator.core.modes import plan_item_id, plans, proposal
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import Request
-from orchestrator.core.tagged import proposal
-from orchestrator.core.task_kinds import Purpose
-from orchestrator.core.timers import RETRY_TIMER
 from orchestrator.core.tokens import must_compact
-from orchestrator.core.turn_calls import Phase
+from orchestrator.core.user_turns import Purpose
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, ResponseId
 from orchestrator.protocol.items import web_action

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from orchestrator.core import facts as f
-from orchestrator.core.calls import CopyWork, CustomWork, ExecWork, MergeWork, PatchWork, RunnableWork
+from orchestrator.core.calls import (
+    Call,
+    CopyWork,
+    CustomWork,
+    ExecWork,
+    MergeWork,
+    PatchWork,
+    Phase,
+    RunnableWork,
+)
 from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.decide.call_end import WORKER_LOST, close, lose, lost_processes
@@ -11,7 +20,6 @@ from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.folder import fall_back
 from orchestrator.core.decide.request import response_broken
 from orchestrator.core.decide.task import all_stopped, fail, go_on
-from orchestrator.core.turn_calls import Call, Phase
 from orchestrator.protocol import events as ev
 
 IN_DOUBT = (

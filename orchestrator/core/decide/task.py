@@ -16,8 +16,10 @@ import orjson
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, awaited_helpers, child_summary
-from orchestrator.core.calls import HelperWork, PlanWork
+from orchestrator.core.birth import inherited_history
+from orchestrator.core.calls import ANSWERABLE, Call, HelperWork, Phase, PlanWork
 from orchestrator.core.commands import CommitRefused
+from orchestrator.core.commit_parts import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.compaction import LONG_TEXT, newest_texts, nothing_said, stored_texts
 from orchestrator.core.context import (
     INSTRUCTIONS_TAG,
@@ -40,20 +42,27 @@ from orchestrator.core.decide.call_end import close, withdrawn
 from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_input, show_tokens
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, message_text, user_message
-from orchestrator.core.inheritance import inherited_history
-from orchestrator.core.input_items import input_messages, user_message_event
-from orchestrator.core.modes import mode_kind, not_told, settings_named, task_settings
-from orchestrator.core.narrowing import helper_settings
-from orchestrator.core.phases import TaskPhase, task_phase
-from orchestrator.core.plans import plan_text, session_told
+from orchestrator.core.modes import (
+    helper_settings,
+    mode_kind,
+    not_told,
+    plan_text,
+    session_told,
+    settings_named,
+    task_settings,
+)
 from orchestrator.core.review import assignment, brief, request_fault, review_message, reviewed
 from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
-from orchestrator.core.state import Branch, Queued, State, Task
-from orchestrator.core.task_kinds import StopReason, TaskKind
-from orchestrator.core.timers import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer
+from orchestrator.core.state import Branch, Queued, State, Task, TaskPhase, task_phase
 from orchestrator.core.tokens import counted
-from orchestrator.core.turn_calls import ANSWERABLE, Call, Phase
-from orchestrator.core.user_turns import UserTurn, UserTurnOp
+from orchestrator.core.user_turns import (
+    StopReason,
+    TaskKind,
+    UserTurn,
+    UserTurnOp,
+    input_messages,
+    user_message_event,
+)
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.agents import BudgetReport, SubAgentErr

@@ -16,7 +16,7 @@ from typing import Final
 
 from orchestrator.core.calls.exec import cut_output, look_output
 from orchestrator.core.commands import ProcessEnd
-from orchestrator.core.processes import Process
+from orchestrator.core.state import Process
 from orchestrator.protocol.events import ExecCommandEnd
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import Duration, ExecCommandSource

@@ -13,8 +13,16 @@ import orjson
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, milliseconds
-from orchestrator.core.entries.stored import Kind, is_event, stored_kind
+from orchestrator.core.entries import (
+    DENDRO,
+    EVENT_MSG,
+    RESPONSE_ITEM,
+    Entry,
+    Kind,
+    is_event,
+    milliseconds,
+    stored_kind,
+)
 from orchestrator.protocol.events import RawResponseItem, RequestResolved
 from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
 from orchestrator.protocol.wire import JsonObject, tag_of, written

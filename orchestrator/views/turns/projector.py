@@ -13,7 +13,7 @@ from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.calls.exec import AMENDED
 from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.compaction import COMPACTED_MESSAGE
-from orchestrator.core.entries.stored import EventKind
+from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import events as ev

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.calls import Exec
+from orchestrator.core.calls import Call, Exec
 from orchestrator.core.calls.exec import Segment
 from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
-from orchestrator.core.turn_calls import Call
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.rules import (

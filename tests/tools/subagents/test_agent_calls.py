@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import Await, Merge
+from orchestrator.core.calls import Await, Call, Merge
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack
@@ -17,7 +17,6 @@ from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.core.settings import PortableFolder, SessionFacts, TreeRules
 from orchestrator.core.state import State
 from orchestrator.core.tree import Child, TreeView
-from orchestrator.core.turn_calls import Call
 from orchestrator.core.workspace import Merged, Offer, Workspace
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.tools.agent_tools import AGENT_TOOLS, NAMES, OFFERED

@@ -9,7 +9,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from orchestrator.core.entries.stored import EventKind
+from orchestrator.core.entries import EventKind
 from orchestrator.protocol import events as ev
 from orchestrator.requests import TYPES
 from orchestrator.views.turns import calls, projector

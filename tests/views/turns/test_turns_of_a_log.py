@@ -7,8 +7,7 @@ from typing import Any
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.entries import Entry
-from orchestrator.core.entries.stored import encode_entry
+from orchestrator.core.entries import Entry, encode_entry
 from orchestrator.core.ids import AgentId
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.views.event import Event

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.entries.stored import read_event, stored_kind
+from orchestrator.core.entries import read_event, stored_kind
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT

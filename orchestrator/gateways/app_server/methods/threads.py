@@ -13,8 +13,7 @@ from pydantic import Field
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
-from orchestrator.core.processes import Process
-from orchestrator.core.state import State
+from orchestrator.core.state import Process, State
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.messages import bad_params, no_rollout
